@@ -1,0 +1,51 @@
+"""Names and constants that the WebLLM client and our own runtime call by. No imports of ours.
+
+Source: the published npm package `@mlc-ai/web-llm`, version `WEBLLM_VERSION`.
+"""
+
+from __future__ import annotations
+
+WEBLLM_VERSION = "0.2.86"
+
+MANIFEST_FILE = "mlc-model-manifest.json"
+CHAT_CONFIG_FILE = "mlc-chat-config.json"
+TENSOR_CACHE_FILE = "tensor-cache.json"
+PROVENANCE_FILE = "provenance.json"
+LIBRARY_STEM = "model"
+
+EMBED = "embed"
+PREFILL = "prefill_tokens"
+DECODE = "decode_tokens"
+CREATE_KV_CACHE = "create_kv_cache"
+SOFTMAX = "softmax_with_temperature"
+ARGSORT = "argsort_probs"
+SAMPLE_TOP_P = "sample_with_top_p"
+LOGIT_BIAS = "apply_logit_bias_inplace"
+PENALTY = "apply_penalty_inplace"
+BITMASK = "apply_bitmask_inplace"
+METADATA = "_metadata"
+
+PROGRAM = "text"
+PROGRAM_EXPORTS = {
+    "embed_tokens": EMBED,
+    "create_kv_cache": CREATE_KV_CACHE,
+    "prefill_tokens": PREFILL,
+    "decode_tokens": DECODE,
+}
+
+MODALITY_TEXT = 0
+
+KV_CREATE = "gemma4_kv_create"
+KV_KEY = "gemma4_kv_key"
+KV_VALUE = "gemma4_kv_value"
+KV_POSITIONS = "gemma4_kv_positions"
+KV_ROTARY = "gemma4_kv_rotary"
+
+# Native callers only; WebLLM drives the same object through vm.builtin.kv_state_*.
+KV_CLEAR = "gemma4_kv_clear"
+KV_ADD_SEQUENCE = "gemma4_kv_add_sequence"
+KV_REMOVE_SEQUENCE = "gemma4_kv_remove_sequence"
+KV_BEGIN_FORWARD = "gemma4_kv_begin_forward"
+KV_END_FORWARD = "gemma4_kv_end_forward"
+KV_POP_N = "gemma4_kv_pop_n"
+KV_LENGTH = "gemma4_kv_length"

@@ -1,0 +1,43 @@
+"""The error classes of the whole project. Imports nothing of ours.
+
+Every error that a user, a file or a device can cause is one of these. The message says what failed, what was
+expected and what was found; ``hint`` says what to do.
+"""
+
+from __future__ import annotations
+
+
+class Gemma4CompileError(Exception):
+    """Base class: a message for people and an optional hint on what to do next."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(Gemma4CompileError):
+    """The command line asks for something that does not exist or does not fit together (exit code 2)."""
+
+
+class CheckpointError(Gemma4CompileError):
+    """A checkpoint directory, index or safetensors file is missing, damaged or does not match the model."""
+
+
+class ConfigError(Gemma4CompileError):
+    """`config.json` is damaged, names an unknown key, or describes a variant that is not supported."""
+
+
+class QuantizationError(Gemma4CompileError):
+    """A tensor cannot be stored in the scheme that the recipe asks for."""
+
+
+class LoweringError(Gemma4CompileError):
+    """The model cannot be lowered to kernels that the target can run."""
+
+
+class TargetError(Gemma4CompileError):
+    """The target's toolchain failed or the result breaks the target's contract."""
+
+
+class ArtifactError(Gemma4CompileError):
+    """A package on disk is damaged, incomplete or from another version."""
