@@ -1,0 +1,1 @@
+"""What Gemma 4 is: configuration, parameter table and the Relax modules built from them."""

@@ -1,0 +1,125 @@
+"""Recipes: which parameter gets which scheme, which dtypes the kernels take, and how large tensors are split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.parameters import Parameter, Role
+from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
+
+ROW_ALIGNMENT = 64  # rows of a part are a multiple of this, so that a GEMM tile lies in one part
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named choice of schemes.
+
+    Attributes
+    ----------
+    activation_dtype : dtype of matmul inputs that a norm or an attention bounds, and of K and V; everything else
+        (residual stream, norms, softmax, logits, sums, unbounded matmul inputs) is float32
+    schemes : scheme by role; Role.VECTOR is always float32
+    """
+
+    name: str
+    activation_dtype: str
+    schemes: Mapping[Role, Scheme]
+
+
+def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> Recipe:
+    schemes = {role: scheme for role in Role}
+    # Coarse steps in these few rows cost far more quality than their bytes are worth (under 2 % of an E2B token).
+    schemes[Role.PER_LAYER_LINEAR] = small
+    schemes[Role.VECTOR] = DenseScheme("float32")
+    return Recipe(name, activation_dtype, MappingProxyType(schemes))
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            _recipe("q4f16", "float16", GroupScheme(4, "float16"), GroupScheme(8, "float16")),
+            _recipe("q4f32", "float32", GroupScheme(4, "float32"), GroupScheme(8, "float32")),
+            _recipe("q8f16", "float16", GroupScheme(8, "float16"), GroupScheme(8, "float16")),
+            _recipe("f16", "float16", DenseScheme("float16"), DenseScheme("float16")),
+            _recipe("f32", "float32", DenseScheme("float32"), DenseScheme("float32")),
+        )
+    }
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows [row_begin, row_end) of a parameter and the tensors that hold them."""
+
+    row_begin: int
+    row_end: int
+    tensors: tuple[StoredTensor, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.row_end - self.row_begin
+
+
+@dataclass(frozen=True)
+class StoredParameter:
+    """A parameter with its scheme and its parts (one, unless the target's binding limit asks for more)."""
+
+    parameter: Parameter
+    scheme: Scheme
+    parts: tuple[Part, ...]
+
+    @property
+    def tensors(self) -> tuple[StoredTensor, ...]:
+        """All stored tensors, part by part."""
+        return tuple(tensor for part in self.parts for tensor in part.tensors)
+
+
+def _rows_per_part(parameter: Parameter, scheme: Scheme, max_binding_bytes: int) -> int:
+    row = scheme.tensors(parameter.name, "", (1, *parameter.shape[1:]))
+    fitting = max_binding_bytes // max(tensor.nbytes for tensor in row)
+    aligned = fitting // ROW_ALIGNMENT * ROW_ALIGNMENT
+    if aligned == 0:
+        raise QuantizationError(
+            f"`{parameter.name}`: {ROW_ALIGNMENT} rows do not fit into one binding of {max_binding_bytes} bytes "
+            f"({fitting} do)",
+            hint="choose a smaller recipe or a target profile with larger bindings",
+        )
+    return aligned
+
+
+def _store(parameter: Parameter, scheme: Scheme, max_binding_bytes: int | None) -> StoredParameter:
+    whole = scheme.tensors(parameter.name, "", parameter.shape)
+    rows = parameter.shape[0]
+    if max_binding_bytes is None or max(tensor.nbytes for tensor in whole) <= max_binding_bytes:
+        return StoredParameter(parameter, scheme, (Part(0, rows, whole),))
+    limit = _rows_per_part(parameter, scheme, max_binding_bytes)
+    count = -(-rows // limit)
+    size = -(-rows // (count * ROW_ALIGNMENT)) * ROW_ALIGNMENT  # parts of about equal size
+    parts = []
+    for index, begin in enumerate(range(0, rows, size)):
+        end = min(begin + size, rows)
+        shape = (end - begin, *parameter.shape[1:])
+        parts.append(Part(begin, end, scheme.tensors(parameter.name, f".part{index}", shape)))
+    return StoredParameter(parameter, scheme, tuple(parts))
+
+
+def storage_plan(
+    parameters: Sequence[Parameter], recipe: Recipe, max_binding_bytes: int | None
+) -> tuple[StoredParameter, ...]:
+    """Choose schemes and split what is larger than a binding, by rows.
+
+    The order of all stored tensors is the order of the library's parameter tuple.
+
+    Raises
+    ------
+    QuantizationError
+        If a matrix does not fit its scheme, or 64 of its rows do not fit into a binding.
+    """
+    return tuple(
+        _store(parameter, recipe.schemes[parameter.role], max_binding_bytes) for parameter in parameters
+    )
