@@ -1,0 +1,95 @@
+"""TargetSpec: what a place to run on allows, as data; the one source of limits for kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import tvm
+
+UNLIMITED = 2**31 - 1
+"""Stands for "no limit" in the fields that are plain counts."""
+
+
+class DeviceType(IntEnum):
+    """DLPack's numbers of the devices that libraries run on."""
+
+    CPU = 1
+    WEBGPU = 15
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """One target under one profile of limits.
+
+    Attributes
+    ----------
+    name : name on the command line: ``webgpu`` or ``cpu``
+    profile : name of the set of limits: ``default`` or ``compat``
+    device_type : where the tensors of the model live
+    library_suffix : suffix of the model library, with its dot
+    max_threads_per_block : threads in one thread block
+    max_shared_memory_bytes : shared memory of one thread block
+    max_storage_buffers : buffers that one kernel binds
+    max_binding_bytes : bytes of one bound buffer; None means no limit
+    max_grid_dim : blocks along one axis of the grid
+    features : optional device features that kernels may use (``subgroups``), by WebGPU's names.
+        ``shader-f16`` is not among them: the recipe decides whether a library needs it.
+    processor : the code generator's name for the CPU that runs host code, or "" for its plainest
+    host_triple : LLVM triple of the host code, or "" for the machine that compiles
+    """
+
+    name: str
+    profile: str
+    device_type: DeviceType
+    library_suffix: str
+    max_threads_per_block: int
+    max_shared_memory_bytes: int
+    max_storage_buffers: int
+    max_binding_bytes: int | None
+    max_grid_dim: int
+    features: tuple[str, ...] = ()
+    processor: str = ""
+    host_triple: str = ""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether kernels run in thread blocks on a device of their own."""
+        return self.device_type is not DeviceType.CPU
+
+    def with_limits(
+        self,
+        *,
+        max_threads_per_block: int | None = None,
+        max_shared_memory_bytes: int | None = None,
+        max_storage_buffers: int | None = None,
+        max_binding_bytes: int | None = None,
+        features: tuple[str, ...] | None = None,
+    ) -> TargetSpec:
+        """Return this target with the given limits replaced, as profile ``custom``."""
+        given = {
+            "max_threads_per_block": max_threads_per_block,
+            "max_shared_memory_bytes": max_shared_memory_bytes,
+            "max_storage_buffers": max_storage_buffers,
+            "max_binding_bytes": max_binding_bytes,
+            "features": features,
+        }
+        changed = {key: value for key, value in given.items() if value is not None}
+        return replace(self, profile="custom", **changed)  # type: ignore[arg-type]
+
+    def tvm_target(self) -> tvm.target.Target:
+        """Return the TVM target: the code generator with this spec's limits, and its host."""
+        host: dict[str, str] = {"kind": "llvm"}
+        if self.host_triple:
+            host["mtriple"] = self.host_triple
+        if self.processor:
+            host["mcpu"] = self.processor
+        if not self.is_gpu:
+            return tvm.target.Target(host)
+        device = {
+            "kind": self.name,
+            "max_num_threads": self.max_threads_per_block,
+            "max_shared_memory_per_block": self.max_shared_memory_bytes,
+            "supports_subgroups": "subgroups" in self.features,
+        }
+        return tvm.target.Target(device, host=host)
