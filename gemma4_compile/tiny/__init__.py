@@ -1,0 +1,1 @@
+"""The small deterministic model that ships with the project."""

@@ -1,0 +1,1 @@
+"""Dlight schedule rules and their order per target."""
