@@ -1,1 +1,5 @@
 """The small deterministic model that ships with the project."""
+
+from gemma4_compile.tiny.materialize import materialize
+
+__all__ = ["materialize"]

@@ -1,0 +1,111 @@
+"""Shapes and random values of a Gemma 4 text checkpoint: for the shipped model and the tests.
+
+Nothing here is learned. The values follow the sizes that real checkpoints have, so that logits are
+not flat and every part of the model changes them: matrices keep the size of their input, norm
+weights scatter around 1, the query and key norms are small because attention scores are not divided
+by anything.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Float32Array = npt.NDArray[np.float32]
+
+FULL = "full_attention"
+
+
+def _attention_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    full = text["layer_types"][layer] == FULL
+    key_is_value = full and bool(text["attention_k_eq_v"])
+    head_dim = text["global_head_dim"] if full else text["head_dim"]
+    kv_heads = text["num_key_value_heads"]
+    if key_is_value:
+        kv_heads = text["num_global_key_value_heads"]
+    hidden = text["hidden_size"]
+    rows = text["num_attention_heads"] * head_dim
+    yield "q_proj.weight", (rows, hidden)
+    yield "q_norm.weight", (head_dim,)
+    yield "o_proj.weight", (hidden, rows)
+    if layer < text["num_hidden_layers"] - text["num_kv_shared_layers"]:
+        yield "k_proj.weight", (kv_heads * head_dim, hidden)
+        yield "k_norm.weight", (head_dim,)
+        if not key_is_value:
+            yield "v_proj.weight", (kv_heads * head_dim, hidden)
+
+
+def _layer_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, ple = text["hidden_size"], text["hidden_size_per_layer_input"]
+    shared = layer >= text["num_hidden_layers"] - text["num_kv_shared_layers"]
+    width = text["intermediate_size"] * (2 if shared and text["use_double_wide_mlp"] else 1)
+    for name, shape in _attention_shapes(text, layer):
+        yield f"self_attn.{name}", shape
+    yield "mlp.gate_proj.weight", (width, hidden)
+    yield "mlp.up_proj.weight", (width, hidden)
+    yield "mlp.down_proj.weight", (hidden, width)
+    for stem in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+        yield f"{stem}_layernorm.weight", (hidden,)
+    if ple:
+        yield "per_layer_input_gate.weight", (ple, hidden)
+        yield "per_layer_projection.weight", (hidden, ple)
+        yield "post_per_layer_input_norm.weight", (hidden,)
+    yield "layer_scalar", (1,)
+
+
+def tensor_shapes(text: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Name (without `model.` or `model.language_model.`) and shape of every text tensor, sorted.
+
+    Parameters
+    ----------
+    text : the text config in the hub's form (`global_head_dim`, `num_global_key_value_heads`)
+    """
+    hidden, ple = text["hidden_size"], text["hidden_size_per_layer_input"]
+    layers = text["num_hidden_layers"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed_tokens.weight": (text["vocab_size"], hidden),
+        "norm.weight": (hidden,),
+    }
+    if ple:
+        shapes["embed_tokens_per_layer.weight"] = (text["vocab_size_per_layer_input"], layers * ple)
+        shapes["per_layer_model_projection.weight"] = (layers * ple, hidden)
+        shapes["per_layer_projection_norm.weight"] = (ple,)
+    for layer in range(layers):
+        shapes.update(
+            {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(text, layer)}
+        )
+    return dict(sorted(shapes.items()))
+
+
+def bell_curve(name: str, seed: int, size: int) -> npt.NDArray[np.float64]:
+    """`size` values of mean 0 and variance 1: sums of four 16-bit fields of PCG64's raw words.
+
+    Unlike NumPy's distributions, its raw words are promised to stay the same, and sums of integers
+    are exact, so the bytes of the shipped model are the same on every machine.
+    """
+    words = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(size)
+    total = sum(
+        ((words >> np.uint64(16 * i)) & np.uint64(0xFFFF)).astype(np.float64) for i in range(4)
+    )
+    return np.asarray((total - 2 * 0xFFFF) / (0x10000 / np.sqrt(3.0)))
+
+
+def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Float32Array:
+    """The values of one tensor, which depend on `name`, `shape` and `seed` alone."""
+    values = bell_curve(name, seed, prod(shape)).reshape(shape)
+    if name.endswith("layer_scalar"):
+        values = 0.5 + 0.25 * np.abs(values)
+    elif "q_norm" in name or "k_norm" in name:
+        values = 0.5 + 0.1 * values
+    elif "norm" in name:
+        values = 1.0 + 0.2 * values
+    elif "embed_tokens" in name:
+        values = 0.5 * values
+    else:
+        values = values / np.sqrt(shape[-1])
+    return values.astype(np.float32)

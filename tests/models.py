@@ -1,0 +1,198 @@
+"""Small random checkpoints of the three dense kinds of Gemma 4, written without torch.
+
+`E2B_LIKE`: per-layer embeddings, KV sharing, double-wide MLP, one KV head, scales that are no
+powers of two. `E4B_LIKE`: two KV heads, per-layer embeddings, KV sharing, no double-wide MLP, a
+layer before the KV source of its kind. `DENSE_LIKE` (31B): K = V and other KV heads on full layers,
+no per-layer embeddings, no KV sharing. Every width is a multiple of 32, so that each quantised
+scheme applies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile.tiny.architecture import random_tensor, tensor_shapes
+from gemma4_compile.tiny.materialize import TOKENIZER_FILES, shipped_file
+from gemma4_compile.tiny.safetensors_file import rounded, write_safetensors
+
+Float32Array = npt.NDArray[np.float32]
+Form = Literal["hub", "transformers"]
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+LAYER_KINDS = {"S": SLIDING, "F": FULL}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk and its weights: names without prefix, values as stored."""
+
+    path: Path
+    text_config: Mapping[str, Any]
+    weights: Mapping[str, Float32Array]
+    dtype: str
+
+
+def _text_config(layers: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "model_type": "gemma4_text",
+        "vocab_size": 256,
+        "vocab_size_per_layer_input": 256,
+        "num_hidden_layers": len(layers),
+        "layer_types": [LAYER_KINDS[letter] for letter in layers],
+        "head_dim": 32,
+        "global_head_dim": 64,
+        "num_global_key_value_heads": None,
+        "attention_k_eq_v": False,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "use_double_wide_mlp": False,
+        "enable_moe_block": False,
+        "use_bidirectional_attention": None,
+        "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 512,
+        "rope_parameters": {
+            SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+            FULL: {
+                "rope_type": "proportional",
+                "rope_theta": 1000000.0,
+                "partial_rotary_factor": 0.25,
+            },
+        },
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        **fields,
+    }
+
+
+E2B_LIKE = _text_config(
+    "SSFSSSF",
+    hidden_size=96,
+    intermediate_size=128,
+    num_attention_heads=4,
+    num_key_value_heads=1,
+    num_kv_shared_layers=4,
+    use_double_wide_mlp=True,
+    hidden_size_per_layer_input=32,
+    sliding_window=8,
+)
+E4B_LIKE = _text_config(
+    "SSFSSFSF",
+    hidden_size=64,
+    intermediate_size=160,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_kv_shared_layers=2,
+    hidden_size_per_layer_input=64,
+    sliding_window=16,
+)
+DENSE_LIKE = _text_config(
+    "SSFSSF",
+    hidden_size=96,
+    intermediate_size=192,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    num_global_key_value_heads=2,
+    attention_k_eq_v=True,
+    num_kv_shared_layers=0,
+    hidden_size_per_layer_input=0,
+    sliding_window=12,
+)
+BLOCK_OUTPUT_NORMS = (
+    "post_attention_layernorm.weight",
+    "post_feedforward_layernorm.weight",
+    "post_per_layer_input_norm.weight",
+)
+KINDS: Mapping[str, dict[str, Any]] = {"e2b": E2B_LIKE, "e4b": E4B_LIKE, "dense": DENSE_LIKE}
+
+
+def character_tokenizer() -> dict[str, Any]:
+    """The shipped `tokenizer.json` cut down to control tokens and ASCII: fewer than 256 ids."""
+    tokenizer: dict[str, Any] = json.loads(shipped_file("tokenizer.json"))
+    characters = ["\n", "\u2581", *(chr(code) for code in range(33, 127))]
+    control = [token for token in tokenizer["added_tokens"] if token["id"] < 107]
+    tokenizer["added_tokens"] = control
+    pieces = [token["content"] for token in control] + characters
+    tokenizer["model"].update(
+        vocab={piece: index for index, piece in enumerate(pieces)}, merges=[], byte_fallback=False
+    )
+    return tokenizer
+
+
+def random_weights(
+    text_config: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    residual_scale: float = 1.0,
+) -> dict[str, Float32Array]:
+    """Random weights; `residual_scale` multiplies what each block adds to the residual stream."""
+    weights = {}
+    for name, shape in tensor_shapes(text_config).items():
+        values = random_tensor(name, shape, seed)
+        if name.endswith(BLOCK_OUTPUT_NORMS):
+            values = values * np.float32(residual_scale)
+        weights[name] = rounded(values, dtype)
+    return weights
+
+
+def config_file(text_config: Mapping[str, Any], form: Form, dtype: str) -> dict[str, Any]:
+    """`config.json` in the hub's form, or as `Gemma4ForCausalLM.save_pretrained` writes it."""
+    text = {**text_config, "dtype": dtype}
+    if form == "hub":
+        return {
+            "architectures": ["Gemma4ForConditionalGeneration"],
+            "model_type": "gemma4",
+            "dtype": dtype,
+            "eos_token_id": [1, 106],
+            "tie_word_embeddings": True,
+            "text_config": text,
+            "vision_config": None,
+            "audio_config": None,
+        }
+    full_heads = text.pop("num_global_key_value_heads") or text["num_key_value_heads"]
+    full = {"head_dim": text.pop("global_head_dim"), "num_key_value_heads": full_heads}
+    digits = len(str(len(text["layer_types"]) - 1))
+    text["per_layer_config"] = {
+        f"{index:0{digits}d}": full
+        for index, kind in enumerate(text["layer_types"])
+        if kind == FULL
+    }
+    return {"architectures": ["Gemma4ForCausalLM"], **text}
+
+
+def write_checkpoint(
+    directory: Path,
+    text_config: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    residual_scale: float = 1.0,
+    form: Form = "hub",
+) -> Checkpoint:
+    """Write config, weights and tokenizer files into `directory` (created if missing)."""
+    weights = random_weights(text_config, seed=seed, dtype=dtype, residual_scale=residual_scale)
+    prefix = "model.language_model." if form == "hub" else "model."
+    directory.mkdir(parents=True, exist_ok=True)
+    write_safetensors(
+        directory / "model.safetensors",
+        {prefix + name: values for name, values in weights.items()},
+        dtype,
+    )
+    (directory / "config.json").write_text(
+        json.dumps(config_file(text_config, form, dtype), indent=2)
+    )
+    for name in TOKENIZER_FILES:
+        (directory / name).write_bytes(shipped_file(name))
+    (directory / "tokenizer.json").write_text(json.dumps(character_tokenizer()))
+    return Checkpoint(directory, text_config, weights, dtype)
