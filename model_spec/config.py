@@ -76,7 +76,7 @@ class AttentionKind(str, Enum):
 
 @dataclass(frozen=True)
 class RopeParameters:
-    """Rotary embedding of one attention kind; the default type has ``partial_rotary_factor`` 1.0."""
+    """Rotary embedding of one attention kind; the default type has factor 1.0."""
 
     rope_type: str
     rope_theta: float
@@ -292,13 +292,19 @@ def _check_attention(config: Gemma4Config) -> None:
                 f"config key `num_key_value_heads`: {heads} of layer {index} does not divide "
                 f"num_attention_heads = {config.num_attention_heads}"
             )
+        rope = config.full_rope
+        if config.layer_types[index] is AttentionKind.FULL and rope.partial_rotary_factor * dim < 2:
+            raise ConfigError(
+                f"config key `partial_rotary_factor`: {rope.partial_rotary_factor} of "
+                f"head_dim {dim} rotates no pair"
+            )
     first_shared = config.num_hidden_layers - config.num_kv_shared_layers
     for index, kind in enumerate(config.layer_types[first_shared:], first_shared):
         sources = [i for i in range(first_shared) if config.layer_types[i] is kind]
         if not sources:
             raise ConfigError(
-                f"config key `num_kv_shared_layers`: layer {index} shares the keys of a {kind.value} "
-                f"layer, but layers 0 to {first_shared - 1} hold none"
+                f"config key `num_kv_shared_layers`: layer {index} shares the keys of a "
+                f"{kind.value} layer, but layers 0 to {first_shared - 1} hold none"
             )
         source = sources[-1]
         for name, values in (
