@@ -196,3 +196,9 @@ def write_checkpoint(
         (directory / name).write_bytes(shipped_file(name))
     (directory / "tokenizer.json").write_text(json.dumps(character_tokenizer()))
     return Checkpoint(directory, text_config, weights, dtype)
+
+
+def prompt(length: int, *, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Token ids that begin with bos and stay clear of the control tokens."""
+    body = np.random.PCG64([seed, length]).random_raw(length - 1) % np.uint64(200)
+    return np.concatenate([[2], body.astype(np.int64) + 50])

@@ -1,0 +1,51 @@
+"""transformers as the numerical truth: Gemma 4 in float32 on weights given as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+Float32Array = npt.NDArray[np.float32]
+
+
+def load(
+    text_config: Mapping[str, Any], weights: Mapping[str, Float32Array], dtype: str
+) -> Gemma4ForCausalLM:
+    """Build the model in float32 on `weights` (checkpoint names without prefix).
+
+    transformers rounds the two embedding scales to the dtype that the model runs in. A library is
+    compiled for the checkpoint's own `dtype`, so the scales of that dtype are put in here.
+    """
+    model = Gemma4ForCausalLM._from_config(
+        Gemma4TextConfig(**text_config), attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    state = {f"model.{name}": torch.from_numpy(np.array(value)) for name, value in weights.items()}
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state, strict=True)
+    for module in model.modules():
+        if hasattr(module, "scalar_embed_scale"):
+            rounded = torch.tensor(module.scalar_embed_scale).to(getattr(torch, dtype))
+            module.embed_scale = rounded.to(torch.float32)
+    return model
+
+
+def logits(model: Gemma4ForCausalLM, ids: Sequence[int]) -> Float32Array:
+    """Logits (len(ids), vocab_size) of one whole sequence, without a cache."""
+    with torch.no_grad():
+        result = model(torch.tensor([list(ids)]), use_cache=False).logits[0]
+    return np.asarray(result.numpy(), dtype=np.float32)
+
+
+def hidden_states(model: Gemma4ForCausalLM, ids: Sequence[int]) -> tuple[Float32Array, ...]:
+    """The residual stream (len(ids), hidden_size) after each layer but the last.
+
+    transformers replaces the last layer's by the output of the final norm, which is left out here.
+    """
+    with torch.no_grad():
+        out = model(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=True)
+    return tuple(np.asarray(state[0].numpy()) for state in out.hidden_states[1:-1])

@@ -1,0 +1,25 @@
+"""Every tolerance of the tests, each with where it comes from. Raising one needs an ADR.
+
+The logits of a random test model are sums ``E . n`` over H = 64 to 128 channels of embedding rows
+(deviation 0.5) and normed states (deviation 1). A relative error r of the state, in a direction that
+has nothing to do with the rows, moves a logit by 0.5 sqrt(H) r in the mean; 4 deviations cover the
+largest of the 256 x 64 logits that a test looks at.
+"""
+
+from math import sqrt
+
+_BLOCKS = 24  # attention, feed-forward and per-layer embedding of 8 layers
+_REDUCTION = 256  # terms of the longest sum
+_MEAN_LOGIT_GAIN = 0.5 * sqrt(128)
+_LARGEST_OF_MANY = 4.0
+_SAFETY = 3.0  # for what the model above leaves out: norms, exponentials, unlucky directions
+
+# Roundings of a float32 sum add up like a random walk, and so do the blocks: 4.7e-6.
+RELATIVE_F32 = sqrt(_BLOCKS * _REDUCTION) * 2.0**-24
+
+# Two float32 paths with sums in different orders. Largest error seen: 8e-6 of the largest value.
+HIDDEN_F32_RELATIVE = _SAFETY * RELATIVE_F32
+
+# About 3e-4. Largest error seen: 7e-5, with residuals of 1e5 2e-4. The mildest of the mistakes that
+# tests plant, erf instead of tanh in GELU, costs 7e-3.
+LOGITS_F32 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F32
