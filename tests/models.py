@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.tiny.architecture import random_tensor, tensor_shapes
-from gemma4_compile.tiny.materialize import TOKENIZER_FILES, shipped_file
+from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 from gemma4_compile.tiny.safetensors_file import rounded, write_safetensors
 
 Float32Array = npt.NDArray[np.float32]

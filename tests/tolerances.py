@@ -1,9 +1,9 @@
 """Every tolerance of the tests, each with where it comes from. Raising one needs an ADR.
 
 The logits of a random test model are sums ``E . n`` over H = 64 to 128 channels of embedding rows
-(deviation 0.5) and normed states (deviation 1). A relative error r of the state, in a direction that
-has nothing to do with the rows, moves a logit by 0.5 sqrt(H) r in the mean; 4 deviations cover the
-largest of the 256 x 64 logits that a test looks at.
+(deviation 0.5) and normed states (deviation 1). A relative error r of the state, in a direction
+that has nothing to do with the rows, moves a logit by 0.5 sqrt(H) r in the mean; 4 deviations cover
+the largest of the 256 x 64 logits that a test looks at.
 """
 
 from math import sqrt

@@ -1,5 +1,5 @@
 """The small deterministic model that ships with the project."""
 
-from gemma4_compile.tiny.materialize import materialize
+from gemma4_compile.tiny.checkpoint import materialize
 
 __all__ = ["materialize"]
