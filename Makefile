@@ -1,0 +1,89 @@
+# One virtual environment per checkout: the editable install holds absolute paths.
+# Everything below is safe to repeat; a step whose inputs did not change does nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Where `make demo` puts the package it compiles, and what it compiles.
+OUT ?= artifacts/demo
+MODEL ?= tiny
+# Extra arguments for pytest, for example ARGS="-k rotary -x".
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint fix types tree test smoke demo bench all clean
+
+help:
+	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt)"
+	@echo "make test    install what the tests need, then lint, types and every test"
+	@echo "make setup | lint | fix | types | smoke | bench | all | clean    see CONTRIBUTING.md"
+
+# --- environment -------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "error: $(PYTHON) is not Python 3.10 to 3.13"; echo "hint: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "hint: on Debian, apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+
+# What a user needs: the compiler and the chat, no torch.
+$(VENV)/user.stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install -q -e .
+	@touch $@
+
+# What a developer needs on top. The CPU build of torch is a fraction of the default build's size; it is
+# taken where the package index (or PIP_EXTRA_INDEX_URL) offers it.
+$(VENV)/dev.stamp: $(VENV)/user.stamp
+	@torch=$$(sed -nE 's/^ *"(torch==[^"]+)".*/\1/p' pyproject.toml); \
+	  $(BIN)/pip install -q "$$torch+cpu" 2>/dev/null || $(BIN)/pip install -q "$$torch"
+	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@
+
+%/node_modules/.stamp: %/package.json %/package-lock.json
+	@node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20)' || \
+	  { echo "error: Node 20 or newer is needed for the browser parts"; exit 1; }
+	cd $* && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+setup: $(VENV)/dev.stamp tests/web/node_modules/.stamp examples/web/node_modules/.stamp
+	@bash scripts/install-webgpu-debian.sh
+
+# --- checks ------------------------------------------------------------------------------------
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+
+fix: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix .
+
+# mypy cannot see through the editable install, so it gets the installed layout as a tree of links.
+tree:
+	@rm -rf build/tree && mkdir -p build/tree/gemma4_compile && cd build/tree/gemma4_compile && \
+	  ln -s ../../../gemma4_compile/* ../../../model_spec ../../../quantization ../../../targets .
+
+types: $(VENV)/dev.stamp tree
+	MYPYPATH=build/tree $(BIN)/mypy -p gemma4_compile
+
+smoke: $(VENV)/user.stamp
+	@$(BIN)/python -c 'import pytest' 2>/dev/null || $(BIN)/pip install -q pytest
+	$(BIN)/python -m pytest -m smoke $(ARGS)
+
+test: setup lint types
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(ARGS)
+
+# --- use ---------------------------------------------------------------------------------------
+
+demo: $(VENV)/user.stamp examples/web/node_modules/.stamp
+ifdef HEADLESS
+	@bash scripts/install-webgpu-debian.sh
+endif
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(HEADLESS),--headless)
+
+bench: $(VENV)/user.stamp
+	$(BIN)/python benchmarks/compile_library.py
+
+all: test demo
+
+clean:
+	rm -rf build dist artifacts .mypy_cache .ruff_cache .pytest_cache
