@@ -1,0 +1,225 @@
+r"""Gemma 4's conversation as the client assembles it: the chat part of `mlc-chat-config.json`.
+
+The client glues strings together: one for the system message, one per message, one that opens the
+reply. After a reply that ended by its stop token it keeps the KV state and forwards only the new
+user message and the next opening; neither the stop token nor a separator behind the reply is ever
+forwarded. After any other end it starts over with the whole conversation. Both ways give the same
+prompt because here every role string *closes the turn before it* and nothing follows a message::
+
+    <bos>
+    <|turn>system\nSYSTEM
+    <turn|>\n<|turn>user\nQUESTION
+    <turn|>\n<|turn>model\nANSWER
+    <turn|>\n<|turn>user\nQUESTION
+    <turn|>\n<|turn>model\n
+
+What the client cannot express:
+
+- A conversation without a system message. There is no condition in its strings, so it opens with an
+  empty system turn, which is what the model's own template makes of an empty system message. A page
+  that wants none loads with `conv_config: {render_empty_system_message: false}` and gives its first
+  user message the name `OPEN_USER`, which then stands in place of the role string.
+- Trimming. The template trims system, user and model text; the client takes them as they are.
+- Removing thoughts. Where the reply opens with an empty thought (below), KV reuse keeps it in front
+  of earlier replies, and the template drops it; a page that resets the chat before each request
+  follows the template.
+- Tools. After a tool's response generation goes on inside the model's turn, but the client always
+  opens a new one. So there is no `tool` role, and the client refuses such a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gemma4_compile.errors import CheckpointError
+
+BEGIN_TURN = "<|turn>"
+END_TURN = "<turn|>"
+EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
+
+CLOSE = f"{END_TURN}\n"
+OPEN_SYSTEM = f"{BEGIN_TURN}system\n"
+OPEN_USER = f"{BEGIN_TURN}user\n"
+OPEN_MODEL = f"{BEGIN_TURN}model\n"
+
+# The client's own defaults for what a checkpoint does not say.
+NEUTRAL_SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+}
+
+
+def chat_template_config(
+    *,
+    bos_token_id: int,
+    eos_token_ids: Sequence[int],
+    tokenizer: Mapping[str, object],
+    generation_config: Mapping[str, object],
+    chat_template: str | None,
+) -> dict[str, object]:
+    """Return the chat fields of `mlc-chat-config.json`.
+
+    Parameters
+    ----------
+    bos_token_id, eos_token_ids : from the checkpoint's `config.json`
+    tokenizer : the parsed `tokenizer.json`
+    generation_config : the parsed `generation_config.json`, empty if the checkpoint has none
+    chat_template : text of `chat_template.jinja`, or `chat_template` of `tokenizer_config.json`;
+        None if the checkpoint has neither
+
+    Returns
+    -------
+    dict
+        `conv_template`, `tokenizer_info`, the sampling defaults and the bos and eos ids.
+
+    Raises
+    ------
+    CheckpointError
+        If the tokenizer lacks a token that the conversation needs, or a sampling default is not a
+        number.
+    """
+    turn_ids = _token_ids(tokenizer, (BEGIN_TURN, END_TURN))
+    stop_ids = _stop_token_ids(generation_config, eos_token_ids, turn_ids[END_TURN])
+    return {
+        "conv_template": conversation_template(bos_token_id, stop_ids, chat_template),
+        "tokenizer_info": tokenizer_info(tokenizer),
+        "bos_token_id": bos_token_id,
+        "eos_token_id": stop_ids,
+        **sampling_defaults(generation_config),
+    }
+
+
+def conversation_template(
+    bos_token_id: int, stop_token_ids: Sequence[int], chat_template: str | None
+) -> dict[str, object]:
+    """Return `conv_template`: see the module's docstring for how the client uses it.
+
+    The reply is opened with an empty thought exactly where the checkpoint's own template does so
+    while thinking is off: the larger models' templates hold that text, those of the models with
+    per-layer embeddings do not, and these models get worse with it. No template: nothing is added.
+    """
+    return {
+        "name": "gemma4",
+        "system_template": f"{OPEN_SYSTEM}{{system_message}}",
+        "system_message": "",
+        "system_prefix_token_ids": [bos_token_id],
+        "add_role_after_system_message": True,
+        "render_empty_system_message": True,
+        "roles": {"user": CLOSE + OPEN_USER, "assistant": CLOSE + OPEN_MODEL},
+        "role_templates": {"user": "{user_message}", "assistant": "{assistant_message}"},
+        "messages": [],
+        "seps": [""],
+        "role_content_sep": "",
+        "role_empty_sep": EMPTY_THOUGHT if _opens_with_empty_thought(chat_template) else "",
+        "stop_str": [],
+        "stop_token_ids": list(stop_token_ids),
+        "function_string": "",
+        "use_function_calling": False,
+    }
+
+
+def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, float | int]:
+    """Return the sampling fields: what `generation_config.json` says, neutral values for the rest.
+
+    `top_k` is for our own runtime; the client has no such parameter. `do_sample: false` means
+    temperature 0.
+    """
+    values = dict(NEUTRAL_SAMPLING)
+    for name, neutral in NEUTRAL_SAMPLING.items():
+        value = generation_config.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise CheckpointError(
+                f"generation_config.json: `{name}` must be a number, found {value!r}",
+                hint="correct the file, or delete it to use neutral sampling",
+            )
+        values[name] = type(neutral)(value)
+    if generation_config.get("do_sample") is False:
+        values["temperature"] = 0.0
+    return values
+
+
+def tokenizer_info(tokenizer: Mapping[str, object]) -> dict[str, object]:
+    """Say how token texts become bytes, for the client's grammar engine.
+
+    Read from the steps of `tokenizer.json`: a `ByteFallback` decoder means SentencePiece spelling
+    (U+2581 for a space, `<0x0A>` for a byte), `ByteLevel` means GPT-2's letters for bytes, neither
+    means plain text.
+    """
+    decoders = _step_types(tokenizer.get("decoder"))
+    if "ByteFallback" in decoders:
+        method = "byte_fallback"
+    elif "ByteLevel" in decoders:
+        method = "byte_level"
+    else:
+        method = "raw"
+    return {
+        "token_postproc_method": method,
+        "prepend_space_in_encode": "Prepend" in _step_types(tokenizer.get("normalizer")),
+        "strip_space_in_decode": "Strip" in decoders,
+    }
+
+
+def _opens_with_empty_thought(chat_template: str | None) -> bool:
+    """Whether a Jinja template holds the empty thought as one literal, newline escaped or not."""
+    if chat_template is None:
+        return False
+    return EMPTY_THOUGHT in chat_template or EMPTY_THOUGHT.replace("\n", "\\n") in chat_template
+
+
+def _token_ids(tokenizer: Mapping[str, object], names: Sequence[str]) -> dict[str, int]:
+    added = tokenizer.get("added_tokens")
+    known = {
+        token.get("content"): token.get("id")
+        for token in (added if isinstance(added, list) else [])
+        if isinstance(token, Mapping)
+    }
+    ids: dict[str, int] = {}
+    for name in names:
+        token_id = known.get(name)
+        if not isinstance(token_id, int):
+            raise CheckpointError(
+                f"tokenizer.json: the special token `{name}` is not among `added_tokens`",
+                hint="take the tokenizer files of an instruction-tuned Gemma 4 model",
+            )
+        ids[name] = token_id
+    return ids
+
+
+def _stop_token_ids(
+    generation_config: Mapping[str, object], eos_token_ids: Sequence[int], end_turn: int
+) -> list[int]:
+    """Return the ids that end a reply: the declared end-of-sequence ids, and always `<turn|>`."""
+    declared = generation_config.get("eos_token_id")
+    if declared is None:
+        declared = list(eos_token_ids)
+    elif not isinstance(declared, list):
+        declared = [declared]
+    ids: list[int] = []
+    for token_id in [*declared, end_turn]:
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise CheckpointError(
+                f"generation_config.json: `eos_token_id` must hold token ids, found {token_id!r}",
+                hint="correct the file, or delete it to use the ids of config.json",
+            )
+        if token_id not in ids:
+            ids.append(token_id)
+    return ids
+
+
+def _step_types(step: object) -> set[str]:
+    """Collect the `type` names of a tokenizer step and of the steps inside a sequence."""
+    if not isinstance(step, Mapping):
+        return set()
+    types = {str(step.get("type"))}
+    for key in ("decoders", "normalizers", "pretokenizers"):
+        inner = step.get(key)
+        if isinstance(inner, list):
+            for part in inner:
+                types |= _step_types(part)
+    return types
