@@ -47,7 +47,7 @@ $(VENV)/dev.stamp: $(VENV)/user.stamp
 	@touch $@
 
 setup: $(VENV)/dev.stamp tests/web/node_modules/.stamp examples/web/node_modules/.stamp
-	@bash scripts/install-webgpu-debian.sh
+	@bash tools/install-webgpu-debian.sh
 
 # --- checks ------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ test: setup lint types
 
 demo: $(VENV)/user.stamp examples/web/node_modules/.stamp
 ifdef HEADLESS
-	@bash scripts/install-webgpu-debian.sh
+	@bash tools/install-webgpu-debian.sh
 endif
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(HEADLESS),--headless)
 

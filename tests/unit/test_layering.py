@@ -1,0 +1,137 @@
+"""Reads the imports of every source file and holds them against the layers of the project."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
+MAX_LINES = 400
+
+# A module imports from its own layer and the ones above it in this list, never from one below.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("__init__", "errors", "abi", "tiny"),
+    ("model_spec",),
+    ("quantization",),
+    ("targets",),
+    ("artifacts", "checkpoint", "conversation"),
+    ("packaging", "passes"),
+    ("pipeline",),
+    ("cli",),
+    ("__main__",),
+)
+# Stands beside the layers: it runs packages and shares only the words and the file formats.
+RUNTIME_MAY_IMPORT = {"__init__", "errors", "abi", "artifacts", "runtime"}
+
+# Import inside a function: only an optional or heavy package, with its reason.
+DEFERRED_IMPORTS: dict[tuple[str, str], str] = {}
+
+
+def module_name(path: Path) -> str:
+    """`targets/webgpu.py` -> `gemma4_compile.targets.webgpu`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "gemma4_compile" else ("gemma4_compile", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {
+    module_name(path): path
+    for folder in SOURCE_FOLDERS
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+
+def group(module: str) -> str:
+    """The part of the project a module belongs to: the word after `gemma4_compile.`."""
+    words = module.split(".")
+    return words[1] if len(words) > 1 else "__init__"
+
+
+def layer(part: str) -> int:
+    found = [index for index, parts in enumerate(LAYERS) if part in parts]
+    assert found, f"{part} has no layer: add it to LAYERS where it belongs"
+    return found[0]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, module) of each import of ours; `from package import name` may name a module, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name for name in inner if name in SOURCES] or [node.module]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "gemma4_compile":
+                yield node.lineno, name
+
+
+def parsed(module: str) -> ast.Module:
+    return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_imports_point_to_the_same_layer_or_one_above(module: str) -> None:
+    part = group(module)
+    for line, imported in imports(parsed(module)):
+        target = group(imported)
+        where = f"{SOURCES[module].relative_to(ROOT)}:{line} imports {imported}"
+        assert imported in SOURCES, f"{where}, which does not exist"
+        if part == "runtime":
+            assert target in RUNTIME_MAY_IMPORT, where
+        elif target != part:
+            assert target != "runtime", f"{where}: nothing imports the runtime"
+            assert layer(target) <= layer(part), f"{where}, which is a later stage"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {name: {imported for _, imported in imports(parsed(name))} - {name} for name in SOURCES}
+    finished: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, "cycle: " + " -> ".join((*trail[trail.index(name) :], name))
+        if name not in finished:
+            for imported in graph[name] & SOURCES.keys():
+                # A package's __init__ imports its modules; those name the package only as a prefix.
+                visit(imported, (*trail, name))
+            finished.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if group(name) == "targets"])
+def test_targets_know_nothing_of_the_model(module: str) -> None:
+    for line, imported in imports(parsed(module)):
+        assert imported != "gemma4_compile.model_spec.config", f"{SOURCES[module]}:{line}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_relative_imports_and_no_imports_inside_functions(module: str) -> None:
+    path = SOURCES[module].relative_to(ROOT)
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: relative import"
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for inner in ast.walk(node):
+                if isinstance(inner, (ast.Import, ast.ImportFrom)):
+                    name = getattr(inner, "module", None) or inner.names[0].name
+                    reason = DEFERRED_IMPORTS.get((path.as_posix(), name.split(".")[0]))
+                    assert reason, f"{path}:{inner.lineno}: {name} imported inside a function"
+
+
+def source_files() -> list[Path]:
+    suffixes = {".py", ".cc", ".h", ".ts", ".mjs"}
+    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
+    return [path for path in files if path.suffix in suffixes and "node_modules" not in path.parts]
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_file_is_longer_than_the_cap(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{lines} lines: cut it along an idea"

@@ -1,0 +1,73 @@
+"""What holds for the whole repository: no traces of a machine, a test for every source file."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
+TEST_FOLDERS = ("unit", "passes", "numerics", "parity", "contract", "e2e")
+
+# Written with brackets, so that this file does not hold what it looks for.
+FORBIDDEN = re.compile(
+    r"/wor[k]/|/roo[t]/|/hom[e]/|/tm[p]/[a-z0-9]|registry\.npm[j]s|py[p]i\.org|python[h]osted"
+    r"|(deb|security)\.deb[i]an\.org|snapshot\.deb[i]an",
+)
+
+# Source files without a test file of their own name, and why.
+EXCEPTIONS: dict[str, str] = {
+    "gemma4_compile/abi.py": "constants; the contract tests compare them with the client",
+    "gemma4_compile/errors.py": "classes without behaviour",
+}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is nothing to list")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", *patterns], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    names = [name for name in listed.stdout.split("\0") if name]
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+def test_no_machine_paths_and_no_registry_hosts() -> None:
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            if FORBIDDEN.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert not found, "\n".join(found)
+
+
+def test_every_source_file_has_its_test_or_a_reason() -> None:
+    missing = []
+    for path in tracked("*.py"):
+        name = path.relative_to(ROOT)
+        if name.parts[0] not in SOURCE_FOLDERS or name.name == "__init__.py":
+            continue
+        test = f"test_{name.name}"
+        mirrored = name.parent / test
+        candidates = [ROOT / "tests" / "unit" / mirrored]
+        if name.parts[0] == "gemma4_compile":
+            candidates.append(ROOT / "tests" / "unit" / Path(*mirrored.parts[1:]))
+        candidates += [ROOT / "tests" / folder / test for folder in TEST_FOLDERS]
+        has_test = any(candidate.is_file() for candidate in candidates)
+        if has_test == (name.as_posix() in EXCEPTIONS):
+            missing.append(f"{name}: {'listed, yet it has a test' if has_test else 'no test'}")
+    assert not missing, "\n".join(missing)
+
+
+def test_exceptions_name_files_that_exist() -> None:
+    assert not [name for name in EXCEPTIONS if not (ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize("name", ["utils", "common", "helpers", "misc"])
+def test_no_file_is_named_for_nothing(name: str) -> None:
+    assert not [path for path in tracked() if path.stem == name and path.suffix == ".py"]
