@@ -1,0 +1,157 @@
+"""Self-attention of one layer: fused q/k/v projection, norms and RoPE, the KV state, output projection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.config import AttentionKind
+from gemma4_compile.model_spec.kv_cache import KvTensors
+from gemma4_compile.model_spec.layer_plan import LayerPlan
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.operators.attention import (
+    ChunkAttention,
+    MergeSplits,
+    PrepareQkv,
+    SplitAttention,
+)
+from gemma4_compile.model_spec.operators.base import emit, emit_inplace
+from gemma4_compile.model_spec.operators.norms import TakeLastRow
+
+
+class Vector(nn.Module):
+    """A norm weight or a layer scalar: (size,) float32."""
+
+    def __init__(self, size: int) -> None:
+        self.weight = nn.Parameter((size,), "float32")
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """Splits of a decode step's keys, for sliding and for full layers; a matter of the target's parallelism."""
+
+    sliding_splits: int
+    full_splits: int
+
+    def splits(self, kind: AttentionKind) -> int:
+        """Splits for a layer of this kind."""
+        return self.sliding_splits if kind is AttentionKind.SLIDING else self.full_splits
+
+
+def take_last_row(x: nn.Tensor) -> nn.Tensor:
+    """The last position of a chunk: (n, width) -> (1, width)."""
+    width = int(x.shape[1])
+    return emit(TakeLastRow(width, x.dtype), [x], [((1, width), x.dtype)])[0]
+
+
+class Attention(nn.Module):
+    """Attention as the layer's plan describes it.
+
+    Parameters
+    ----------
+    plan : heads, head_dim, window, whose K and V
+    eps : of the q, k and v norms
+    activation_dtype : of the attention's result, and of K and V
+    """
+
+    def __init__(
+        self,
+        plan: LayerPlan,
+        matrices: Matrices,
+        eps: float,
+        activation_dtype: str,
+        options: AttentionOptions,
+    ) -> None:
+        prefix = f"layers.{plan.index}.self_attn"
+        self.plan = plan
+        self.eps = eps
+        self.activation_dtype = activation_dtype
+        self.options = options
+        self.qkv_proj = matrices.matrix(f"{prefix}.qkv_proj")
+        self.q_norm = Vector(plan.head_dim)
+        if plan.owns_kv:
+            self.k_norm = Vector(plan.head_dim)
+        self.o_proj = matrices.matrix(f"{prefix}.o_proj")
+
+    def forward(
+        self, hidden: nn.Tensor, kv: KvTensors, rows: int | None, last_row_only: bool
+    ) -> nn.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        hidden : (rows, hidden_size), the normed input
+        rows : number of positions, None for a prefill chunk
+        last_row_only : K and V of all rows are written, but only the last position attends
+
+        Returns
+        -------
+        nn.Tensor
+            (rows or 1, hidden_size) float32, before the post-attention norm.
+        """
+        q = self._prepare(self.qkv_proj.matmul(hidden, rows), kv, rows)
+        if rows is None and last_row_only:
+            q, rows = take_last_row(q), 1
+        attended = self._decode(q, kv) if rows == 1 else self._chunk(q, kv, rows)
+        return self.o_proj.matmul(attended, rows)
+
+    def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+        plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
+        operator = PrepareQkv(
+            rows=rows,
+            heads=plan.num_attention_heads,
+            kv_heads=plan.num_key_value_heads,
+            head_dim=plan.head_dim,
+            pairs=plan.rotary.pairs,
+            rotary_offset=plan.rotary.offset,
+            rotary_total=kv.layout.rotary_pairs,
+            eps=self.eps,
+            owns_kv=plan.owns_kv,
+            value_is_key=plan.value_is_key,
+            cache_dtype=kv.layout.dtype,
+            cache_rows=slot.rows,
+        )
+        q_spec = ((qkv.shape[0], plan.num_attention_heads * plan.head_dim), "float32")
+        if not plan.owns_kv:
+            return emit(operator, [qkv, self.q_norm.weight, kv.positions, kv.rotary], [q_spec])[0]
+        key, value = kv.get(plan.kv_slot)
+        args = [qkv, self.q_norm.weight, self.k_norm.weight, kv.positions, kv.rotary, key, value]
+        outputs = [(tuple(key.shape), key.dtype), (tuple(value.shape), value.dtype), q_spec]
+        new_key, new_value, q = emit_inplace(operator, args, [5, 6, -1], outputs)
+        kv.put(plan.kv_slot, new_key, new_value)
+        return q
+
+    def _chunk(self, q: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+        plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
+        operator = ChunkAttention(
+            rows=rows,
+            heads=plan.num_attention_heads,
+            kv_heads=plan.num_key_value_heads,
+            head_dim=plan.head_dim,
+            window=plan.window,
+            cache_dtype=kv.layout.dtype,
+            cache_rows=slot.rows,
+            out_dtype=self.activation_dtype,
+        )
+        args = [q, *kv.get(plan.kv_slot), kv.positions]
+        return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
+
+    def _decode(self, q: nn.Tensor, kv: KvTensors) -> nn.Tensor:
+        plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
+        heads, dim = plan.num_attention_heads, plan.head_dim
+        splits = self.options.splits(plan.kind)
+        split = SplitAttention(
+            rows=1,
+            heads=heads,
+            kv_heads=plan.num_key_value_heads,
+            head_dim=dim,
+            window=plan.window,
+            cache_dtype=kv.layout.dtype,
+            cache_rows=slot.rows,
+            splits=splits,
+        )
+        specs = [((splits, heads, dim), "float32"), ((splits, heads, 2), "float32")]
+        sums, stats = emit(split, [q, *kv.get(plan.kv_slot), kv.positions], specs)
+        merge = MergeSplits(heads, dim, splits, self.activation_dtype)
+        return emit(merge, [sums, stats], [((1, heads * dim), self.activation_dtype)])[0]

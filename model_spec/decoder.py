@@ -1,0 +1,233 @@
+"""The Gemma 4 text decoder as Relax modules, and the functions that a package exports.
+
+What differs from a textbook decoder: norms before and after each branch; weights of norms are w, not 1 + w; attention
+scale 1.0; V normalised without a weight; RoPE and head_dim by layer kind; the last layers read other layers' K and V
+and, in prefill, run on the last position only; per-layer embeddings; a scalar on the whole residual stream at each
+layer's end; softcap on the logits. The residual stream is float32 in every recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.attention import Attention, AttentionOptions, Vector, take_last_row
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.kv_cache import KvTensors, create_kv_state, kv_layout
+from gemma4_compile.model_spec.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.operators.base import emit
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.model_spec.per_layer_embedding import inject, per_layer_inputs
+from gemma4_compile.model_spec.scales import embedding_scale
+
+
+@dataclass(frozen=True)
+class DecoderOptions:
+    """What the decoder needs to know besides the config.
+
+    Attributes
+    ----------
+    activation_dtype : of bounded matmul inputs, K and V
+    prefill_chunk : longest prefill chunk
+    device_type : DLPack device type of the KV state
+    """
+
+    activation_dtype: str
+    prefill_chunk: int
+    device_type: int
+    attention: AttentionOptions
+
+
+class FeedForward(nn.Module):
+    """``Wdown (gelu(Wgate h) * (Wup h))``; gate and up are one interleaved matrix.
+
+    The product has no bound, so it stays float32 (docs/adr/0002-precision.md).
+    """
+
+    def __init__(self, layer: int, matrices: Matrices) -> None:
+        self.gate_up_proj = matrices.matrix(f"layers.{layer}.mlp.gate_up_proj")
+        self.down_proj = matrices.matrix(f"layers.{layer}.mlp.down_proj")
+
+    def forward(self, hidden: nn.Tensor, rows: int | None) -> nn.Tensor:
+        """(rows, hidden_size) -> (rows, hidden_size) float32."""
+        return self.down_proj.matmul(self.gate_up_proj.matmul(hidden, rows, Tail.GELU_PAIRS), rows)
+
+
+@dataclass
+class Stream:
+    """What flows from layer to layer: the residual, its norm for the next branch, the per-layer inputs."""
+
+    residual: nn.Tensor  # (rows, hidden_size) float32
+    hidden: nn.Tensor  # (rows, hidden_size) activation dtype
+    ple: nn.Tensor | None  # (rows, layers * ple width) float32
+    rows: int | None
+
+
+class DecoderLayer(nn.Module):
+    """One layer; `forward` ends with the norm that the next layer (or the head) begins with."""
+
+    def __init__(
+        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: DecoderOptions
+    ) -> None:
+        hidden, dtype = config.hidden_size, options.activation_dtype
+        self.plan = plan
+        self.eps = config.rms_norm_eps
+        self.dtype = dtype
+        self.input_layernorm = Vector(hidden)
+        self.self_attn = Attention(plan, matrices, config.rms_norm_eps, dtype, options.attention)
+        self.post_attention_layernorm = Vector(hidden)
+        self.pre_feedforward_layernorm = Vector(hidden)
+        self.mlp = FeedForward(plan.index, matrices)
+        self.post_feedforward_layernorm = Vector(hidden)
+        if config.hidden_size_per_layer_input:
+            prefix = f"layers.{plan.index}"
+            self.per_layer_input_gate = matrices.matrix(f"{prefix}.per_layer_input_gate")
+            self.per_layer_projection = matrices.matrix(f"{prefix}.per_layer_projection")
+            self.post_per_layer_input_norm = Vector(hidden)
+        self.layer_scalar = Vector(1)
+
+    def forward(self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool) -> Stream:
+        """Run the layer.
+
+        Parameters
+        ----------
+        stream : state before the layer
+        next_norm : the weight of the norm that follows the layer
+        last_row_only : nobody reads the other rows of this layer's result (K and V are written for all)
+        """
+        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        residual, ple, rows = stream.residual, stream.ple, stream.rows
+        if last_row_only and rows is None:
+            residual, rows = take_last_row(residual), 1
+            ple = None if ple is None else take_last_row(ple)
+        residual, hidden = self._add(
+            attended, residual, rows, self.post_attention_layernorm, self.pre_feedforward_layernorm, False
+        )
+        branch = self.mlp.forward(hidden, rows)
+        branch_norm = self.post_feedforward_layernorm
+        if ple is not None:
+            residual, _ = self._add(branch, residual, rows, branch_norm, None, False)
+            gate, projection = self.per_layer_input_gate, self.per_layer_projection
+            branch = inject(gate, projection, residual, ple, self.plan.index, rows)
+            branch_norm = self.post_per_layer_input_norm
+        residual, hidden = self._add(branch, residual, rows, branch_norm, next_norm, True)
+        return Stream(residual, hidden, ple, rows)
+
+    def _add(
+        self,
+        branch: nn.Tensor,
+        residual: nn.Tensor,
+        rows: int | None,
+        norm: Vector,
+        next_norm: Vector | None,
+        scaled: bool,
+    ) -> tuple[nn.Tensor, nn.Tensor]:
+        """Residual plus normed branch (times the layer scalar), and its norm for the next branch."""
+        next_dtype = None if next_norm is None else self.dtype
+        width = int(residual.shape[1])
+        operator = ResidualNorm(rows, width, self.eps, scaled, next_dtype)
+        args = [branch, residual, norm.weight]
+        if scaled:
+            args.append(self.layer_scalar.weight)
+        outputs = [(tuple(residual.shape), "float32")]
+        if next_norm is not None:
+            args.append(next_norm.weight)
+            outputs.append((tuple(residual.shape), self.dtype))
+        result = emit(operator, args, outputs)
+        return result[0], result[-1]
+
+
+class Gemma4ForCausalLM(nn.Module):
+    """The decoder with tied head. Its methods are the package's exported functions (abi.py)."""
+
+    def __init__(self, config: Gemma4Config, matrices: Matrices, options: DecoderOptions) -> None:
+        plans = layer_plans(config)
+        self.config = config
+        self.options = options
+        self.layout = kv_layout(config, plans, options.activation_dtype, options.prefill_chunk)
+        self.last_owner = max(plan.index for plan in plans if plan.owns_kv)
+        self.embed_tokens = matrices.matrix("embed_tokens")
+        if config.hidden_size_per_layer_input:
+            self.embed_tokens_per_layer = matrices.matrix("embed_tokens_per_layer")
+            self.per_layer_model_projection = matrices.matrix("per_layer_model_projection")
+            self.per_layer_projection_norm = Vector(config.hidden_size_per_layer_input)
+        self.layers = nn.ModuleList([DecoderLayer(plan, config, matrices, options) for plan in plans])
+        self.norm = Vector(config.hidden_size)
+
+    def embed(self, ids: nn.Tensor) -> nn.Tensor:
+        """Token embeddings: (n,) int32 -> (n, hidden_size) float32, times sqrt(hidden_size)."""
+        return self._embed(ids, None)
+
+    def prefill_tokens(
+        self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
+    ) -> tuple[nn.Tensor, nn.Object]:
+        """Run a chunk: (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state."""
+        length, hidden = ids.shape[1], self.config.hidden_size
+        residual = nn.op.reshape(embeddings, (length, hidden))
+        tokens = nn.op.reshape(ids, (length,))
+        if self.config.hidden_size_per_layer_input:
+            # A row that comes from an adapter has no token: its table half is the pad token's.
+            is_text = nn.op.equal(
+                nn.op.reshape(modality, (length,)), nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32")
+            )
+            pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
+            tokens = nn.op.where(is_text, tokens, pad)
+        return self._decode_stream(residual, tokens, kv, None), kv
+
+    def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor, nn.Object]:
+        """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state."""
+        tokens = nn.op.reshape(ids, (1,))
+        return self._decode_stream(self._embed(tokens, 1), tokens, kv, 1), kv
+
+    def create_kv_cache(
+        self,
+        max_sequences: tirx.Var,
+        total_length: tirx.Var,
+        prefill_chunk: tirx.Var,
+        page_size: tirx.Var,
+        sliding: tirx.Var,
+    ) -> nn.Object:
+        """Make the KV state. Pages do not exist here: page_size is the client's word and is not used."""
+        del page_size
+        arguments = (max_sequences, total_length, prefill_chunk, sliding)
+        return create_kv_state(self.layout, arguments, self.options.device_type)
+
+    def _embed(self, ids: nn.Tensor, rows: int | None) -> nn.Tensor:
+        return self.embed_tokens.take(ids, rows, embedding_scale(self.config))
+
+    def _per_layer_inputs(self, ids: nn.Tensor, residual: nn.Tensor, rows: int | None) -> nn.Tensor | None:
+        if not self.config.hidden_size_per_layer_input:
+            return None
+        return per_layer_inputs(
+            self.config,
+            self.embed_tokens_per_layer,
+            self.per_layer_model_projection,
+            self.per_layer_projection_norm,
+            ids,
+            residual,
+            rows,
+        )
+
+    def _decode_stream(
+        self, residual: nn.Tensor, tokens: nn.Tensor, state: nn.Object, rows: int | None
+    ) -> nn.Tensor:
+        config = self.config
+        kv = KvTensors(self.layout, state)
+        ple = self._per_layer_inputs(tokens, residual, rows)
+        width, dtype = config.hidden_size, self.options.activation_dtype
+        first_norm = RmsNorm(rows, width, config.rms_norm_eps, dtype)
+        args = [residual, self.layers[0].input_layernorm.weight]
+        (hidden,) = emit(first_norm, args, [(tuple(residual.shape), dtype)])
+        stream = Stream(residual, hidden, ple, rows)
+        following = [layer.input_layernorm for layer in self.layers][1:] + [self.norm]
+        for layer, next_norm in zip(self.layers, following, strict=True):
+            stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
+        cap = config.final_logit_softcapping
+        tail = Tail.NONE if cap is None else Tail.SOFTCAP
+        logits = self.embed_tokens.matmul(stream.hidden, 1, tail, cap=cap or 0.0)
+        return nn.op.reshape(logits, (1, 1, config.vocab_size))

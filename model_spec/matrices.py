@@ -1,0 +1,35 @@
+"""What the decoder asks of a weight matrix; `quantization` provides it, so that the spec knows no storage scheme."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.operators.linear import Tail
+
+
+class Matrix(Protocol):
+    """A weight matrix (n_rows, cols), however it is stored."""
+
+    def matmul(
+        self,
+        x: nn.Tensor,
+        rows: int | None,
+        tail: Tail = Tail.NONE,
+        *,
+        cap: float = 0.0,
+        ple: nn.Tensor | None = None,
+        layer: int = 0,
+    ) -> nn.Tensor:
+        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32."""
+
+    def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
+        """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
+
+
+class Matrices(Protocol):
+    """Makes matrices by parameter name."""
+
+    def matrix(self, name: str) -> Matrix:
+        """The matrix of parameter `name`."""

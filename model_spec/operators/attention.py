@@ -1,0 +1,286 @@
+"""Attention over the KV state: prepare q, k and v; attend for a chunk; attend for one position in splits and merge.
+
+Position p of a sequence lives in row ``p % rows`` of a sliding layer's ring and in row p of a full layer. Row i of a
+call with `rows` rows stands at position ``positions[2] - rows + i``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
+from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store
+
+LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """K or V of one layer: (cache_rows, kv_heads, head_dim); `cache_rows` is None for the whole context."""
+
+    cache_rows: int | None
+    kv_heads: int
+    head_dim: int
+
+    def shape(self) -> tuple[Any, int, int]:
+        """Shape, with a fresh symbolic variable for a full layer."""
+        return symbolic_rows(self.cache_rows, "capacity"), self.kv_heads, self.head_dim
+
+    def row(self, position: Any) -> Any:
+        """The row that holds `position` (int32)."""
+        return position if self.cache_rows is None else tirx.floormod(position, i32(self.cache_rows))
+
+
+@dataclass(frozen=True)
+class PrepareQkv(Operator):
+    """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
+
+    Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm (head_dim,) if
+    `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches in place if `owns_kv`.
+    Result: q (rows, heads * head_dim) f32. With `value_is_key` the value is the raw key projection.
+
+    References
+    ----------
+    transformers 5.23.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored for it.
+    """
+
+    kind: ClassVar[str] = "prepare_qkv"
+    rows: int | None
+    heads: int
+    kv_heads: int
+    head_dim: int
+    pairs: int
+    rotary_offset: int
+    rotary_total: int
+    eps: float
+    owns_kv: bool
+    value_is_key: bool
+    cache_dtype: str
+    cache_rows: int | None
+
+    @property
+    def cache(self) -> CacheShape:
+        """Shape of K and V."""
+        return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
+
+    @property
+    def width(self) -> int:
+        """Columns of qkv."""
+        kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
+        return (self.heads + kv) * self.head_dim
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, dim = symbolic_rows(self.rows), self.head_dim
+        with function(scheduled=False) as build:
+            qkv = build.arg("qkv", (rows, self.width), "float32")
+            q_norm = build.arg("q_norm", (dim,), "float32")
+            k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
+            positions = build.arg("positions", (4,), "int32")
+            rotary = build.arg("rotary", (tirx.Var("chunk", "int64"), self.rotary_total, 2), "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype) if self.owns_kv else None
+            value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
+            q = build.arg("q", (rows, self.heads * dim), "float32")
+            with T.serial(0, rows) as i:
+                step = let(positions[1] - i32(rows) + i32(i))  # row of the rotary table
+                slot = let(self.cache.row(positions[0] + step))
+
+                def write(column: Any, weight: Any, rotate: bool, target: Any) -> None:
+                    self._head(qkv, i, column, weight, rotary if rotate else None, step, target)
+
+                with T.serial(0, self.heads) as h:
+                    write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
+                if self.owns_kv:
+                    with T.serial(0, self.kv_heads) as g:
+                        k_column = (self.heads + g) * dim
+                        v_column = k_column if self.value_is_key else k_column + self.kv_heads * dim
+                        write(
+                            k_column, k_norm, True, lambda d, y: store(key, y.astype(self.cache_dtype), slot, g, d)
+                        )
+                        write(
+                            v_column, None, False, lambda d, y: store(value, y.astype(self.cache_dtype), slot, g, d)
+                        )
+        return build.result
+
+    def _head(
+        self, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, target: Any
+    ) -> None:
+        """Norm of one head; with a rotary table also RoPE: channel j pairs with j + head_dim / 2."""
+        dim, half = self.head_dim, self.head_dim // 2
+        squares = Cell("float32", f32(0.0))
+        with T.serial(0, dim) as d:
+            squares.add(qkv[i, column + d] * qkv[i, column + d])
+        inverse = let(tirx.rsqrt(squares.value / f32(dim) + f32(self.eps)))
+
+        def normed(d: Any) -> Any:
+            y = qkv[i, column + d] * inverse
+            return y if weight is None else y * weight[d]
+
+        with T.serial(0, half) as j:
+            low, high = normed(j), normed(j + half)
+            if rotary is None:
+                target(j, low)
+                target(j + half, high)
+            else:
+                pair = tirx.min(j, self.pairs - 1)
+                rotated = j < self.pairs
+                cos = let(tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 0], f32(1.0)))
+                sin = let(tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 1], f32(0.0)))
+                target(j, low * cos - high * sin)
+                target(j + half, high * cos + low * sin)
+
+
+@dataclass(frozen=True)
+class _OverCache(Operator):
+    """What all attention operators share: the shapes, and which keys a position sees."""
+
+    rows: int | None
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    cache_dtype: str
+    cache_rows: int | None
+
+    kind: ClassVar[str] = "over_cache"
+
+    @property
+    def cache(self) -> CacheShape:
+        """Shape of K and V."""
+        return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
+
+    def first_key(self, position: Any) -> Any:
+        """The first position that `position` attends to."""
+        if self.window is None:
+            return i32(0)
+        return tirx.max(position - i32(self.window - 1), i32(0))
+
+    def _online(self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any) -> tuple[Any, Cell, Cell]:
+        """Softmax-weighted sum over keys [begin, end): unnormalised sum, maximum, sum of weights. Scale is 1."""
+        dim, g = self.head_dim, h // (self.heads // self.kv_heads)
+        total = T.alloc_buffer((dim,), "float32", scope="local")
+        highest, weights = Cell("float32", f32(LOWEST)), Cell("float32", f32(0.0))
+        with T.serial(0, dim) as d:
+            store(total, f32(0.0), d)
+        with T.serial(begin, end) as t:
+            slot = let(self.cache.row(t))
+            score = Cell("float32", f32(0.0))
+            with T.serial(0, dim) as d:
+                score.add(q[i, h * dim + d] * as_f32(key[slot, g, d]))
+            higher = let(tirx.max(highest.value, score.value))
+            keep, weight = let(tirx.exp(highest.value - higher)), let(tirx.exp(score.value - higher))
+            with T.serial(0, dim) as d:
+                store(total, total[d] * keep + weight * as_f32(value[slot, g, d]), d)
+            weights.set(weights.value * keep + weight)
+            highest.set(higher)
+        return total, highest, weights
+
+
+@dataclass(frozen=True)
+class ChunkAttention(_OverCache):
+    """Causal (and sliding) attention of a chunk whose keys are already in the KV state.
+
+    Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result: (rows, heads *
+    head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is ``h // (heads / kv_heads)``.
+    """
+
+    kind: ClassVar[str] = "chunk_attention"
+    out_dtype: str = "float32"
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, dim = symbolic_rows(self.rows), self.head_dim
+        with function(scheduled=False) as build:
+            q = build.arg("q", (rows, self.heads * dim), "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype)
+            value = build.arg("value", shape, self.cache_dtype)
+            positions = build.arg("positions", (4,), "int32")
+            out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
+            with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
+                position = let(positions[2] - i32(rows) + i32(i))
+                total, _, weights = self._online(
+                    q, key, value, i, h, self.first_key(position), position + 1
+                )
+                with T.serial(0, dim) as d:
+                    store(out, (total[d] / weights.value).astype(self.out_dtype), i, h * dim + d)
+        return build.result
+
+
+@dataclass(frozen=True)
+class SplitAttention(_OverCache):
+    """Attention of the last position only, its keys divided among `splits`: the first half of a decode step.
+
+    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results: unnormalised sums
+    (splits, heads, head_dim) f32 and (maximum, sum of weights) (splits, heads, 2) f32. An empty split has maximum
+    `LOWEST` and sum 0. The number of splits does not depend on the position, so the launch is always the same.
+    """
+
+    kind: ClassVar[str] = "split_attention"
+    splits: int = 1
+
+    def split_range(self, position: Any, split: Any) -> tuple[Any, Any]:
+        """Keys [begin, end) of a split."""
+        first = self.first_key(position)
+        count = position + 1 - first
+        size = tirx.floordiv(count + i32(self.splits - 1), i32(self.splits))
+        begin = first + i32(split) * size
+        return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
+
+    def plain(self) -> tirx.PrimFunc:
+        dim = self.head_dim
+        with function(scheduled=False) as build:
+            q = build.arg("q", (1, self.heads * dim), "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype)
+            value = build.arg("value", shape, self.cache_dtype)
+            positions = build.arg("positions", (4,), "int32")
+            sums = build.arg("sums", (self.splits, self.heads, dim), "float32")
+            stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
+            with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
+                begin, end = (let(bound) for bound in self.split_range(let(positions[2] - 1), s))
+                total, highest, weights = self._online(q, key, value, 0, h, begin, end)
+                with T.serial(0, dim) as d:
+                    store(sums, total[d], s, h, d)
+                store(stats, highest.value, s, h, 0)
+                store(stats, weights.value, s, h, 1)
+        return build.result
+
+
+@dataclass(frozen=True)
+class MergeSplits(Operator):
+    """Put the splits of one position together: the second half of a decode step.
+
+    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32. Result: (1, heads * head_dim)
+    out_dtype.
+    """
+
+    kind: ClassVar[str] = "merge_splits"
+    heads: int
+    head_dim: int
+    splits: int
+    out_dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        dim = self.head_dim
+        with function(scheduled=False) as build:
+            sums = build.arg("sums", (self.splits, self.heads, dim), "float32")
+            stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
+            out = build.arg("out", (1, self.heads * dim), self.out_dtype)
+            with T.serial(0, self.heads) as h, T.serial(0, dim) as d:
+                highest = Cell("float32", f32(LOWEST))
+                with T.serial(0, self.splits) as s:
+                    highest.set(tirx.max(highest.value, stats[s, h, 0]))
+                total, weights = Cell("float32", f32(0.0)), Cell("float32", f32(0.0))
+                with T.serial(0, self.splits) as s:
+                    weight = let(tirx.exp(stats[s, h, 0] - highest.value))
+                    total.add(weight * sums[s, h, d])
+                    weights.add(weight * stats[s, h, 1])
+                store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
+        return build.result
+
+

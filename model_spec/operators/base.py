@@ -1,0 +1,108 @@
+"""What an operator is: a frozen description with a plain form, which defines its meaning and runs on any target."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+from tvm.relax.frontend import nn
+
+OPERATOR_ATTR = "gemma4.operator"
+_OPAQUE = 8  # relax.op.pattern.kOpaque: graph fusion must leave the function alone
+_KINDS: dict[str, type[Operator]] = {}
+
+TensorSpec = tuple[tuple[Any, ...], str]  # shape (ints or tirx expressions) and dtype
+
+
+@dataclass(frozen=True)
+class Operator(ABC):
+    """One kernel's meaning.
+
+    Subclasses are frozen dataclasses whose fields are plain ints, floats, strings, None and tuples of those: the
+    fields travel as JSON on the PrimFunc, and a target's schedule rule finds its kernel by them. ``rows`` is the
+    number of token positions; None means the symbolic prefill length.
+    """
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _KINDS[cls.kind] = cls
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel; operators that differ may share it, the module makes it unique."""
+        return self.kind
+
+    @abstractmethod
+    def plain(self) -> tirx.PrimFunc:
+        """The definition as an unscheduled PrimFunc: inputs, then in-place arguments, then outputs."""
+
+    def prim_func(self) -> tirx.PrimFunc:
+        """The plain form, marked with this description."""
+        return _marked(self)
+
+
+@lru_cache(maxsize=1024)
+def _marked(operator: Operator) -> tirx.PrimFunc:
+    description = json.dumps({"kind": operator.kind, **asdict(operator)}, sort_keys=True)
+    return operator.plain().without_attr("global_symbol").with_attrs(
+        {OPERATOR_ATTR: description, "op_pattern": _OPAQUE, "tirx.noalias": True}
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def operator_of(func: tirx.PrimFunc) -> Operator | None:
+    """The description that `func` was made from, or None for any other function."""
+    if OPERATOR_ATTR not in func.attrs:
+        return None
+    fields = json.loads(str(func.attrs[OPERATOR_ATTR]))
+    return _KINDS[fields.pop("kind")](**{key: _tuples(value) for key, value in fields.items()})
+
+
+def symbolic_rows(rows: int | None, name: str = "n") -> Any:
+    """`rows`, or the symbolic prefill length when it is None."""
+    return tirx.Var(name, "int64") if rows is None else rows
+
+
+def te_prim_func(args: Sequence[te.Tensor | tirx.Var]) -> tirx.PrimFunc:
+    """A PrimFunc with the given inputs and outputs, in this order."""
+    return te.create_prim_func(list(args))
+
+
+def placeholder(shape: tuple[Any, ...], dtype: str) -> nn.Tensor:
+    """An output tensor's shape and dtype for `emit`."""
+    return nn.Tensor.placeholder(shape, dtype)
+
+
+def emit(operator: Operator, args: Sequence[Any], outputs: Sequence[TensorSpec]) -> tuple[nn.Tensor, ...]:
+    """Call the operator inside the model; one new tensor for each of `outputs`."""
+    out = [placeholder(shape, dtype) for shape, dtype in outputs]
+    result = nn.op.tensor_ir_op(
+        operator.prim_func(), operator.name, list(args), out if len(out) > 1 else out[0]
+    )
+    return tuple(result) if len(out) > 1 else (result,)
+
+
+def emit_inplace(
+    operator: Operator, args: Sequence[Any], inplace: Sequence[int], outputs: Sequence[TensorSpec]
+) -> tuple[nn.Tensor, ...]:
+    """Call the operator; result i overwrites argument ``inplace[i]``, or is new where that is -1."""
+    out = [placeholder(shape, dtype) for shape, dtype in outputs]
+    single = len(out) == 1
+    result = nn.op.tensor_ir_inplace_op(
+        operator.prim_func(),
+        operator.name,
+        list(args),
+        list(inplace),
+        out[0] if single else out,
+    )
+    return (result,) if single else tuple(result)

@@ -1,0 +1,144 @@
+"""RMSNorm and what stands between two matmuls: norm of the branch, residual addition, norm of the sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.model_spec.operators.math import as_f32, f32
+
+
+def inverse_rms(x: te.Tensor, rows: Any, width: int, eps: float, name: str) -> te.Tensor:
+    """``1 / sqrt(mean(x^2) + eps)`` of each row: (rows,), float32."""
+    k = te.reduce_axis((0, width), name="k")
+    squares = te.compute(
+        (rows,), lambda i: te.sum(as_f32(x[i, k]) * as_f32(x[i, k]), axis=k), name=f"{name}_squares"
+    )
+    return te.compute(
+        (rows,), lambda i: tirx.rsqrt(squares[i] / f32(width) + f32(eps)), name=f"{name}_rsqrt"
+    )
+
+
+@dataclass(frozen=True)
+class RmsNorm(Operator):
+    """``y = x / sqrt(mean(x^2) + eps) * w``: (x (rows, width) f32, w (width,) f32) -> (rows, width) out_dtype.
+
+    The weight is w, not 1 + w (transformers 5.23.0, `Gemma4RMSNorm`).
+    """
+
+    kind: ClassVar[str] = "rms_norm"
+    rows: int | None
+    width: int
+    eps: float
+    out_dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(self.rows)
+        x = te.placeholder((rows, self.width), "float32", name="x")
+        w = te.placeholder((self.width,), "float32", name="w")
+        inverse = inverse_rms(x, rows, self.width, self.eps, "x")
+        y = te.compute(
+            (rows, self.width), lambda i, j: (x[i, j] * inverse[i] * w[j]).astype(self.out_dtype), name="y"
+        )
+        return te_prim_func([x, w, y])
+
+
+@dataclass(frozen=True)
+class ResidualNorm(Operator):
+    """The tail of a branch: ``r' = (r + norm(y; w_branch)) * scalar`` and, if asked, ``h = norm(r'; w_next)``.
+
+    Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next (width,) f32 if
+    `next_dtype`. Results: r' (rows, width) f32 and, if `next_dtype`, h (rows, width) in it.
+    """
+
+    kind: ClassVar[str] = "residual_norm"
+    rows: int | None
+    width: int
+    eps: float
+    scaled: bool
+    next_dtype: str | None
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, width = symbolic_rows(self.rows), self.width
+        y = te.placeholder((rows, width), "float32", name="y")
+        residual = te.placeholder((rows, width), "float32", name="residual")
+        w_branch = te.placeholder((width,), "float32", name="w_branch")
+        args = [y, residual, w_branch]
+        inverse = inverse_rms(y, rows, width, self.eps, "y")
+
+        def total(i: Any, j: Any) -> Any:
+            return residual[i, j] + y[i, j] * inverse[i] * w_branch[j]
+
+        if self.scaled:
+            scalar = te.placeholder((1,), "float32", name="scalar")
+            args.append(scalar)
+            out = te.compute((rows, width), lambda i, j: total(i, j) * scalar[0], name="out")
+        else:
+            out = te.compute((rows, width), total, name="out")
+        if self.next_dtype is None:
+            return te_prim_func([*args, out])
+        dtype = self.next_dtype
+        w_next = te.placeholder((width,), "float32", name="w_next")
+        inverse_out = inverse_rms(out, rows, width, self.eps, "out")
+        hidden = te.compute(
+            (rows, width), lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(dtype), name="hidden"
+        )
+        return te_prim_func([*args, w_next, out, hidden])
+
+
+@dataclass(frozen=True)
+class PerLayerInputs(Operator):
+    """Combine both halves of the per-layer embedding, for all layers at once.
+
+    ``ple = (norm(context * context_scale; w) + tokens * token_scale) * input_scale``, the norm over each layer's
+    `width` columns. Arguments: context, tokens (rows, layers * width) f32; w (width,) f32. Result: the same shape.
+    """
+
+    kind: ClassVar[str] = "per_layer_inputs"
+    rows: int | None
+    layers: int
+    width: int
+    eps: float
+    context_scale: float
+    token_scale: float
+    input_scale: float
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, width = symbolic_rows(self.rows), self.width
+        shape = (rows, self.layers * width)
+        context = te.placeholder(shape, "float32", name="context")
+        tokens = te.placeholder(shape, "float32", name="tokens")
+        w = te.placeholder((width,), "float32", name="w")
+        k = te.reduce_axis((0, width), name="k")
+        scale = f32(self.context_scale)
+
+        def square(i: Any, layer: Any) -> Any:
+            value = context[i, layer * width + k] * scale
+            return te.sum(value * value, axis=k)
+
+        squares = te.compute((rows, self.layers), square, name="squares")
+
+        def combine(i: Any, j: Any) -> Any:
+            inverse = tirx.rsqrt(squares[i, j // width] / f32(width) + f32(self.eps))
+            normed = context[i, j] * scale * inverse * w[j % width]
+            return (normed + tokens[i, j] * f32(self.token_scale)) * f32(self.input_scale)
+
+        return te_prim_func([context, tokens, w, te.compute(shape, combine, name="out")])
+
+
+@dataclass(frozen=True)
+class TakeLastRow(Operator):
+    """The last position of a chunk: (rows, width) -> (1, width), same dtype. Rows are always symbolic."""
+
+    kind: ClassVar[str] = "take_last_row"
+    width: int
+    dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(None)
+        x = te.placeholder((rows, self.width), self.dtype, name="x")
+        y = te.compute((1, self.width), lambda i, j: x[rows - 1 + i, j], name="y")
+        return te_prim_func([x, y])

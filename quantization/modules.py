@@ -1,0 +1,130 @@
+"""Relax modules that hold stored weights: a matmul and a row lookup, split into parts where the target needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.operators.base import emit
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
+from gemma4_compile.quantization.recipe import Part, StoredParameter
+from gemma4_compile.quantization.scheme import DenseScheme
+
+
+def layout_of(stored: StoredParameter, parts: Sequence[Part]) -> WeightLayout:
+    """The layout of some parts of a stored matrix."""
+    scheme, cols = stored.scheme, stored.parameter.shape[1]
+    rows = tuple(part.rows for part in parts)
+    if isinstance(scheme, DenseScheme):
+        return WeightLayout(0, scheme.dtype, 0, cols, rows)
+    return WeightLayout(scheme.bits, scheme.scale_dtype, scheme.group_size, cols, rows)
+
+
+def split_calls(count: int, first: int, later: int) -> Iterator[range]:
+    """Divide `count` parts among calls: at most `first` in the first call, `later` in each that follows."""
+    begin, limit = 0, first
+    while begin < count:
+        yield range(begin, min(begin + limit, count))
+        begin, limit = begin + limit, later
+
+
+class QuantizedMatrix(nn.Module):
+    """A stored matrix as a matmul (`matmul`) and as a table of rows (`take`).
+
+    Parameters
+    ----------
+    stored : the matrix and its parts
+    max_buffers : storage buffers that one kernel may bind, None for any number
+    """
+
+    def __init__(self, stored: StoredParameter, max_buffers: int | None) -> None:
+        self.stored = stored
+        self.max_buffers = max_buffers
+        stem = f"{stored.parameter.name}."
+        for tensor in stored.tensors:
+            # Attribute names become parameter names, which the package lists: `q_weight.part0`.
+            setattr(self, tensor.name.removeprefix(stem), nn.Parameter(tensor.shape, tensor.dtype))
+
+    def _tensors(self, parts: Sequence[Part]) -> list[nn.Tensor]:
+        stem = f"{self.stored.parameter.name}."
+        return [getattr(self, tensor.name.removeprefix(stem)) for part in parts for tensor in part.tensors]
+
+    def _calls(self, other_buffers: int, later_buffers: int) -> Iterator[list[Part]]:
+        parts = self.stored.parts
+        per_part = len(parts[0].tensors)
+        if self.max_buffers is None:
+            yield list(parts)
+            return
+        first, later = ((self.max_buffers - other) // per_part for other in (other_buffers, later_buffers))
+        for indices in split_calls(len(parts), first, later):
+            yield [parts[i] for i in indices]
+
+    def matmul(
+        self,
+        x: nn.Tensor,
+        rows: int | None,
+        tail: Tail = Tail.NONE,
+        *,
+        cap: float = 0.0,
+        ple: nn.Tensor | None = None,
+        layer: int = 0,
+    ) -> nn.Tensor:
+        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32; one launch unless there are too many parts."""
+        results = []
+        others = 2 if ple is None else 3
+        for parts in self._calls(others, others):
+            layout = layout_of(self.stored, parts)
+            operator = Linear(
+                rows=rows,
+                bits=layout.bits,
+                weight_dtype=layout.dtype,
+                group_size=layout.group_size,
+                cols=layout.cols,
+                part_rows=layout.part_rows,
+                in_dtype=x.dtype,
+                tail=tail.value,
+                cap=cap,
+                ple_width=0 if ple is None else int(ple.shape[1]),
+            )
+            args: list[Any] = [x, *self._tensors(parts)]
+            if ple is not None:
+                args += [ple, tirx.const(layer, "int64")]
+            results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])
+        return results[0] if len(results) == 1 else nn.op.concat(results, dim=1)
+
+    def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
+        """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
+        result: nn.Tensor | None = None
+        for parts in self._calls(2, 3):
+            layout = layout_of(self.stored, parts)
+            operator = EmbedRows(
+                rows=rows,
+                bits=layout.bits,
+                weight_dtype=layout.dtype,
+                group_size=layout.group_size,
+                cols=layout.cols,
+                part_rows=layout.part_rows,
+                row_begin=parts[0].row_begin,
+                scale=scale,
+                accumulate=result is not None,
+            )
+            args = [ids, *self._tensors(parts), *([] if result is None else [result])]
+            (result,) = emit(operator, args, [((ids.shape[0], layout.cols), "float32")])
+        assert result is not None, "a stored matrix has at least one part"
+        return result
+
+
+class StoredMatrices:
+    """Makes the matrices of a model from its storage plan, by parameter name."""
+
+    def __init__(self, plan: Sequence[StoredParameter], max_buffers: int | None) -> None:
+        self._stored = {stored.parameter.name: stored for stored in plan}
+        self._max_buffers = max_buffers
+
+    def matrix(self, name: str) -> QuantizedMatrix:
+        """The matrix of parameter `name`."""
+        return QuantizedMatrix(self._stored[name], self._max_buffers)
