@@ -91,7 +91,9 @@ class DecoderLayer(nn.Module):
             self.post_per_layer_input_norm = Vector(hidden)
         self.layer_scalar = Vector(1)
 
-    def forward(self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool) -> Stream:
+    def forward(
+        self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
+    ) -> Stream:
         """Run the layer.
 
         Parameters
@@ -106,7 +108,12 @@ class DecoderLayer(nn.Module):
             residual, rows = take_last_row(residual), 1
             ple = None if ple is None else take_last_row(ple)
         residual, hidden = self._add(
-            attended, residual, rows, self.post_attention_layernorm, self.pre_feedforward_layernorm, False
+            attended,
+            residual,
+            rows,
+            self.post_attention_layernorm,
+            self.pre_feedforward_layernorm,
+            False,
         )
         branch = self.mlp.forward(hidden, rows)
         branch_norm = self.post_feedforward_layernorm
@@ -156,7 +163,9 @@ class Gemma4ForCausalLM(nn.Module):
             self.embed_tokens_per_layer = matrices.matrix("embed_tokens_per_layer")
             self.per_layer_model_projection = matrices.matrix("per_layer_model_projection")
             self.per_layer_projection_norm = Vector(config.hidden_size_per_layer_input)
-        self.layers = nn.ModuleList([DecoderLayer(plan, config, matrices, options) for plan in plans])
+        self.layers = nn.ModuleList(
+            [DecoderLayer(plan, config, matrices, options) for plan in plans]
+        )
         self.norm = Vector(config.hidden_size)
 
     def embed(self, ids: nn.Tensor) -> nn.Tensor:
@@ -173,7 +182,8 @@ class Gemma4ForCausalLM(nn.Module):
         if self.config.hidden_size_per_layer_input:
             # A row that comes from an adapter has no token: its table half is the pad token's.
             is_text = nn.op.equal(
-                nn.op.reshape(modality, (length,)), nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32")
+                nn.op.reshape(modality, (length,)),
+                nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"),
             )
             pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
             tokens = nn.op.where(is_text, tokens, pad)
@@ -200,7 +210,9 @@ class Gemma4ForCausalLM(nn.Module):
     def _embed(self, ids: nn.Tensor, rows: int | None) -> nn.Tensor:
         return self.embed_tokens.take(ids, rows, embedding_scale(self.config))
 
-    def _per_layer_inputs(self, ids: nn.Tensor, residual: nn.Tensor, rows: int | None) -> nn.Tensor | None:
+    def _per_layer_inputs(
+        self, ids: nn.Tensor, residual: nn.Tensor, rows: int | None
+    ) -> nn.Tensor | None:
         if not self.config.hidden_size_per_layer_input:
             return None
         return per_layer_inputs(

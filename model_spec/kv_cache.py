@@ -50,7 +50,9 @@ class KvLayout:
     def nbytes(self, context_length: int) -> int:
         """Device memory of K and V."""
         item = 2 if self.dtype == "float16" else 4
-        return sum(2 * item * (s.rows or context_length) * s.kv_heads * s.head_dim for s in self.slots)
+        return sum(
+            2 * item * (s.rows or context_length) * s.kv_heads * s.head_dim for s in self.slots
+        )
 
 
 def kv_layout(
@@ -113,7 +115,10 @@ class KvTensors:
         builder = relax.BlockBuilder.current()
         arguments = [] if slot is None else [relax.prim_value(slot)]
         call = relax.call_pure_packed(
-            function, self._state._expr, *arguments, ty_args=relax.TensorType(ndim=len(shape), dtype=dtype)
+            function,
+            self._state._expr,
+            *arguments,
+            ty_args=relax.TensorType(ndim=len(shape), dtype=dtype),
         )
         cast = builder.match_cast(builder.emit(call), relax.TensorType(shape, dtype))
         return nn.Tensor(_expr=cast)
@@ -122,7 +127,11 @@ class KvTensors:
         """K and V of a slot: (rows, kv_heads, head_dim)."""
         if slot not in self._current:
             spec = self.layout.slots[slot]
-            shape = (self._capacity if spec.rows is None else spec.rows, spec.kv_heads, spec.head_dim)
+            shape = (
+                self._capacity if spec.rows is None else spec.rows,
+                spec.kv_heads,
+                spec.head_dim,
+            )
             self._current[slot] = (
                 self._tensor(abi.KV_KEY, shape, self.layout.dtype, slot),
                 self._tensor(abi.KV_VALUE, shape, self.layout.dtype, slot),

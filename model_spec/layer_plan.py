@@ -50,7 +50,9 @@ def _rotary_plan(rope: RopeParameters, head_dim: int, offset: int) -> RotaryPlan
 
 def _head_dim_of(config: Gemma4Config, kind: AttentionKind) -> int | None:
     """The head_dim that all layers of `kind` share, or None when there is no such layer."""
-    found = {dim for dim, layer in zip(config.head_dim, config.layer_types, strict=True) if layer is kind}
+    found = {
+        dim for dim, layer in zip(config.head_dim, config.layer_types, strict=True) if layer is kind
+    }
     if len(found) > 1:
         raise ConfigError(
             f"layers of kind `{kind.value}` have different head_dim: {sorted(found)}",

@@ -62,7 +62,9 @@ def is_power_of_two(value: float) -> bool:
 
 
 def _matrix(name: str, role: Role, rows: int, cols: int, scale: float = 1.0) -> Parameter:
-    return Parameter(name, role, (rows, cols), (Source(f"{name}.weight", (rows, cols)),), scale=scale)
+    return Parameter(
+        name, role, (rows, cols), (Source(f"{name}.weight", (rows, cols)),), scale=scale
+    )
 
 
 def _vector(name: str, size: int) -> Parameter:
@@ -71,7 +73,9 @@ def _vector(name: str, size: int) -> Parameter:
 
 def _concat(name: str, sources: tuple[Source, ...]) -> Parameter:
     rows = sum(source.shape[0] for source in sources)
-    return Parameter(name, Role.LINEAR, (rows, sources[0].shape[1]), sources, Arrangement.CONCAT_ROWS)
+    return Parameter(
+        name, Role.LINEAR, (rows, sources[0].shape[1]), sources, Arrangement.CONCAT_ROWS
+    )
 
 
 def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
@@ -82,7 +86,10 @@ def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
         sources.append(Source(f"{prefix}.k_proj.weight", (kv_rows, hidden)))
         if not plan.value_is_key:
             sources.append(Source(f"{prefix}.v_proj.weight", (kv_rows, hidden)))
-    table = [_concat(f"{prefix}.qkv_proj", tuple(sources)), _vector(f"{prefix}.q_norm", plan.head_dim)]
+    table = [
+        _concat(f"{prefix}.qkv_proj", tuple(sources)),
+        _vector(f"{prefix}.q_norm", plan.head_dim),
+    ]
     if plan.owns_kv:
         table.append(_vector(f"{prefix}.k_norm", plan.head_dim))
     table.append(_matrix(f"{prefix}.o_proj", Role.LINEAR, hidden, q_rows))
@@ -91,14 +98,20 @@ def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
 
 def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
     prefix, hidden, width = f"layers.{plan.index}", config.hidden_size, plan.intermediate_size
-    gate, up = (Source(f"{prefix}.mlp.{name}_proj.weight", (width, hidden)) for name in ("gate", "up"))
+    gate, up = (
+        Source(f"{prefix}.mlp.{name}_proj.weight", (width, hidden)) for name in ("gate", "up")
+    )
     table = [
         _vector(f"{prefix}.input_layernorm", hidden),
         *_attention(f"{prefix}.self_attn", plan, hidden),
         _vector(f"{prefix}.post_attention_layernorm", hidden),
         _vector(f"{prefix}.pre_feedforward_layernorm", hidden),
         Parameter(
-            f"{prefix}.mlp.gate_up_proj", Role.LINEAR, (2 * width, hidden), (gate, up), Arrangement.INTERLEAVE_ROWS
+            f"{prefix}.mlp.gate_up_proj",
+            Role.LINEAR,
+            (2 * width, hidden),
+            (gate, up),
+            Arrangement.INTERLEAVE_ROWS,
         ),
         _matrix(f"{prefix}.mlp.down_proj", Role.LINEAR, hidden, width),
         _vector(f"{prefix}.post_feedforward_layernorm", hidden),
@@ -146,5 +159,3 @@ def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
         table += _layer(plan, config)
     table.append(_vector("norm", hidden))
     return tuple(table)
-
-

@@ -77,7 +77,9 @@ class Sampler(nn.Module):
         args = [logits, seq_ids, pos2seq, token_ids, counts, penalties]
         return emit_inplace(Penalty(self.vocab), args, [0], [((1, self.vocab), "float32")])[0]
 
-    def apply_bitmask_inplace(self, logits: nn.Tensor, seq_ids: nn.Tensor, bitmask: nn.Tensor) -> nn.Tensor:
+    def apply_bitmask_inplace(
+        self, logits: nn.Tensor, seq_ids: nn.Tensor, bitmask: nn.Tensor
+    ) -> nn.Tensor:
         """Forbid the tokens that a grammar excludes, in logits (1, vocab) f32."""
         args = [logits, seq_ids, bitmask]
         return emit_inplace(Bitmask(self.vocab), args, [0], [((1, self.vocab), "float32")])[0]

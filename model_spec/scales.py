@@ -24,8 +24,12 @@ def round_to_dtype(value: float, dtype: str) -> float:
         return float(np.float16(value))
     if dtype == "bfloat16":
         mantissa, exponent = math.frexp(value)
-        return math.ldexp(round(mantissa * 256), exponent - 8)  # 8 significant bits; round() ties to even
-    raise ConfigError(f"unknown checkpoint dtype `{dtype}`", hint="expected bfloat16, float16 or float32")
+        return math.ldexp(
+            round(mantissa * 256), exponent - 8
+        )  # 8 significant bits; round() ties to even
+    raise ConfigError(
+        f"unknown checkpoint dtype `{dtype}`", hint="expected bfloat16, float16 or float32"
+    )
 
 
 def embedding_scale(config: Gemma4Config) -> float:

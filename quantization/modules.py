@@ -51,7 +51,11 @@ class QuantizedMatrix(nn.Module):
 
     def _tensors(self, parts: Sequence[Part]) -> list[nn.Tensor]:
         stem = f"{self.stored.parameter.name}."
-        return [getattr(self, tensor.name.removeprefix(stem)) for part in parts for tensor in part.tensors]
+        return [
+            getattr(self, tensor.name.removeprefix(stem))
+            for part in parts
+            for tensor in part.tensors
+        ]
 
     def _calls(self, other_buffers: int, later_buffers: int) -> Iterator[list[Part]]:
         parts = self.stored.parts
@@ -59,7 +63,9 @@ class QuantizedMatrix(nn.Module):
         if self.max_buffers is None:
             yield list(parts)
             return
-        first, later = ((self.max_buffers - other) // per_part for other in (other_buffers, later_buffers))
+        first, later = (
+            (self.max_buffers - other) // per_part for other in (other_buffers, later_buffers)
+        )
         for indices in split_calls(len(parts), first, later):
             yield [parts[i] for i in indices]
 

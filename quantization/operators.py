@@ -61,7 +61,9 @@ class WeightLayout:
         result: list[tuple[str, tuple[int, int], str]] = []
         for index, rows in enumerate(self.part_rows):
             if self.bits:
-                result.append((f"q_weight{index}", (rows, self.cols // self.values_per_word), "uint32"))
+                result.append(
+                    (f"q_weight{index}", (rows, self.cols // self.values_per_word), "uint32")
+                )
                 result.append((f"q_scale{index}", (rows, self.cols // self.group_size), self.dtype))
             else:
                 result.append((f"weight{index}", (rows, self.cols), self.dtype))
@@ -74,7 +76,9 @@ class WeightLayout:
     def integer(self, word: Any, position: Any) -> Any:
         """The stored integer at `position` (0-based channel within the word), minus the zero point, as float32."""
         shift = (position * self.bits).astype("uint32")
-        value = tirx.bitwise_and(tirx.shift_right(word, shift), tirx.const(2**self.bits - 1, "uint32"))
+        value = tirx.bitwise_and(
+            tirx.shift_right(word, shift), tirx.const(2**self.bits - 1, "uint32")
+        )
         return as_f32(value) - f32(self.zero_point)
 
     def value(self, tensors: Sequence[Any], row: Any, col: Any) -> Any:
@@ -93,7 +97,11 @@ class WeightLayout:
                 )
             else:
                 item = as_f32(part[0][local, col])
-            result = item if result is None else tirx.if_then_else(row < begin + self.part_rows[index], item, result)
+            result = (
+                item
+                if result is None
+                else tirx.if_then_else(row < begin + self.part_rows[index], item, result)
+            )
         return result
 
 
@@ -125,7 +133,9 @@ class Linear(Operator):
     @property
     def layout(self) -> WeightLayout:
         """The weight's stored form."""
-        return WeightLayout(self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows)
+        return WeightLayout(
+            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
+        )
 
     @property
     def outputs(self) -> int:
@@ -148,7 +158,9 @@ class Linear(Operator):
             return te_prim_func([*args, sums])
         shape = (rows, self.outputs)
         if self.tail == Tail.GELU_PAIRS.value:
-            out = te.compute(shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="out")
+            out = te.compute(
+                shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="out"
+            )
         elif self.tail == Tail.SOFTCAP.value:
             out = te.compute(shape, lambda i, j: softcap(sums[i, j], self.cap), name="out")
         else:
@@ -156,7 +168,9 @@ class Linear(Operator):
             layer = tirx.Var("layer", "int64")
             args.append(ple)
             out = te.compute(
-                shape, lambda i, j: gelu_tanh(sums[i, j]) * ple[i, layer * self.outputs + j], name="out"
+                shape,
+                lambda i, j: gelu_tanh(sums[i, j]) * ple[i, layer * self.outputs + j],
+                name="out",
             )
             return te_prim_func([*args, layer, out])
         return te_prim_func([*args, out])
@@ -186,7 +200,9 @@ class EmbedRows(Operator):
     @property
     def layout(self) -> WeightLayout:
         """The table's stored form."""
-        return WeightLayout(self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows)
+        return WeightLayout(
+            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
+        )
 
     def plain(self) -> tirx.PrimFunc:
         rows, layout = symbolic_rows(self.rows), self.layout

@@ -121,5 +121,6 @@ def storage_plan(
         If a matrix does not fit its scheme, or 64 of its rows do not fit into a binding.
     """
     return tuple(
-        _store(parameter, recipe.schemes[parameter.role], max_binding_bytes) for parameter in parameters
+        _store(parameter, recipe.schemes[parameter.role], max_binding_bytes)
+        for parameter in parameters
     )

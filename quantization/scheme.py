@@ -84,8 +84,12 @@ class GroupScheme:
             )
         rows, cols = shape
         return (
-            StoredTensor(f"{stem}.q_weight{suffix}", (rows, cols // self.values_per_word), "uint32"),
-            StoredTensor(f"{stem}.q_scale{suffix}", (rows, cols // self.group_size), self.scale_dtype),
+            StoredTensor(
+                f"{stem}.q_weight{suffix}", (rows, cols // self.values_per_word), "uint32"
+            ),
+            StoredTensor(
+                f"{stem}.q_scale{suffix}", (rows, cols // self.group_size), self.scale_dtype
+            ),
         )
 
 

@@ -1,1 +1,11 @@
-"""Relax passes and their order: from the model's module to kernels that the target can run."""
+"""From the config to an executable: Relax passes, their order, and the checks on their result."""
+
+from gemma4_compile.passes.library import (
+    LibraryOptions,
+    LibraryReport,
+    build_executable,
+    library_report,
+)
+from gemma4_compile.passes.lowering import lower
+
+__all__ = ["LibraryOptions", "LibraryReport", "build_executable", "library_report", "lower"]

@@ -33,7 +33,9 @@ class CacheShape:
 
     def row(self, position: Any) -> Any:
         """The row that holds `position` (int32)."""
-        return position if self.cache_rows is None else tirx.floormod(position, i32(self.cache_rows))
+        return (
+            position if self.cache_rows is None else tirx.floormod(position, i32(self.cache_rows))
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ class PrepareQkv(Operator):
             q_norm = build.arg("q_norm", (dim,), "float32")
             k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
             positions = build.arg("positions", (4,), "int32")
-            rotary = build.arg("rotary", (tirx.Var("chunk", "int64"), self.rotary_total, 2), "float32")
+            rotary = build.arg(
+                "rotary", (tirx.Var("chunk", "int64"), self.rotary_total, 2), "float32"
+            )
             shape = self.cache.shape()
             key = build.arg("key", shape, self.cache_dtype) if self.owns_kv else None
             value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
@@ -100,10 +104,16 @@ class PrepareQkv(Operator):
                         k_column = (self.heads + g) * dim
                         v_column = k_column if self.value_is_key else k_column + self.kv_heads * dim
                         write(
-                            k_column, k_norm, True, lambda d, y: store(key, y.astype(self.cache_dtype), slot, g, d)
+                            k_column,
+                            k_norm,
+                            True,
+                            lambda d, y: store(key, y.astype(self.cache_dtype), slot, g, d),
                         )
                         write(
-                            v_column, None, False, lambda d, y: store(value, y.astype(self.cache_dtype), slot, g, d)
+                            v_column,
+                            None,
+                            False,
+                            lambda d, y: store(value, y.astype(self.cache_dtype), slot, g, d),
                         )
         return build.result
 
@@ -129,8 +139,12 @@ class PrepareQkv(Operator):
             else:
                 pair = tirx.min(j, self.pairs - 1)
                 rotated = j < self.pairs
-                cos = let(tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 0], f32(1.0)))
-                sin = let(tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 1], f32(0.0)))
+                cos = let(
+                    tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 0], f32(1.0))
+                )
+                sin = let(
+                    tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 1], f32(0.0))
+                )
                 target(j, low * cos - high * sin)
                 target(j + half, high * cos + low * sin)
 
@@ -160,7 +174,9 @@ class _OverCache(Operator):
             return i32(0)
         return tirx.max(position - i32(self.window - 1), i32(0))
 
-    def _online(self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any) -> tuple[Any, Cell, Cell]:
+    def _online(
+        self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any
+    ) -> tuple[Any, Cell, Cell]:
         """Softmax-weighted sum over keys [begin, end): unnormalised sum, maximum, sum of weights. Scale is 1."""
         dim, g = self.head_dim, h // (self.heads // self.kv_heads)
         total = T.alloc_buffer((dim,), "float32", scope="local")
@@ -173,7 +189,10 @@ class _OverCache(Operator):
             with T.serial(0, dim) as d:
                 score.add(q[i, h * dim + d] * as_f32(key[slot, g, d]))
             higher = let(tirx.max(highest.value, score.value))
-            keep, weight = let(tirx.exp(highest.value - higher)), let(tirx.exp(score.value - higher))
+            keep, weight = (
+                let(tirx.exp(highest.value - higher)),
+                let(tirx.exp(score.value - higher)),
+            )
             with T.serial(0, dim) as d:
                 store(total, total[d] * keep + weight * as_f32(value[slot, g, d]), d)
             weights.set(weights.value * keep + weight)
@@ -282,5 +301,3 @@ class MergeSplits(Operator):
                     weights.add(weight * stats[s, h, 1])
                 store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
         return build.result
-
-

@@ -51,8 +51,10 @@ class Operator(ABC):
 @lru_cache(maxsize=1024)
 def _marked(operator: Operator) -> tirx.PrimFunc:
     description = json.dumps({"kind": operator.kind, **asdict(operator)}, sort_keys=True)
-    return operator.plain().without_attr("global_symbol").with_attrs(
-        {OPERATOR_ATTR: description, "op_pattern": _OPAQUE, "tirx.noalias": True}
+    return (
+        operator.plain()
+        .without_attr("global_symbol")
+        .with_attrs({OPERATOR_ATTR: description, "op_pattern": _OPAQUE, "tirx.noalias": True})
     )
 
 
@@ -83,7 +85,9 @@ def placeholder(shape: tuple[Any, ...], dtype: str) -> nn.Tensor:
     return nn.Tensor.placeholder(shape, dtype)
 
 
-def emit(operator: Operator, args: Sequence[Any], outputs: Sequence[TensorSpec]) -> tuple[nn.Tensor, ...]:
+def emit(
+    operator: Operator, args: Sequence[Any], outputs: Sequence[TensorSpec]
+) -> tuple[nn.Tensor, ...]:
     """Call the operator inside the model; one new tensor for each of `outputs`."""
     out = [placeholder(shape, dtype) for shape, dtype in outputs]
     result = nn.op.tensor_ir_op(

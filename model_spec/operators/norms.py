@@ -41,7 +41,9 @@ class RmsNorm(Operator):
         w = te.placeholder((self.width,), "float32", name="w")
         inverse = inverse_rms(x, rows, self.width, self.eps, "x")
         y = te.compute(
-            (rows, self.width), lambda i, j: (x[i, j] * inverse[i] * w[j]).astype(self.out_dtype), name="y"
+            (rows, self.width),
+            lambda i, j: (x[i, j] * inverse[i] * w[j]).astype(self.out_dtype),
+            name="y",
         )
         return te_prim_func([x, w, y])
 
@@ -84,7 +86,9 @@ class ResidualNorm(Operator):
         w_next = te.placeholder((width,), "float32", name="w_next")
         inverse_out = inverse_rms(out, rows, width, self.eps, "out")
         hidden = te.compute(
-            (rows, width), lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(dtype), name="hidden"
+            (rows, width),
+            lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(dtype),
+            name="hidden",
         )
         return te_prim_func([*args, w_next, out, hidden])
 

@@ -12,7 +12,9 @@ from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 
-MASKED = -1.0e30  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
+MASKED = (
+    -1.0e30
+)  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
 _EXP_FLOOR = -100.0  # exp(-100) is 0 beside any nucleus; keeps the argument in every GPU's range
 
 
@@ -78,7 +80,13 @@ class SoftmaxProbs(Operator):
             with T.serial(0, self.blocks) as b:
                 total.add(partials[b, 1] * weight_of(partials[b, 0], highest.value, temperature[0]))
             with T.serial(0, self.vocab) as v:
-                store(probs, weight_of(logits[0, 0, v], highest.value, temperature[0]) / total.value, 0, 0, v)
+                store(
+                    probs,
+                    weight_of(logits[0, 0, v], highest.value, temperature[0]) / total.value,
+                    0,
+                    0,
+                    v,
+                )
         return build.result
 
 
@@ -119,7 +127,9 @@ class SampleTopP(Operator):
             wanted = let(tirx.min(top_p[0].astype(f64), whole.value))
             threshold = Cell("int32", i32(0))
             with T.serial(0, 31) as step:
-                candidate = let(tirx.bitwise_or(threshold.value, tirx.shift_left(i32(1), i32(30) - i32(step))))
+                candidate = let(
+                    tirx.bitwise_or(threshold.value, tirx.shift_left(i32(1), i32(30) - i32(step)))
+                )
                 reached = mass(lambda v: bits(v) >= candidate)
                 with when(tirx.all(reached.value >= wanted, reached.value > tirx.const(0.0, f64))):
                     threshold.set(candidate)
@@ -130,13 +140,19 @@ class SampleTopP(Operator):
                 missing = tirx.max(wanted - above.value, tirx.const(0.0, f64))
                 ties.set(tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64)).astype("int32"))
             drawn = let(uniform[0].astype(f64) * (above.value + value * ties.value.astype(f64)))
-            passed, seen, found = Cell(f64, tirx.const(0.0, f64)), Cell("int32", i32(0)), Cell("int32", i32(0))
+            passed, seen, found = (
+                Cell(f64, tirx.const(0.0, f64)),
+                Cell("int32", i32(0)),
+                Cell("int32", i32(0)),
+            )
             last, done = Cell("int32", i32(0)), Cell("int32", i32(0))
             with T.serial(0, self.lanes) as lane, T.serial(0, -(-self.vocab // self.lanes)) as turn:
                 v = let(turn * self.lanes + lane)
                 with when(tirx.all(v < self.vocab, done.value == 0)):
                     tie = let(bits(tirx.min(v, self.vocab - 1)) == threshold.value)
-                    with when(tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))):
+                    with when(
+                        tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))
+                    ):
                         passed.add(probs[0, v].astype(f64))
                         last.set(i32(v))
                         with when(passed.value > drawn):

@@ -1,0 +1,136 @@
+"""Refuse kernels that break a limit of the target; changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.transform import PassContext, module_pass
+from tvm.s_tir.stmt import SBlock
+from tvm.tirx.buffer import is_buffer_var
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.targets.spec import TargetSpec
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """What one kernel asks of the device.
+
+    Attributes
+    ----------
+    threads : threads per block, 1 if it launches none
+    shared_bytes : shared memory per block
+    buffers : bound buffers
+    largest_binding_bytes : largest buffer of static shape
+    grid : static grid dimensions
+    """
+
+    name: str
+    threads: int
+    shared_bytes: int
+    buffers: int
+    largest_binding_bytes: int
+    grid: tuple[int, ...]
+
+
+def _static_bytes(buffer: Any) -> int:
+    shape = [int(dim) if isinstance(dim, int | tirx.IntImm) else None for dim in buffer.shape]
+    if None in shape:
+        return 0
+    return prod(dim for dim in shape if dim is not None) * _item_bytes(str(buffer.dtype))
+
+
+def _item_bytes(dtype: str) -> int:
+    return int(tvm.DataType(dtype).itemsize)
+
+
+def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
+    """Read a scheduled PrimFunc's launch, shared memory and buffers."""
+    threads: dict[str, int] = {}
+    shared: dict[str, int] = {}
+
+    def extent(tag: str, value: Any) -> None:
+        if isinstance(value, int | tirx.IntImm):
+            threads[tag] = max(threads.get(tag, 1), int(value))
+
+    def allocated(buffer: Any) -> None:
+        if str(buffer.scope()).startswith("shared"):
+            shared[str(buffer.name)] = _static_bytes(buffer)
+
+    def visit_attr(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            extent(str(node.node.thread_tag), node.value)
+
+    def visit_for(node: tirx.For) -> None:
+        if node.thread_binding is not None:
+            extent(str(node.thread_binding.thread_tag), node.extent)
+
+    def visit_block(node: SBlock) -> None:
+        for buffer in node.alloc_buffers:
+            allocated(buffer)
+
+    def visit_alloc(node: tirx.AllocBuffer) -> None:
+        allocated(node.buffer)
+
+    tvm_ffi.structural_walk(
+        func.body,
+        [
+            (tirx.AttrStmt, visit_attr),
+            (tirx.For, visit_for),
+            (SBlock, visit_block),
+            (tirx.AllocBuffer, visit_alloc),
+        ],
+        order="post",
+    )
+    buffers = [param for param in func.params if is_buffer_var(param)]
+    return KernelUse(
+        name=name,
+        threads=prod(size for tag, size in threads.items() if tag.startswith("threadIdx")),
+        shared_bytes=sum(shared.values()),
+        buffers=len(buffers),
+        largest_binding_bytes=max((_static_bytes(buffer) for buffer in buffers), default=0),
+        grid=tuple(size for tag, size in threads.items() if tag.startswith("blockIdx")),
+    )
+
+
+@module_pass(opt_level=0, name="CheckLimits")
+class CheckLimits:
+    """Before and after: the same module. Must run after scheduling."""
+
+    def __init__(self, spec: TargetSpec) -> None:
+        self.spec = spec
+
+    def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
+        """Check every kernel.
+
+        Raises
+        ------
+        LoweringError
+            Naming the first kernel over a limit, the limit, and what the kernel asks.
+        """
+        if self.spec.is_gpu:
+            for var, func in mod.functions_items():
+                if isinstance(func, tirx.PrimFunc):
+                    self._check(kernel_use(var.name_hint, func))
+        return mod
+
+    def _check(self, use: KernelUse) -> None:
+        spec = self.spec
+        limits = (
+            ("threads per block", use.threads, spec.max_threads_per_block),
+            ("bytes of shared memory", use.shared_bytes, spec.max_shared_memory_bytes),
+            ("storage buffers", use.buffers, spec.max_storage_buffers),
+            ("bytes in one binding", use.largest_binding_bytes, spec.max_binding_bytes),
+        )
+        for what, asked, limit in limits:
+            if limit is not None and asked > limit:
+                raise LoweringError(
+                    f"kernel `{use.name}` needs {asked} {what}; target `{spec.name}` with limits "
+                    f"`{spec.profile}` allows {limit}",
+                    hint="choose another --limits profile or a smaller --quant",
+                )

@@ -1,0 +1,145 @@
+"""Build a model library from the config: export, lower, generate code; and report what was built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.attention import AttentionOptions
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.decoder import DecoderOptions
+from gemma4_compile.model_spec.export import export_module
+from gemma4_compile.model_spec.sampler import SamplerOptions
+from gemma4_compile.passes.lowering import lower, virtual_machine_passes
+from gemma4_compile.passes.attach_metadata import AttachMetadata
+from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.recipe import Recipe, StoredParameter
+from gemma4_compile.targets.spec import TargetSpec
+
+GPU_SPLITS = AttentionOptions(sliding_splits=8, full_splits=16)
+CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
+SOFTMAX_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class LibraryOptions:
+    """User options that shape the library.
+
+    Attributes
+    ----------
+    context_length : longest sequence that the chat config announces
+    prefill_chunk : longest prefill chunk
+    metadata : what `_metadata` returns, as JSON
+    dump : called with a name and the module's text after each phase, or None
+    """
+
+    context_length: int
+    prefill_chunk: int
+    metadata: Mapping[str, Any]
+    dump: Callable[[str, str], None] | None = None
+
+
+@dataclass(frozen=True)
+class LibraryReport:
+    """What was built: distinct kernels, launches of one decoded token, the largest bound buffer."""
+
+    kernels: int
+    launches_per_token: int
+    largest_binding_bytes: int
+
+
+def decoder_options(recipe: Recipe, target: TargetSpec, prefill_chunk: int) -> DecoderOptions:
+    """The decoder's options for a recipe and a target."""
+    return DecoderOptions(
+        activation_dtype=recipe.activation_dtype,
+        prefill_chunk=prefill_chunk,
+        device_type=int(target.device_type),
+        attention=GPU_SPLITS if target.is_gpu else CPU_SPLITS,
+    )
+
+
+def _calls_of(module: tvm.IRModule, function: str) -> list[str]:
+    """Names of the kernels that an exported function launches, in order."""
+    names: list[str] = []
+
+    def visit(node: relax.Expr) -> None:
+        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
+            if node.op.name in ("relax.call_tir", "relax.call_tir_inplace"):
+                names.append(node.args[0].name_hint)
+
+    relax.analysis.post_order_visit(module[function].body, visit)
+    return names
+
+
+def library_report(module: tvm.IRModule) -> LibraryReport:
+    """Read a lowered module."""
+    uses = {
+        var.name_hint: kernel_use(var.name_hint, func)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    return LibraryReport(
+        kernels=len(uses),
+        launches_per_token=len(_calls_of(module, abi.DECODE)),
+        largest_binding_bytes=max(use.largest_binding_bytes for use in uses.values()),
+    )
+
+
+def build_executable(
+    config: Gemma4Config,
+    plan: Sequence[StoredParameter],
+    recipe: Recipe,
+    target: TargetSpec,
+    options: LibraryOptions,
+) -> tuple[relax.VMExecutable, LibraryReport]:
+    """Compile the model for a target.
+
+    Parameters
+    ----------
+    plan : the storage plan, made with the target's binding limit
+
+    Returns
+    -------
+    tuple[VMExecutable, LibraryReport]
+        What `targets.<name>.link` turns into a library, and what it holds.
+
+    Raises
+    ------
+    LoweringError
+        If a kernel breaks a limit of the target.
+    """
+    dump = options.dump or (lambda name, text: None)
+    matrices = StoredMatrices(plan, target.max_storage_buffers if target.is_gpu else None)
+    module, names = export_module(
+        config,
+        matrices,
+        decoder_options(recipe, target, options.prefill_chunk),
+        SamplerOptions(
+            softmax_blocks=SOFTMAX_BLOCKS,
+            lanes=target.max_threads_per_block if target.is_gpu else 1,
+        ),
+    )
+    planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
+    assert names == planned, "the modules declare their parameters in the order of the storage plan"
+    module = AttachMetadata(json.dumps(options.metadata, sort_keys=True))(module)
+    dump("model", module.script())
+    module = lower(module, target)
+    dump("kernels", module.script())
+    report = library_report(module)
+    tvm_target = target.tvm_target()
+    with tvm_target:
+        pipeline = tvm.transform.Sequential(list(virtual_machine_passes()))
+        executable = relax.build(
+            module,
+            target=tvm_target,
+            relax_pipeline=pipeline,
+            system_lib=target.name == "webgpu",
+        )
+    return executable, report

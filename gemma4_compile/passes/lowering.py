@@ -1,0 +1,64 @@
+"""From the model's module to kernels that the target can run: the ordered list of passes, in named phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass
+from tvm.s_tir import dlight
+
+from gemma4_compile.passes.check_limits import CheckLimits
+from gemma4_compile.targets.schedules import schedule_rules
+from gemma4_compile.targets.spec import TargetSpec
+
+
+def graph_passes() -> Sequence[Pass]:
+    """Turn graph operators into kernels and fuse the small ones; our operators are opaque to fusion."""
+    return (
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    )
+
+
+def kernel_passes(spec: TargetSpec) -> Sequence[Pass]:
+    """Schedule every kernel, then refuse what breaks a limit of the target."""
+    return (dlight.ApplyDefaultSchedule(*schedule_rules(spec)), CheckLimits(spec))
+
+
+def virtual_machine_passes() -> Sequence[Pass]:
+    """Make calls destination-passing, plan memory, lower to the VM.
+
+    TVM's default pipeline is not used: it would fuse kernels that are already scheduled, and the result binds one
+    buffer for reading and for writing, which WebGPU refuses.
+    """
+    return (
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    )
+
+
+def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
+    """Run the graph and kernel phases: every kernel of the result is scheduled and within the target's limits.
+
+    Raises
+    ------
+    LoweringError
+        If a kernel breaks a limit; the message names it.
+    """
+    with spec.tvm_target():
+        return tvm.transform.Sequential([*graph_passes(), *kernel_passes(spec)])(module)
