@@ -1,0 +1,122 @@
+"""Conversion: arrangements, parts, folded scales, and independence of the block size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
+from gemma4_compile.quantization.convert import RowReader, convert, read_parameter_rows
+from gemma4_compile.quantization.packing import dequantize
+from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.scheme import GroupScheme
+
+COLS = 64
+RNG = np.random.default_rng(3)
+TENSORS = {
+    "a": RNG.standard_normal((192, COLS)).astype(np.float32),
+    "b": RNG.standard_normal((192, COLS)).astype(np.float32),
+    "n": RNG.standard_normal(96).astype(np.float32),
+}
+
+
+def reader() -> tuple[RowReader, list[int]]:
+    sizes: list[int] = []
+
+    def read_rows(name: str, begin: int, end: int) -> np.ndarray:
+        assert 0 <= begin <= end <= TENSORS[name].shape[0]
+        sizes.append((end - begin) * 4 * COLS)
+        return TENSORS[name][begin:end].copy()
+
+    return read_rows, sizes
+
+
+def parameter(arrangement: Arrangement, scale: float = 1.0) -> Parameter:
+    names = ("a",) if arrangement is Arrangement.COPY else ("a", "b")
+    sources = tuple(Source(name, TENSORS[name].shape) for name in names)
+    shape = (192 * len(names), COLS)
+    return Parameter("p", Role.LINEAR, shape, sources, arrangement, scale)
+
+
+def expected(arrangement: Arrangement) -> np.ndarray:
+    a, b = TENSORS["a"], TENSORS["b"]
+    if arrangement is Arrangement.COPY:
+        return a
+    if arrangement is Arrangement.CONCAT_ROWS:
+        return np.concatenate([a, b])
+    return np.array([row for pair in zip(a, b, strict=True) for row in pair])
+
+
+def collect(
+    param: Parameter, recipe: str, limit: int | None, block_bytes: int
+) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Assemble the stored tensors from their blocks, as a package writer would."""
+    read_rows, sizes = reader()
+    (stored,) = storage_plan([param], RECIPES[recipe], limit)
+    buffers = {tensor.name: bytearray(tensor.nbytes) for tensor in stored.tensors}
+    written = dict.fromkeys(buffers, 0)
+    for block in convert(stored, read_rows, block_bytes=block_bytes):
+        data = block.data.tobytes()
+        buffers[block.tensor.name][block.offset_bytes : block.offset_bytes + len(data)] = data
+        written[block.tensor.name] += len(data)
+    assert written == {tensor.name: tensor.nbytes for tensor in stored.tensors}
+    arrays = {
+        tensor.name: np.frombuffer(buffers[tensor.name], tensor.dtype).reshape(tensor.shape)
+        for tensor in stored.tensors
+    }
+    return arrays, sizes
+
+
+@pytest.mark.parametrize("arrangement", Arrangement)
+@pytest.mark.parametrize("block_rows", [1, 7, 64, 1000])
+def test_rows_are_arranged_as_the_table_says(arrangement: Arrangement, block_rows: int) -> None:
+    arrays, _ = collect(parameter(arrangement), "f32", None, block_rows * 4 * COLS)
+    assert np.array_equal(arrays["p.weight"], expected(arrangement))
+
+
+@pytest.mark.parametrize("begin", [0, 1, 2, 191, 192])
+@pytest.mark.parametrize("length", [1, 2, 3, 100])
+@pytest.mark.parametrize("arrangement", [Arrangement.CONCAT_ROWS, Arrangement.INTERLEAVE_ROWS])
+def test_any_slice_of_rows(arrangement: Arrangement, begin: int, length: int) -> None:
+    read_rows, _ = reader()
+    rows = read_parameter_rows(parameter(arrangement), read_rows, begin, begin + length)
+    assert np.array_equal(rows, expected(arrangement)[begin : begin + length])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("arrangement", Arrangement)
+def test_result_does_not_depend_on_blocks(recipe: str, arrangement: Arrangement) -> None:
+    small, sizes = collect(parameter(arrangement), recipe, None, 4 * COLS)
+    large, _ = collect(parameter(arrangement), recipe, None, 1 << 30)
+    assert {name: array.tobytes() for name, array in small.items()} == {
+        name: array.tobytes() for name, array in large.items()
+    }
+    assert max(sizes) <= 4 * COLS  # memory is bounded by the block
+
+
+def test_parts_hold_the_rows_that_they_name() -> None:
+    param = parameter(Arrangement.INTERLEAVE_ROWS)
+    whole, _ = collect(param, "q4f16", None, 4096)
+    parts, _ = collect(param, "q4f16", 128 * COLS // 2, 4096)
+    count = len(parts) // 2
+    assert count > 1
+    for kind in ("q_weight", "q_scale"):
+        pieces = [parts[f"p.{kind}.part{index}"] for index in range(count)]
+        assert np.array_equal(np.concatenate(pieces), whole[f"p.{kind}"])
+
+
+def test_scale_is_folded_before_rounding() -> None:
+    scaled, _ = collect(parameter(Arrangement.COPY, 16.0), "q4f32", None, 4096)
+    plain, _ = collect(parameter(Arrangement.COPY), "q4f32", None, 4096)
+    assert np.array_equal(scaled["p.q_weight"], plain["p.q_weight"])
+    scheme = GroupScheme(4, "float32")
+    values = dequantize(scaled["p.q_weight"], scaled["p.q_scale"], scheme)
+    assert np.allclose(values / 16, expected(Arrangement.COPY), atol=0.5 * 4.5 / 7)
+
+
+def test_vector_is_float32_in_every_recipe() -> None:
+    vector = Parameter("n", Role.VECTOR, (96,), (Source("n", (96,)),))
+    for recipe in RECIPES:
+        arrays, _ = collect(vector, recipe, None, 64)
+        assert arrays["n.weight"].dtype == np.float32
+        assert np.array_equal(arrays["n.weight"], TENSORS["n"])
