@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("model_spec",),
     ("quantization",),
     ("targets",),
-    ("artifacts", "checkpoint", "conversation"),
+    ("artifacts", "checkpoint", "conversation", "tensor_file"),
     ("packaging", "passes"),
     ("pipeline",),
     ("cli",),
