@@ -1,0 +1,95 @@
+// Drives stock WebLLM in headless Chromium on SwiftShader. usage: node chromium_driver.mjs JOB.json
+//
+// Job: {package, library, chromium, output, overrides?, steps}. Steps, by `op`:
+//   chat {request, interruptAfter?}    reset    unload    reload    provokeError
+// Writes result.json to the output folder: one result per step. Exits with 1 if a step failed, the
+// page threw or logged an error, or a WebGPU error stayed uncaptured.
+import fs from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+import { serve } from "./serve.mjs";
+
+const HERE = path.dirname(fileURLToPath(import.meta.url));
+const CLIENT = path.dirname(createRequire(import.meta.url).resolve("@mlc-ai/web-llm"));
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--use-webgpu-adapter=swiftshader",
+  "--enable-unsafe-webgpu",
+];
+
+const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
+const problems = [];
+const log = [];
+
+async function run(page, step) {
+  switch (step.op) {
+    case "chat":
+      return page.evaluate(
+        ([request, after]) => window.tests.chat(request, after), [step.request, step.interruptAfter]);
+    case "reset":
+      return page.evaluate(() => window.tests.resetChat());
+    case "unload":
+      return page.evaluate(() => window.tests.unload());
+    case "reload":
+      return page.evaluate(() => window.tests.reload());
+    case "provokeError":
+      return page.evaluate(() => window.tests.provokeError());
+    default:
+      throw new Error(`unknown step ${step.op}`);
+  }
+}
+
+async function main() {
+  const server = await serve({
+    "/": path.join(HERE, "webllm_page"),
+    "/client/": CLIENT,
+    // The client asks below resolve/main/ unless the URL names a revision.
+    "/package/resolve/main/": job.package,
+    "/package/": job.package,
+  });
+  // A fresh profile each time: the client caches weights and libraries by URL.
+  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "webllm-"));
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: job.chromium,
+    headless: true,
+    args: FLAGS,
+  });
+  try {
+    const page = context.pages()[0] ?? (await context.newPage());
+    page.on("console", (message) => {
+      log.push(`[${message.type()}] ${message.text()}`.slice(0, 2000));
+      if (message.type() === "error") problems.push(message.text());
+    });
+    page.on("pageerror", (error) => problems.push(String(error)));
+    await page.goto(server.url);
+    await page.waitForFunction("window.tests");
+    const adapter = await page.evaluate(() => window.tests.adapter());
+    const loaded = await page.evaluate(
+      ([library, overrides]) => window.tests.load(library, overrides), [job.library, job.overrides ?? {}]);
+    const results = [];
+    for (const step of job.steps) results.push((await run(page, step)) ?? {});
+    problems.push(...(await page.evaluate(() => window.tests.errors())));
+    return { adapter, ...loaded, results };
+  } finally {
+    await context.close();
+    await server.close();
+    await fs.rm(profile, { recursive: true, force: true });
+  }
+}
+
+let outcome;
+try {
+  outcome = await main();
+} catch (error) {
+  outcome = { error: String(error?.stack ?? error) };
+}
+await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, problems, log }));
+process.exit(outcome.error || problems.length ? 1 : 0);
