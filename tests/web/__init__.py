@@ -1,0 +1,1 @@
+"""Packages on WebGPU: Dawn in Node, and stock WebLLM in headless Chromium."""

@@ -1,0 +1,50 @@
+"""What a machine needs for these tests; a test without it is skipped, and says what is missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, VulkanDriver
+from tests.web.webllm import find_browser
+
+
+def _require_node() -> None:
+    if shutil.which("node") is None:
+        pytest.skip("Node is not installed: it runs the WebGPU drivers (apt-get install nodejs)")
+    if not (HERE / "node_modules" / "@mlc-ai").is_dir():
+        pytest.skip("npm packages are not installed: run `npm ci` in tests/web (make setup does)")
+
+
+def _require_driver(driver: VulkanDriver) -> VulkanDriver:
+    _require_node()
+    if driver.find() is None:
+        pytest.skip(f"{driver.name} is not installed: none of {', '.join(driver.descriptions)}")
+    return driver
+
+
+@pytest.fixture(scope="session")
+def lavapipe() -> VulkanDriver:
+    return _require_driver(LAVAPIPE)
+
+
+@pytest.fixture(scope="session")
+def swiftshader() -> VulkanDriver:
+    return _require_driver(SWIFTSHADER)
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    _require_node()
+    found = find_browser()
+    if found is None:
+        pytest.skip("no Chromium: put one into PATH or name it in CHROMIUM")
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """For a driver's job and results."""
+    return tmp_path

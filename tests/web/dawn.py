@@ -1,0 +1,133 @@
+"""Runs a package on Dawn in Node (`dawn_driver.mjs`) and hands its numbers to a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 600
+
+Float32Array = NDArray[np.float32]
+Step = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class VulkanDriver:
+    """A software Vulkan driver: where its description may lie, and what it can do."""
+
+    name: str
+    descriptions: tuple[str, ...]
+    has_f16: bool
+
+    def find(self) -> Path | None:
+        return next((Path(path) for path in self.descriptions if Path(path).is_file()), None)
+
+
+LAVAPIPE = VulkanDriver(
+    "lavapipe",
+    (
+        "/usr/share/vulkan/icd.d/lvp_icd.json",
+        "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json",
+        "/usr/share/vulkan/icd.d/lvp_icd.aarch64.json",
+    ),
+    has_f16=True,
+)
+SWIFTSHADER = VulkanDriver(
+    "SwiftShader",
+    (
+        "/usr/lib/chromium/vk_swiftshader_icd.json",
+        "/opt/google/chrome/vk_swiftshader_icd.json",
+    ),
+    has_f16=False,
+)
+
+
+@dataclass(frozen=True)
+class DawnRun:
+    """What came back: one entry per step, and the folder with the saved logits."""
+
+    device: Mapping[str, Any]
+    prefill_chunk_size: int
+    steps: tuple[Mapping[str, Any], ...]
+    folder: Path
+
+    def logits(self, name: str) -> Float32Array:
+        return np.fromfile(self.folder / f"{name}.f32", dtype=np.float32)
+
+
+def run_on_dawn(
+    package: Path,
+    steps: Sequence[Step],
+    folder: Path,
+    driver: VulkanDriver,
+    *,
+    context_length: int | None = None,
+) -> DawnRun:
+    """Run steps (see `dawn_driver.mjs`) on a package; fail with the whole story if one goes wrong.
+
+    Parameters
+    ----------
+    package : output folder of a compilation for webgpu
+    steps : what to do, in order
+    folder : for the job and its results; logits that steps read lie there as NAME.f32
+    driver : the Vulkan driver that Dawn shall use
+    context_length : positions of the KV state; the package's context window if None
+    """
+    config = json.loads((package / "mlc-chat-config.json").read_text())
+    job = {
+        "package": str(package.resolve()),
+        "library": library_of(package),
+        "contextLength": context_length or config["context_window_size"],
+        "output": str(folder.resolve()),
+        "steps": list(steps),
+    }
+    description = driver.find()
+    assert description is not None, f"{driver.name} is not installed"
+    environment = {
+        **os.environ,
+        "VK_ICD_FILENAMES": str(description),
+        "VK_DRIVER_FILES": str(description),
+        "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
+    }
+    result = run_driver("dawn_driver.mjs", job, folder, environment)
+    return DawnRun(result["device"], result["prefillChunkSize"], tuple(result["results"]), folder)
+
+
+def library_of(package: Path) -> str:
+    """Return the name of the package's only .wasm file."""
+    (library,) = package.glob("*.wasm")
+    return library.name
+
+
+def run_driver(
+    script: str, job: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Run a Node driver on a job; return its result.json."""
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)
+    done = subprocess.run(
+        ["node", str(HERE / script), str(path)],
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    told = json.loads(result.read_text()) if result.is_file() else {}
+    if done.returncode != 0:
+        story = [told.get("error", "no result"), *told.get("errors", []), *told.get("problems", [])]
+        story += [*told.get("log", [])[-20:], done.stderr[-2000:]]
+        raise AssertionError(f"{script} failed:\n" + "\n".join(str(part) for part in story))
+    loaded: dict[str, Any] = told
+    return loaded

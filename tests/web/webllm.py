@@ -1,0 +1,80 @@
+"""Runs stock WebLLM in headless Chromium (`chromium_driver.mjs`) on a package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.web.dawn import library_of, run_driver
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the client, and every token id that the model had been given when it ended."""
+
+    text: str
+    finish: str
+    usage: Mapping[str, Any]
+    chunks: int
+    watched: tuple[int, ...]
+    logprobs: Mapping[str, Any] | None
+
+
+def find_browser() -> str | None:
+    """Return the browser: the CHROMIUM environment variable, else the first known name in PATH."""
+    named = os.environ.get("CHROMIUM")
+    if named:
+        return shutil.which(named)
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+def chat(
+    messages: Sequence[Mapping[str, str]], *, interrupt_after: int | None = None, **request: Any
+) -> dict[str, Any]:
+    """Return a chat step for `run_in_webllm`; the rest is the request as OpenAI's API names it."""
+    step: dict[str, Any] = {"op": "chat", "request": {"messages": list(messages), **request}}
+    if interrupt_after is not None:
+        step["interruptAfter"] = interrupt_after
+    return step
+
+
+def run_in_webllm(
+    package: Path,
+    steps: Sequence[Mapping[str, Any]],
+    folder: Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Reply]:
+    """Load a package, run the steps, return the replies of the chat steps in order.
+
+    An uncaptured WebGPU error, an exception in the page or a console error fails the run.
+    """
+    browser = find_browser()
+    assert browser is not None, "no browser"
+    job = {
+        "package": str(package.resolve()),
+        "library": library_of(package),
+        "chromium": browser,
+        "output": str(folder.resolve()),
+        "overrides": dict(overrides or {}),
+        "steps": list(steps),
+    }
+    result = run_driver("chromium_driver.mjs", job, folder, os.environ)
+    return [
+        Reply(
+            text=told["text"],
+            finish=told["finish"],
+            usage=told["usage"],
+            chunks=told.get("chunks", 0),
+            watched=tuple(told["watched"]),
+            logprobs=told.get("logprobs"),
+        )
+        for step, told in zip(steps, result["results"], strict=True)
+        if step["op"] == "chat"
+    ]
