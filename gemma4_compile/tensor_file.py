@@ -1,0 +1,168 @@
+"""One safetensors file: its header, checked before anything is used, and rows read by position.
+
+Nothing is mapped or held: each read opens the file, takes its rows and closes it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile.errors import CheckpointError
+
+Float32Array = npt.NDArray[np.float32]
+
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+FLOAT_DTYPES = ("BF16", "F16", "F32")
+_DTYPE_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64"), 8),
+}
+_DOWNLOAD_AGAIN = "download the file again"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies: `nbytes` bytes of `path`, row-major, little-endian."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset_bytes: int
+    nbytes: int
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError("a key appears twice")
+    return keys
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int, int]:
+    """The parsed header, the position of the data, and the bytes of data that the file holds."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+                raise CheckpointError(
+                    f"`{path.name}` is no safetensors file, or truncated: its header should have "
+                    f"{length} bytes, the file has {size}",
+                    hint=_DOWNLOAD_AGAIN,
+                )
+            text = file.read(length)
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{path.name}`: {error.strerror}") from error
+    try:
+        header = json.loads(text, object_pairs_hook=_unique)
+        if not isinstance(header, dict):
+            raise ValueError("not a JSON object")
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"the header of `{path.name}` is damaged: {error}", hint=_DOWNLOAD_AGAIN
+        ) from error
+    return header, 8 + length, size - 8 - length
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _entry(name: str, entry: Any, path: Path, data_begin: int) -> TensorInfo:
+    """One header entry, checked by itself."""
+    where = f"tensor `{name}` in `{path.name}`"
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(f"{where}: the header entry is damaged", hint=_DOWNLOAD_AGAIN)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _DTYPE_BYTES:
+        raise CheckpointError(f"{where}: unknown dtype {str(dtype)[:40]!r}")
+    if not isinstance(shape, list) or not all(_is_size(size) for size in shape):
+        raise CheckpointError(f"{where}: the shape is damaged", hint=_DOWNLOAD_AGAIN)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        raise CheckpointError(f"{where}: the offsets are damaged", hint=_DOWNLOAD_AGAIN)
+    nbytes = math.prod(shape) * _DTYPE_BYTES[dtype]
+    begin, end = offsets
+    if end - begin != nbytes:
+        raise CheckpointError(
+            f"{where}: shape {tuple(shape)} of {dtype} needs {nbytes} bytes, the offsets span "
+            f"{end - begin}",
+            hint=_DOWNLOAD_AGAIN,
+        )
+    return TensorInfo(name, dtype, tuple(shape), path, data_begin + begin, nbytes)
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Read and check the header of a safetensors file; returns its tensors by name.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is truncated, or its header is damaged: sizes, shapes, dtypes,
+        and data that overlaps, has gaps or does not end where the file ends.
+    """
+    header, data_begin, available = _header(path)
+    header.pop("__metadata__", None)
+    tensors = {name: _entry(name, entry, path, data_begin) for name, entry in header.items()}
+    position = data_begin
+    for tensor in sorted(tensors.values(), key=lambda item: (item.offset_bytes, item.nbytes)):
+        if tensor.offset_bytes != position:
+            raise CheckpointError(
+                f"tensor `{tensor.name}` in `{path.name}` overlaps another or leaves a gap",
+                hint=_DOWNLOAD_AGAIN,
+            )
+        position += tensor.nbytes
+    if position - data_begin != available:
+        what = "is truncated" if position - data_begin > available else "has trailing bytes"
+        raise CheckpointError(
+            f"`{path.name}` {what}: its tensors need {position - data_begin} bytes, it holds "
+            f"{available}",
+            hint=_DOWNLOAD_AGAIN,
+        )
+    return tensors
+
+
+def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
+    """Read rows [begin, end) of a tensor (elements, of a vector), widened to float32.
+
+    Raises
+    ------
+    CheckpointError
+        If the file changed since its header was read, or the dtype is no float of FLOAT_DTYPES.
+    """
+    assert 0 <= begin <= end <= tensor.shape[0], f"rows {begin}:{end} of {tensor}"
+    if tensor.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
+        )
+    row_bytes = tensor.nbytes // tensor.shape[0]
+    raw = np.empty((end - begin) * row_bytes, np.uint8)
+    try:
+        with tensor.path.open("rb", buffering=0) as file:
+            file.seek(tensor.offset_bytes + begin * row_bytes)
+            view, done = memoryview(raw), 0
+            while done < raw.size and (count := file.readinto(view[done:])):
+                done += count
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
+    if done < raw.size:
+        raise CheckpointError(
+            f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
+            hint="run the command again",
+        )
+    shape = (end - begin, *tensor.shape[1:])
+    if tensor.dtype == "BF16":
+        bits = raw.view("<u2").astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32).reshape(shape)
+    stored = raw.view("<f2" if tensor.dtype == "F16" else "<f4")
+    return stored.astype(np.float32, copy=False).reshape(shape)
