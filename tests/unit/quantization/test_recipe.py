@@ -1,0 +1,99 @@
+"""Recipes and the storage plan: which scheme, which parts, and that no binding is too large."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.parameters import Parameter, Role, Source, parameter_table
+from gemma4_compile.quantization.recipe import RECIPES, ROW_ALIGNMENT, storage_plan
+from gemma4_compile.quantization.scheme import GroupScheme
+
+MIB = 1 << 20
+
+
+def matrix(rows: int, cols: int, role: Role = Role.LINEAR) -> Parameter:
+    return Parameter("w", role, (rows, cols), (Source("w.weight", (rows, cols)),))
+
+
+def test_the_five_recipes() -> None:
+    assert set(RECIPES) == {"q4f16", "q4f32", "q8f16", "f16", "f32"}
+    for name, recipe in RECIPES.items():
+        assert recipe.name == name
+        assert recipe.activation_dtype == ("float16" if name.endswith("f16") else "float32")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_vectors_are_float32_in_every_recipe(name: str) -> None:
+    vector = Parameter("norm", Role.VECTOR, (64,), (Source("norm.weight", (64,)),))
+
+    (stored,) = storage_plan([vector], RECIPES[name], None)
+
+    assert [tensor.dtype for tensor in stored.tensors] == ["float32"]
+
+
+def test_four_bit_recipes_store_the_per_layer_projections_in_eight() -> None:
+    (stored,) = storage_plan([matrix(64, 64, Role.PER_LAYER_LINEAR)], RECIPES["q4f16"], None)
+
+    assert stored.scheme == GroupScheme(8, "float16")
+
+
+def test_a_tensor_within_the_limit_stays_whole() -> None:
+    (stored,) = storage_plan([matrix(512, 64)], RECIPES["f32"], 512 * 64 * 4)
+
+    assert [(part.row_begin, part.row_end) for part in stored.parts] == [(0, 512)]
+    assert [tensor.name for tensor in stored.tensors] == ["w.weight"]
+
+
+@pytest.mark.parametrize("rows", [513, 1000, 4096])
+def test_a_larger_tensor_is_split_into_aligned_parts_that_cover_it(rows: int) -> None:
+    limit = 512 * 64 * 4
+    (stored,) = storage_plan([matrix(rows, 64)], RECIPES["f32"], limit)
+
+    begin = 0
+    for index, part in enumerate(stored.parts):
+        assert part.row_begin == begin
+        assert part.row_begin % ROW_ALIGNMENT == 0
+        (tensor,) = part.tensors
+        assert tensor.name == f"w.weight.part{index}"
+        assert tensor.shape == (part.rows, 64)
+        assert tensor.nbytes <= limit
+        begin = part.row_end
+    assert begin == rows
+    assert len(stored.parts) >= 2
+
+
+def test_a_row_group_larger_than_the_limit_is_refused_by_name() -> None:
+    with pytest.raises(QuantizationError, match="`w`"):
+        storage_plan([matrix(1024, 1024)], RECIPES["f32"], ROW_ALIGNMENT * 1024 * 4 - 1)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("preset", ["gemma-4-E2B-it", "gemma-4-E4B-it", "gemma-4-31B-it"])
+def test_no_stored_tensor_of_a_released_size_exceeds_a_webgpu_binding(
+    preset: str, recipe: str
+) -> None:
+    parameters = parameter_table(Gemma4Config.from_preset(preset))
+
+    plan = storage_plan(parameters, RECIPES[recipe], 128 * MIB)
+
+    tensors = [tensor for stored in plan for tensor in stored.tensors]
+    assert max(tensor.nbytes for tensor in tensors) <= 128 * MIB
+    assert len({tensor.name for tensor in tensors}) == len(tensors)
+
+
+def test_q4f16_bytes_of_e2b() -> None:
+    """Every matrix at 4.5 bits, but 8.5 for the small per-layer projections; vectors in float32."""
+    parameters = parameter_table(Gemma4Config.from_preset("gemma-4-E2B-it"))
+    elements = {role: 0 for role in Role}
+    for parameter in parameters:
+        rows, *cols = parameter.shape
+        elements[parameter.role] += rows * (cols[0] if cols else 1)
+
+    plan = storage_plan(parameters, RECIPES["q4f16"], 128 * MIB)
+
+    small, vectors = elements[Role.PER_LAYER_LINEAR], elements[Role.VECTOR]
+    large = sum(elements.values()) - small - vectors
+    stored = sum(tensor.nbytes for entry in plan for tensor in entry.tensors)
+    assert stored * 8 == large * 4.5 + small * 8.5 + vectors * 32
