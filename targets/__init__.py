@@ -1,25 +1,45 @@
-"""Where a model library runs: TARGETS by name, each with its profiles of limits."""
+"""Where a model library runs: TARGETS by name, each with its limits and its way to link."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tvm import relax
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.targets import cpu, webgpu
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
-__all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "target_spec"]
+__all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "link", "target_spec"]
+
+
+class Link(Protocol):
+    """Write the model library of a built executable; raises TargetError."""
+
+    def __call__(
+        self,
+        executable: relax.VMExecutable,
+        output: Path,
+        spec: TargetSpec,
+        progress: Callable[[str], None] | None = None,
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target and its profiles by name; ``default`` always exists."""
+    """A target: its profiles by name (``default`` always exists) and its linker."""
 
     profiles: Mapping[str, TargetSpec]
+    link: Link
 
 
-TARGETS: Mapping[str, Target] = {"webgpu": Target(webgpu.PROFILES), "cpu": Target(cpu.PROFILES)}
+TARGETS: Mapping[str, Target] = {
+    "webgpu": Target(webgpu.PROFILES, webgpu.link),
+    "cpu": Target(cpu.PROFILES, cpu.link),
+}
 
 
 def target_spec(name: str, profile: str = "default") -> TargetSpec:
@@ -34,3 +54,13 @@ def target_spec(name: str, profile: str = "default") -> TargetSpec:
             hint=f"profiles of `{name}`: {', '.join(target.profiles)}",
         )
     return spec
+
+
+def link(
+    executable: relax.VMExecutable,
+    output: Path,
+    spec: TargetSpec,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Link a built executable into a model library for the target that ``spec`` names."""
+    TARGETS[spec.name].link(executable, output, spec, progress)

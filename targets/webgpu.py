@@ -1,10 +1,17 @@
-"""WebGPU: what a browser allows."""
+"""WebGPU: what a browser allows, and the link of a .wasm for the WebLLM client."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+from tvm import relax
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.targets import linker
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.wasm_file import read_interface
 
 DEFAULT = TargetSpec(
     name="webgpu",
@@ -26,3 +33,124 @@ COMPAT = replace(
 """For adapters that offer WebGPU's own minimum."""
 
 PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT)}
+
+# --- Border between library and client ---
+
+CLIENT_CALLS = (
+    "TVMFFIAnyViewToOwnedAny",
+    "TVMFFIDataTypeToString",
+    "TVMFFIErrorSetRaisedFromCStr",
+    "TVMFFIFunctionCall",
+    "TVMFFIFunctionGetGlobal",
+    "TVMFFIFunctionSetGlobal",
+    "TVMFFIGetTypeInfo",
+    "TVMFFIObjectDecRef",
+    "TVMFFIObjectIncRef",
+    "TVMFFITypeKeyToIndex",
+    "TVMFFIWasmFunctionCreate",
+    "TVMFFIWasmGetLastError",
+    "TVMWasmAllocSpace",
+    "TVMWasmFreeSpace",
+)
+"""C functions that the client calls on the instance, besides `_initialize`."""
+
+CLIENT_OFFERS = frozenset(
+    {
+        "env.TVMFFIWasmFunctionDeleter",
+        "env.TVMFFIWasmSafeCall",
+        "env.emscripten_notify_memory_growth",
+        "wasi_snapshot_preview1.clock_time_get",
+        "wasi_snapshot_preview1.environ_get",
+        "wasi_snapshot_preview1.environ_sizes_get",
+        "wasi_snapshot_preview1.fd_close",
+        "wasi_snapshot_preview1.fd_read",
+        "wasi_snapshot_preview1.fd_seek",
+        "wasi_snapshot_preview1.fd_write",
+        "wasi_snapshot_preview1.proc_exit",
+    }
+)
+"""What the client's WASI layer can be asked for; an import beyond it fails when a page loads."""
+
+# --- Library ---
+
+WASM = linker.Platform(
+    name="wasm32",
+    triple="wasm32-wasi",
+    units=("wasm_runtime.cc", "wasm_support.cc", "kv_state.cc"),
+    compile_flags=(
+        "-mexec-model=reactor",
+        "-std=c++17",
+        "-Os",
+        "-g0",
+        "-DNDEBUG",
+        "-fignore-exceptions",  # there are none to catch: a throw ends the instance
+        "-fvisibility=hidden",
+        "-DTVM_FFI_CMAKE_LITTLE_ENDIAN=1",
+        "-DTVM_FFI_ALWAYS_LOG_BEFORE_THROW=1",  # else nobody would read the message
+        "-D_WASI_EMULATED_SIGNAL",
+        "-D_WASI_EMULATED_PROCESS_CLOCKS",
+        "-include",
+        "single_thread.h",
+    ),
+    link_flags=(
+        "-mexec-model=reactor",
+        "-Os",
+        "-s",
+        "-lwasi-emulated-signal",
+        "-lwasi-emulated-process-clocks",
+        # Undefined symbols become imports, so that the check below names all of them.
+        "-Wl,--import-symbols",
+        *(f"-Wl,--export={name}" for name in CLIENT_CALLS),
+    ),
+    left_out=(
+        # Remote debugging.
+        "src/runtime/rpc/rpc_channel.cc",
+        "src/runtime/rpc/rpc_endpoint.cc",
+        "src/runtime/rpc/rpc_event_impl.cc",
+        "src/runtime/rpc/rpc_module.cc",
+        # Other models' states: Gemma 4 has its own.
+        "src/runtime/vm/attn_backend.cc",
+        "src/runtime/vm/paged_kv_cache.cc",
+        "src/runtime/vm/rnn_state.cc",
+        # Sampling does not sort.
+        "src/runtime/extra/contrib/sort/sort.cc",
+        # TVM's own tests.
+        "3rdparty/tvm-ffi/src/ffi/testing/testing.cc",
+    ),
+)
+
+
+def link(
+    executable: relax.VMExecutable,
+    output: Path,
+    spec: TargetSpec,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Link a built executable into a .wasm that the WebLLM client loads.
+
+    Parameters
+    ----------
+    executable : built for ``spec.tvm_target()`` with ``system_lib=True``
+    output : the .wasm to write; its directory exists
+    spec : the target that it was built for
+    progress : is told what takes long (the first build on a machine)
+
+    Raises
+    ------
+    TargetError
+        If zig is missing or fails, or the library imports what the client does not offer.
+    """
+    if spec.name != "webgpu":
+        raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
+    linker.link_library(executable, output, WASM, check_interface, progress)
+
+
+def check_interface(library: Path) -> None:
+    """Raise TargetError if a .wasm imports what the client does not offer, naming it."""
+    offending = sorted(set(read_interface(library).imports) - CLIENT_OFFERS)
+    if offending:
+        raise TargetError(
+            f"the library imports what the WebLLM client does not offer: {', '.join(offending)}",
+            hint="a kernel calls a function that this target does not have; "
+            "another version of apache-tvm or ziglang may be the cause",
+        )

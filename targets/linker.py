@@ -1,0 +1,270 @@
+"""zig as C++ compiler and linker: our C++ against TVM's wheels, then one library per model.
+
+The wheels of apache-tvm and apache-tvm-ffi hold the runtime's sources and headers. They are laid
+out in a temporary tree together with our own (`native/`), compiled there once per machine, and the
+objects are kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm import relax
+
+from gemma4_compile.errors import TargetError
+
+logger = logging.getLogger(__name__)
+
+NATIVE = Path(__file__).parent / "native"
+REPORTED_LINES = 20
+"""How much of zig's output an error shows: the first error stands near the end."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What our C++ is compiled for.
+
+    Attributes
+    ----------
+    name : short name, part of the cache directory's name
+    triple : zig's target
+    units : C++ files of the tree that are compiled, each into one object
+    left_out : sources of TVM's runtime that the units include and that are taken as empty
+    compile_flags : flags for every unit
+    link_flags : flags of the link of a model library
+    """
+
+    name: str
+    triple: str
+    units: tuple[str, ...]
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def find_zig() -> Path:
+    """Return the zig executable of the `ziglang` package."""
+    spec = importlib.util.find_spec("ziglang")
+    locations = spec.submodule_search_locations if spec is not None else None
+    for location in locations or ():
+        for name in ("zig", "zig.exe"):
+            executable = Path(location, name)
+            if executable.is_file():
+                return executable
+    raise TargetError(
+        "the `ziglang` package is not installed: it links every model library",
+        hint=f"run `{sys.executable} -m pip install ziglang`",
+    )
+
+
+def cache_directory() -> Path:
+    """Return the directory for compiled objects: in $XDG_CACHE_HOME or the system's caches."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"], "gemma4_compile")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "gemma4_compile"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home()), "gemma4_compile", "Cache")
+    return Path.home() / ".cache" / "gemma4_compile"
+
+
+def runtime_objects(target: Platform, progress: Progress | None = None) -> list[Path]:
+    """Return the compiled objects of our C++ for a platform, compiling them if the cache has none.
+
+    The cache entry is named by a hash of every source, flag and version that goes into it, and
+    appears under its name only when it is complete. Two processes that build at the same time both
+    succeed; the first one's result stays.
+
+    Raises
+    ------
+    TargetError
+        If zig or a source is missing, zig fails, or the cache directory cannot be written.
+    """
+    sources = _collect_sources(target)
+    entry = cache_directory() / f"runtime-{target.name}-{_cache_key(target, sources)}"
+    names = [Path(unit).stem + ".o" for unit in target.units]
+    if entry.is_dir():
+        return [entry / name for name in names]
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=entry.parent) as scratch:
+            objects = Path(scratch, "objects")
+            objects.mkdir()
+            tree = Path(scratch, "tree")
+            _lay_out(sources, tree)
+            for index, unit in enumerate(target.units, start=1):
+                step = f"{index} of {len(target.units)}, once per machine"
+                _report(f"compiling {unit} for {target.name} ({step})", progress)
+                _compile(target, tree, unit, objects / (Path(unit).stem + ".o"))
+            _publish(objects, entry)
+    except OSError as error:
+        raise TargetError(
+            f"cannot write compiled objects below {entry.parent}: {error.strerror or error}",
+            hint="free some space there, or set XDG_CACHE_HOME to another directory",
+        ) from error
+    return [entry / name for name in names]
+
+
+def link_library(
+    executable: relax.VMExecutable,
+    output: Path,
+    target: Platform,
+    check: Callable[[Path], None] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Link a built executable and our C++ into `output`, which appears whole or not at all.
+
+    Parameters
+    ----------
+    executable : what relax.build returned
+    output : file to write; its directory exists
+    target : the platform of the executable's host code
+    check : looks at the linked file before it gets its name; raises TargetError to refuse it
+    progress : is told what takes long; without it, messages go to the log
+
+    Raises
+    ------
+    TargetError
+        If the toolchain is missing or fails, or the check refuses the result.
+    """
+    runtime = runtime_objects(target, progress)
+    _report(f"linking {output.name}", progress)
+    with tempfile.TemporaryDirectory(prefix=".link-", dir=output.parent) as scratch:
+        linked = Path(scratch, output.name)
+
+        def run_zig(path: str, model_objects: Sequence[str], options: object = None) -> None:
+            objects = [*(str(path) for path in runtime), *model_objects]
+            flags = ["-target", target.triple, *target.link_flags]
+            _run_zig([*flags, "-o", path, *objects], Path(scratch))
+
+        run_zig.object_format = "o"  # type: ignore[attr-defined]
+        run_zig.output_format = output.suffix.removeprefix(".")  # type: ignore[attr-defined]
+        executable.export_library(str(linked), fcompile=run_zig, workspace_dir=scratch)
+        if check is not None:
+            check(linked)
+        os.replace(linked, output)
+
+
+# --- Sources ---
+
+
+def _package_directory(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise TargetError(
+            f"the `{name}` package is not installed",
+            hint="reinstall gemma4-compile with its dependencies",
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def _collect_sources(target: Platform) -> dict[str, bytes]:
+    """Return every file of the tree by its path in it; ours replace TVM's of the same path."""
+    tvm, tvm_ffi = _package_directory("tvm"), _package_directory("tvm_ffi")
+    roots = (
+        (tvm / "include", "include"),
+        (tvm / "src" / "runtime", "src/runtime"),
+        (tvm / "web" / "emcc", "web/emcc"),
+        (tvm_ffi / "include", "include"),
+        (tvm_ffi / "src" / "ffi", "3rdparty/tvm-ffi/src/ffi"),
+        (NATIVE / "shims", "."),
+        (NATIVE, "."),
+    )
+    sources: dict[str, bytes] = {}
+    for directory, prefix in roots:
+        if not directory.is_dir():
+            raise TargetError(
+                f"{directory} is missing: the model library is built from the sources in there",
+                hint="reinstall apache-tvm and apache-tvm-ffi in the versions asked for",
+            )
+        for path in _cpp_files(directory):
+            relative = path.relative_to(directory).as_posix()
+            if directory == NATIVE and "/" in relative:
+                continue  # the shims have their own root
+            sources[relative if prefix == "." else f"{prefix}/{relative}"] = path.read_bytes()
+    sources.update(dict.fromkeys(target.left_out, b""))
+    return sources
+
+
+def _cpp_files(directory: Path) -> Iterator[Path]:
+    return (path for path in sorted(directory.rglob("*")) if path.suffix in (".h", ".cc"))
+
+
+def _cache_key(target: Platform, sources: dict[str, bytes]) -> str:
+    digest = hashlib.sha256(f"{target!r} ziglang {importlib.metadata.version('ziglang')}".encode())
+    for name in sorted(sources):
+        digest.update(f"{name}\0{len(sources[name])}\0".encode())
+        digest.update(sources[name])
+    return digest.hexdigest()[:16]
+
+
+def _lay_out(sources: dict[str, bytes], tree: Path) -> None:
+    for name, content in sources.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _publish(objects: Path, entry: Path) -> None:
+    try:
+        os.rename(objects, entry)
+    except OSError:
+        if not entry.is_dir():  # else another process was faster: its objects are as good
+            raise
+
+
+# --- zig ---
+
+
+def _compile(target: Platform, tree: Path, unit: str, output: Path) -> None:
+    flags = ["-target", target.triple, *target.compile_flags, f"-ffile-prefix-map={tree}=."]
+    _run_zig([*flags, "-I.", "-Iinclude", "-c", unit, "-o", str(output)], tree)
+
+
+def _run_zig(arguments: Sequence[str], directory: Path) -> None:
+    command = [str(find_zig()), "c++", *arguments]
+    zig_cache = cache_directory() / "zig"
+    environment = {
+        "ZIG_GLOBAL_CACHE_DIR": str(zig_cache),
+        "ZIG_LOCAL_CACHE_DIR": str(zig_cache),
+        **os.environ,
+    }
+    logger.debug("running %s", " ".join(command))
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise TargetError(
+            f"cannot run {command[0]}: {error.strerror}", hint="reinstall ziglang"
+        ) from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()[-REPORTED_LINES:]
+        raise TargetError(
+            f"zig ended with exit code {done.returncode}:\n" + "\n".join(lines),
+            hint=f"if the cache is damaged, delete {cache_directory()} and try again",
+        )
+
+
+def _report(message: str, progress: Progress | None) -> None:
+    if progress is not None:
+        progress(message)
+    else:
+        logger.info(message)
