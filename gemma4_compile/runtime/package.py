@@ -1,0 +1,188 @@
+"""Opens a package directory for the native runtime: configs, tokenizer, template, weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from gemma4_compile import abi
+from gemma4_compile.artifacts import (
+    ChatConfig,
+    Provenance,
+    Shard,
+    TensorCache,
+    TensorRecord,
+    read_artifact,
+)
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.sampling import SamplingOptions
+
+Array = npt.NDArray[Any]
+
+_ALIGNMENT_BYTES = 64  # what compiled kernels assume of the address of a buffer
+_NATIVE_SUFFIXES = (".so", ".dylib")
+_COMPILE_AGAIN = "compile the package again"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package for this machine, its JSON files read and checked."""
+
+    directory: Path
+    library_path: Path
+    chat_config: ChatConfig
+    tensor_cache: TensorCache
+
+    @classmethod
+    def open(cls, directory: Path) -> Package:
+        """Read what describes the package; weights and tokenizer are loaded on demand.
+
+        Raises
+        ------
+        ArtifactError
+            If a file is missing or damaged, or the library is not one that loads into a process.
+        """
+        provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
+        if provenance.library is None or not provenance.library.endswith(_NATIVE_SUFFIXES):
+            raise ArtifactError(
+                f"`{directory}` holds no native library (found: {provenance.library})",
+                hint="compile the package with `--target cpu`; others run in a browser",
+            )
+        chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
+        cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
+        return cls(directory, directory / provenance.library, chat_config, cache)
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Ids that end a reply."""
+        template = self.chat_config.conversation["conv_template"]
+        ids = template.get("stop_token_ids")
+        if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
+            raise _damaged_config("conv_template.stop_token_ids")
+        return frozenset(ids)
+
+    def sampling_defaults(self) -> SamplingOptions:
+        """The package's own sampling options."""
+        fields = self.chat_config.conversation
+        values = {}
+        for name in ("temperature", "top_k", "top_p"):
+            value = fields.get(name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                raise _damaged_config(name)
+            values[name] = value
+        return SamplingOptions(values["temperature"], int(values["top_k"]), values["top_p"])
+
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer of `tokenizer.json`; ArtifactError if it is missing or damaged."""
+        path = self.directory / "tokenizer.json"
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises no narrower class
+            raise ArtifactError(
+                f"cannot load the tokenizer `{path}`: {error}", hint=_COMPILE_AGAIN
+            ) from error
+
+    def load_chat_template(self) -> str:
+        """Source of the chat template; ArtifactError if the package has none."""
+        path = self.directory / "chat_template.jinja"
+        if path.is_file():
+            return path.read_text("utf-8")
+        source = read_artifact(self.directory / "tokenizer_config.json").get("chat_template")
+        if not isinstance(source, str):
+            raise ArtifactError(
+                f"`{self.directory}` has no chat template",
+                hint="compile an instruction-tuned checkpoint (its name ends in `-it`)",
+            )
+        return source
+
+    def special_tokens(self) -> dict[str, str]:
+        """Texts of the tokens that chat templates name, such as `bos_token`."""
+        config = read_artifact(self.directory / "tokenizer_config.json")
+        tokens = {}
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+            value = config.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                tokens[name] = text
+        return tokens
+
+    def load_parameters(self, library_metadata: str) -> list[Array]:
+        """Map the weights, in the order that the library takes them.
+
+        Pages are read from disk when a kernel first touches them, and shared between processes.
+        Only what lies at an address that kernels cannot take is copied.
+
+        Parameters
+        ----------
+        library_metadata : what the library's `_metadata` returns
+
+        Raises
+        ------
+        ArtifactError
+            If a shard is missing or short, or weights and library are not of one build.
+        """
+        stored = dict(self._map_shards())
+        arrays = []
+        for entry in json.loads(library_metadata)["params"]:
+            array = stored.get(entry["name"])
+            expected = (tuple(entry["shape"]), entry["dtype"])
+            found = None if array is None else (array.shape, array.dtype.name)
+            if array is None or found != expected:
+                raise ArtifactError(
+                    f"weight `{entry['name']}`: the library expects {expected}, the package has "
+                    f"{found}",
+                    hint="library and weights are from different builds: compile both again",
+                )
+            arrays.append(array)
+        return arrays
+
+    def _map_shards(self) -> Iterator[tuple[str, Array]]:
+        for shard in self.tensor_cache.shards:
+            mapped = self._map(shard)
+            for record in shard.records:
+                yield record.name, _view(mapped, record)
+
+    def _map(self, shard: Shard) -> npt.NDArray[np.uint8]:
+        path = self.directory / shard.file
+        try:
+            size = path.stat().st_size
+            # Copy-on-write: DLPack hands out writable memory only, and nobody writes.
+            mapped = np.memmap(path, np.uint8, mode="c")
+        except (OSError, ValueError) as error:
+            raise ArtifactError(
+                f"cannot read the weight shard `{path}`: {error}", hint=_COMPILE_AGAIN
+            ) from error
+        if size != shard.nbytes:
+            raise ArtifactError(
+                f"weight shard `{path}`: expected {shard.nbytes} bytes, found {size}",
+                hint=_COMPILE_AGAIN,
+            )
+        return np.asarray(mapped)
+
+
+def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:
+    raw = mapped[record.byte_offset : record.byte_offset + record.nbytes]
+    if raw.ctypes.data % _ALIGNMENT_BYTES:
+        raw = _aligned_copy(raw)
+    return raw.view(np.dtype(record.dtype).newbyteorder("<")).reshape(record.shape)
+
+
+def _aligned_copy(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    memory = np.empty(raw.size + _ALIGNMENT_BYTES, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT_BYTES
+    copy = memory[begin : begin + raw.size]
+    copy[:] = raw
+    return copy
+
+
+def _damaged_config(field: str) -> ArtifactError:
+    return ArtifactError(
+        f"`{abi.CHAT_CONFIG_FILE}`: field `{field}` is damaged", hint=_COMPILE_AGAIN
+    )

@@ -1,0 +1,151 @@
+"""Turns a conversation into token ids with the package's own chat template.
+
+Replies of the model enter with the ids that it generated, not with the ids that their text would
+get: the state then already holds them, and text that is not valid UTF-8 survives. The template is
+rendered with a mark in the place of each such reply, the text between the marks is encoded, and the
+ids go in between.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, Undefined
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from gemma4_compile.errors import ArtifactError, UsageError
+
+OPEN_CHANNEL = "<|channel>"
+CLOSE_CHANNEL = "<channel|>"
+_MARK = "\ue000{}\ue001"  # private-use characters: no template or tokenizer gives them a meaning
+_MARKS = re.compile("\ue000([0-9]+)\ue001")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message. `token_ids` are those that the model generated, stop token left out."""
+
+    role: str
+    content: str
+    token_ids: tuple[int, ...] | None = None
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+class ChatTemplate:
+    """A checkpoint's `chat_template.jinja`, rendered in Jinja's sandbox as transformers does."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
+        """Compile the template.
+
+        Parameters
+        ----------
+        source : the template
+        special_tokens : `bos_token` and its like, as the template may name them
+
+        Raises
+        ------
+        ArtifactError
+            If it is no valid template.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], undefined=Undefined
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        self._special_tokens = special_tokens
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ArtifactError(
+                f"the chat template is damaged: {error}", hint="compile the package again"
+            ) from error
+
+    def render(self, messages: Sequence[Message], *, thinking: bool = False) -> str:
+        """Render the whole conversation and the opening of the model's next turn.
+
+        Raises
+        ------
+        UsageError
+            If the template refuses the messages.
+        """
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._template.render(
+                messages=plain,
+                tools=None,
+                add_generation_prompt=True,
+                enable_thinking=thinking,
+                **self._special_tokens,
+            )
+        except TemplateError as error:
+            raise UsageError(f"the chat template refuses this conversation: {error}") from error
+
+
+def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | None) -> list[int]:
+    """Drop every span from `opening` to `closing`; the template drops them from earlier replies."""
+    kept, inside = [], False
+    for token_id in ids:
+        if token_id == opening:
+            inside = True
+        elif token_id == closing:
+            inside = False
+        elif not inside:
+            kept.append(token_id)
+    return kept
+
+
+class PromptBuilder:
+    """Conversation in, token ids out."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, *, thinking: bool) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._thinking = thinking
+        self._channel = (
+            tokenizer.token_to_id(OPEN_CHANNEL),
+            tokenizer.token_to_id(CLOSE_CHANNEL),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in which control tokens are spelled out; nothing is added."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def build(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of the whole prompt, up to where the model's reply begins.
+
+        Raises
+        ------
+        UsageError
+            If the template refuses the messages.
+        """
+        marked = [
+            message if message.token_ids is None else Message(message.role, _MARK.format(index))
+            for index, message in enumerate(messages)
+        ]
+        text = self._template.render(marked, thinking=self._thinking)
+        pieces = _MARKS.split(text)
+        expected = [i for i, message in enumerate(messages) if message.token_ids is not None]
+        if [int(index) for index in pieces[1::2]] != expected:
+            # The template rewrites or leaves out a reply: then only its text says what remains.
+            return self.encode(self._template.render(messages, thinking=self._thinking))
+        ids = self.encode(pieces[0])
+        for index, following in zip(expected, pieces[2::2], strict=True):
+            ids += without_thoughts(messages[index].token_ids or (), *self._channel)
+            ids += self.encode(following)
+        return ids

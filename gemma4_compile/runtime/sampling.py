@@ -1,0 +1,79 @@
+"""Chooses the next token from logits: greedy, or by temperature, top-k and top-p with a seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile.errors import UsageError
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How to choose. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"temperature: expected a number from 0 on, found {self.temperature}")
+        if self.top_k < 0:
+            raise UsageError(f"top_k: expected 0 (off) or more, found {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p: expected a number above 0 and up to 1, found {self.top_p}")
+
+
+def candidates(
+    logits: Float32Array, options: SamplingOptions
+) -> tuple[npt.NDArray[np.int64], Float64Array]:
+    """Token ids that may be drawn, most probable first, and their probabilities (they sum to 1).
+
+    The temperature comes first, then the top_k most probable tokens, then the smallest set of the
+    most probable whose sum reaches top_p. Equal tokens are ordered by id.
+
+    Parameters
+    ----------
+    logits : (vocab_size,), float32
+    options : temperature above 0
+    """
+    scaled = logits.astype(np.float64) / options.temperature
+    ids = np.arange(len(scaled))
+    if 0 < options.top_k < len(scaled):
+        threshold = np.partition(scaled, -options.top_k)[-options.top_k]
+        ids = np.flatnonzero(scaled >= threshold)  # ties included; cut below
+    ids = ids[np.argsort(-scaled[ids], kind="stable")]
+    if options.top_k:
+        ids = ids[: options.top_k]
+    probabilities = np.exp(scaled[ids] - scaled[ids[0]])
+    probabilities /= probabilities.sum()
+    if options.top_p < 1:
+        before = np.cumsum(probabilities) - probabilities
+        kept = int(np.count_nonzero(before < options.top_p))
+        ids, probabilities = ids[:kept], probabilities[:kept]
+        probabilities /= probabilities.sum()
+    return ids, probabilities
+
+
+class Sampler:
+    """Draws tokens; the same seed and logits give the same tokens."""
+
+    def __init__(self, options: SamplingOptions, seed: int | None = None) -> None:
+        self._options = options
+        self._generator = np.random.default_rng(seed)
+
+    def __call__(self, logits: Float32Array) -> int:
+        """Choose a token id from logits (vocab_size,)."""
+        if self._options.temperature == 0:
+            return int(np.argmax(logits))
+        ids, probabilities = candidates(logits, self._options)
+        drawn = np.searchsorted(np.cumsum(probabilities), self._generator.random(), side="right")
+        return int(ids[min(int(drawn), len(ids) - 1)])

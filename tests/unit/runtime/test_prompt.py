@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer
+
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.tiny.checkpoint import shipped_file
+
+SPECIAL = {"bos_token": "<bos>"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_buffer(shipped_file("tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def template() -> ChatTemplate:
+    return ChatTemplate(shipped_file("chat_template.jinja").decode(), SPECIAL)
+
+
+# Rendered examples of the canonical template of E2B and E4B.
+@pytest.mark.parametrize(
+    ("messages", "thinking", "expected"),
+    [
+        (
+            [Message("user", " Hi there ")],
+            False,
+            "<bos><|turn>user\nHi there<turn|>\n<|turn>model\n",
+        ),
+        (
+            [Message("system", "Be brief."), Message("user", "Hi there")],
+            True,
+            "<bos><|turn>system\n<|think|>\nBe brief.<turn|>\n"
+            "<|turn>user\nHi there<turn|>\n<|turn>model\n",
+        ),
+        (
+            [
+                Message("user", "a"),
+                Message("assistant", "<|channel>thought\nhm<channel|>b"),
+                Message("user", "c"),
+            ],
+            False,
+            "<bos><|turn>user\na<turn|>\n<|turn>model\nb<turn|>\n<|turn>user\nc<turn|>\n"
+            "<|turn>model\n",
+        ),
+    ],
+)
+def test_shipped_template_follows_the_turn_rules(
+    template: ChatTemplate, messages: list[Message], thinking: bool, expected: str
+) -> None:
+    assert template.render(messages, thinking=thinking) == expected
+
+
+def test_generated_ids_stand_in_the_prompt_as_they_were(
+    tokenizer: Tokenizer, template: ChatTemplate
+) -> None:
+    builder = PromptBuilder(tokenizer, template, thinking=False)
+    broken = (tokenizer.token_to_id("<0xFF>"), 700, 701)
+    question, again = Message("user", "one"), Message("user", "two")
+
+    first = builder.build([question])
+    both = builder.build([question, Message("assistant", "ignored", broken), again])
+
+    closing = builder.encode("<turn|>\n<|turn>user\ntwo<turn|>\n<|turn>model\n")
+    assert both == [*first, *broken, *closing]
+
+
+def test_thoughts_of_earlier_replies_are_dropped(
+    tokenizer: Tokenizer, template: ChatTemplate
+) -> None:
+    builder = PromptBuilder(tokenizer, template, thinking=False)
+    thought = builder.encode("<|channel>thought\nhm<channel|>")
+    answer = builder.encode("yes")
+    question, again = Message("user", "one"), Message("user", "two")
+
+    with_thought = Message("assistant", "yes", (*thought, *answer))
+    without = Message("assistant", "yes", tuple(answer))
+
+    expected = builder.build([question, without, again])
+    assert builder.build([question, with_thought, again]) == expected
+
+
+def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
+    tokenizer: Tokenizer, template: ChatTemplate
+) -> None:
+    builder = PromptBuilder(tokenizer, template, thinking=False)
+    messages = [Message("user", "one"), Message("assistant", "yes"), Message("user", "two")]
+    replayed = [
+        messages[0],
+        Message("assistant", "yes", tuple(builder.encode("yes"))),
+        messages[2],
+    ]
+    assert builder.build(messages) == builder.build(replayed)
+
+
+def test_a_template_that_refuses_says_why(template: ChatTemplate) -> None:
+    with pytest.raises(UsageError, match="unknown role: tool"):
+        template.render([Message("tool", "x")])
+
+
+def test_a_damaged_template_is_an_artifact_error() -> None:
+    with pytest.raises(ArtifactError, match="chat template"):
+        ChatTemplate("{% if %}", SPECIAL)
+
+
+def test_a_template_cannot_reach_python() -> None:
+    hostile = ChatTemplate("{{ ''.__class__.__mro__ }}", SPECIAL)
+    with pytest.raises(UsageError):
+        hostile.render([Message("user", "x")])
