@@ -203,7 +203,13 @@ def _cpp_files(directory: Path) -> Iterator[Path]:
 
 
 def _cache_key(target: Platform, sources: dict[str, bytes]) -> str:
-    digest = hashlib.sha256(f"{target!r} ziglang {importlib.metadata.version('ziglang')}".encode())
+    made_by = (
+        target.triple,
+        target.units,
+        target.compile_flags,
+        importlib.metadata.version("ziglang"),
+    )
+    digest = hashlib.sha256(repr(made_by).encode())
     for name in sorted(sources):
         digest.update(f"{name}\0{len(sources[name])}\0".encode())
         digest.update(sources[name])
