@@ -28,6 +28,7 @@ Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 Weights = Mapping[str, Float32Array]
 
+_SQRT_2_OVER_PI = np.float32(np.sqrt(2.0 / np.pi))
 ATTENTION_SCALE = np.float32(1.0)  # scores are not divided by sqrt(head_dim)
 
 
@@ -42,14 +43,16 @@ class ForwardResult:
 def rms_norm(x: Float32Array, weight: Float32Array | None, eps: float) -> Float32Array:
     """``x / sqrt(mean(x**2) + eps) * weight`` over the last axis; the weight is w, not 1 + w."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
-    normed = x / np.sqrt(mean_square + np.float32(eps))
+    root: Float32Array = np.sqrt(mean_square + np.float32(eps))
+    normed = x / root
     return normed if weight is None else normed * weight
 
 
 def gelu(x: Float32Array) -> Float32Array:
     """GELU in its tanh form."""
-    inner = np.float32(np.sqrt(2.0 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
-    return np.float32(0.5) * x * (np.float32(1.0) + np.tanh(inner))
+    inner = _SQRT_2_OVER_PI * (x + np.float32(0.044715) * x * x * x)
+    shape: Float32Array = np.tanh(inner)
+    return np.float32(0.5) * x * (np.float32(1.0) + shape)
 
 
 def soft_cap(logits: Float32Array, cap: float | None) -> Float32Array:
@@ -157,7 +160,7 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
     ids : (S,), token ids from position 0 on
     """
     eps = config.rms_norm_eps
-    x = weights["embed_tokens.weight"][ids] * np.float32(embedding_scale(config))
+    x: Float32Array = weights["embed_tokens.weight"][ids] * np.float32(embedding_scale(config))
     ple = per_layer_inputs(config, weights, ids, x) if config.hidden_size_per_layer_input else None
     stored: dict[int, tuple[Float32Array, Float32Array]] = {}
     hidden_states = []
@@ -191,7 +194,8 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
         # Per-layer embedding
         if ple is not None:
             gated = gelu(x @ weights[prefix + "per_layer_input_gate.weight"].T) * ple[:, layer]
-            projected = gated @ weights[prefix + "per_layer_projection.weight"].T
+            projection = weights[prefix + "per_layer_projection.weight"]
+            projected: Float32Array = gated @ projection.T
             x = x + rms_norm(projected, weights[prefix + "post_per_layer_input_norm.weight"], eps)
 
         x = x * weights[prefix + "layer_scalar"]

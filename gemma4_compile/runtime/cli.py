@@ -6,6 +6,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gemma4_compile import __version__
@@ -50,12 +51,9 @@ def _sampler(arguments: argparse.Namespace, package: Package) -> Sampler:
                 "--greedy and --temperature exclude each other", hint="give one of them"
             )
         return Sampler(SamplingOptions(temperature=0.0))
-    given = (arguments.temperature, arguments.top_k, arguments.top_p)
-    fallback = (defaults.temperature, defaults.top_k, defaults.top_p)
-    temperature, top_k, top_p = (
-        default if value is None else value for value, default in zip(given, fallback, strict=True)
-    )
-    return Sampler(SamplingOptions(temperature, top_k, top_p), arguments.seed)
+    named = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p")}
+    given = {name: value for name, value in named.items() if value is not None}
+    return Sampler(replace(defaults, **given), arguments.seed)
 
 
 def _answer(chat: Chat, text: str, sampler: Sampler, max_tokens: int | None) -> None:
