@@ -1,0 +1,80 @@
+// Opens the page in headless Chromium, asks one question and prints the answer.
+// usage: node ask.mjs PAGE_URL QUESTION [SCREENSHOT.png]     env CHROMIUM: the browser to use
+//
+// The graphics device is SwiftShader, in software: no 16-bit floats. Exits with 1 if the page shows
+// an error, logs one, or answers nothing.
+import { execFileSync } from "node:child_process";
+import fs from "node:fs/promises";
+import os from "node:os";
+import path from "node:path";
+import { chromium } from "playwright-core";
+
+const NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--use-webgpu-adapter=swiftshader",
+  "--enable-unsafe-webgpu",
+];
+const LOAD_MS = 300_000;
+const ANSWER_MS = 300_000;
+
+function findBrowser() {
+  for (const name of process.env.CHROMIUM ? [process.env.CHROMIUM] : NAMES) {
+    try {
+      return execFileSync("sh", ["-c", 'command -v "$1"', "sh", name], { encoding: "utf8" }).trim();
+    } catch {
+      // the next name
+    }
+  }
+  console.error("error: no Chromium found");
+  console.error("hint: put `chromium` or `google-chrome` into PATH, or name it in CHROMIUM");
+  process.exit(1);
+}
+
+const [url, question, screenshot] = process.argv.slice(2);
+if (!question) {
+  console.error("usage: node ask.mjs PAGE_URL QUESTION [SCREENSHOT.png]");
+  process.exit(2);
+}
+
+const profile = await fs.mkdtemp(path.join(os.tmpdir(), "ask-"));
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath: findBrowser(),
+  headless: true,
+  args: FLAGS,
+});
+const problems = [];
+let answer = "";
+try {
+  const page = context.pages()[0] ?? (await context.newPage());
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("pageerror", (error) => problems.push(String(error)));
+  await page.goto(url);
+  await page.locator("#chat, #error").locator("visible=true").first().waitFor({ timeout: LOAD_MS });
+  const error = page.locator("#error:visible");
+  if (await error.count()) throw new Error(await error.innerText());
+  await page.locator("#prompt").fill(question);
+  await page.locator("#send").click();
+  const reply = page.locator('#messages li[data-role="assistant"]');
+  await reply.first().waitFor();
+  await page.locator('#messages li:not([data-state])[data-role="assistant"]').waitFor({ timeout: ANSWER_MS });
+  if (await error.count()) throw new Error(await error.innerText());
+  answer = await reply.innerText();
+  const finish = await reply.getAttribute("data-finish");
+  console.error(`${await page.locator("#status").innerText()} Finished by ${finish}.`);
+  if (screenshot) await page.screenshot({ path: screenshot, fullPage: true });
+  if (!answer) problems.push("the answer is empty");
+} catch (error) {
+  problems.push(String(error?.message ?? error));
+} finally {
+  await context.close();
+  await fs.rm(profile, { recursive: true, force: true });
+}
+console.log(answer);
+for (const problem of problems) console.error(`error: ${problem}`);
+process.exit(problems.length ? 1 : 0);
