@@ -75,7 +75,8 @@ class WeightLayout:
 
     def integer(self, word: Any, position: Any) -> Any:
         """The stored integer at `position` (0-based channel within the word), minus the zero point, as float32."""
-        shift = (position * self.bits).astype("uint32")
+        amount = position * self.bits
+        shift = tirx.const(amount, "uint32") if isinstance(amount, int) else amount.astype("uint32")
         value = tirx.bitwise_and(
             tirx.shift_right(word, shift), tirx.const(2**self.bits - 1, "uint32")
         )

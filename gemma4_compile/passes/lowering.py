@@ -23,6 +23,7 @@ def graph_passes() -> Sequence[Pass]:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
+        relax.transform.RewriteDataflowReshape(),  # reads sblocks, so it stands before scheduling
     )
 
 
@@ -38,7 +39,6 @@ def virtual_machine_passes() -> Sequence[Pass]:
     buffer for reading and for writing, which WebGPU refuses.
     """
     return (
-        relax.transform.RewriteDataflowReshape(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),

@@ -15,12 +15,13 @@ from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, st
 MASKED = (
     -1.0e30
 )  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
-_EXP_FLOOR = -100.0  # exp(-100) is 0 beside any nucleus; keeps the argument in every GPU's range
+_FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
 
 
 def weight_of(logit: Any, highest: Any, temperature: Any) -> Any:
-    """``exp((logit - highest) / temperature)``, 0 at the far end."""
-    return tirx.exp(tirx.max((logit - highest) / temperature, f32(_EXP_FLOOR)))
+    """``exp((logit - highest) / temperature)``, exactly 0 at the far end."""
+    scaled = (logit - highest) / temperature
+    return tirx.Select(scaled > f32(_FAR), tirx.exp(tirx.max(scaled, f32(_FAR))), f32(0.0))
 
 
 @dataclass(frozen=True)

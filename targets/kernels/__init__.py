@@ -1,12 +1,67 @@
-"""GPU kernels of the operators."""
+"""GPU kernels of the operators: one factory an operator kind, each with the signature of the operator's plain form."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
 from tvm import tirx
 
+from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.targets.kernels.attention_decode import make_merge_splits, make_split_attention
+from gemma4_compile.targets.kernels.attention_prefill import make_chunk_attention
+from gemma4_compile.targets.kernels.embed_rows import make_embed_rows
+from gemma4_compile.targets.kernels.gemm import make_gemm
+from gemma4_compile.targets.kernels.gemv import make_gemv
+from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
+from gemma4_compile.targets.kernels.norms import (
+    make_per_layer_inputs,
+    make_residual_norm,
+    make_rms_norm,
+    make_take_last_row,
+)
+from gemma4_compile.targets.kernels.nucleus import make_sample_top_p
+from gemma4_compile.targets.kernels.prepare_qkv import make_prepare_qkv
+from gemma4_compile.targets.kernels.softmax import make_softmax_partials, make_softmax_probs
 from gemma4_compile.targets.spec import TargetSpec
 
 
+def _make_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
+    return make_gemv(operator, spec) if operator.rows == 1 else make_gemm(operator, spec)
+
+
+FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
+    "bitmask": make_bitmask,
+    "chunk_attention": make_chunk_attention,
+    "embed_rows": make_embed_rows,
+    "linear": _make_linear,
+    "logit_bias": make_logit_bias,
+    "merge_splits": make_merge_splits,
+    "penalty": make_penalty,
+    "per_layer_inputs": make_per_layer_inputs,
+    "prepare_qkv": make_prepare_qkv,
+    "residual_norm": make_residual_norm,
+    "rms_norm": make_rms_norm,
+    "sample_top_p": make_sample_top_p,
+    "softmax_partials": make_softmax_partials,
+    "softmax_probs": make_softmax_probs,
+    "split_attention": make_split_attention,
+    "take_last_row": make_take_last_row,
+}
+
+
+@lru_cache(maxsize=1024)
 def make_kernel(operator: Operator, spec: TargetSpec) -> tirx.PrimFunc:
-    raise NotImplementedError
+    """The kernel of an operator under a target's limits.
+
+    Raises
+    ------
+    LoweringError
+        If there is none: an operator without a kernel would silently run as unscheduled loops.
+    """
+    factory = FACTORIES.get(operator.kind)
+    if factory is None:
+        raise LoweringError(f"no `{spec.name}` kernel for operator `{operator.kind}`")
+    return factory(operator, spec)

@@ -1,0 +1,98 @@
+"""What all kernels do with a thread block: launch it, wait for it, reduce over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.tir import let, store, when
+
+
+@contextmanager
+def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any, Any, Any]]:
+    """Open a grid: yields blockIdx.x, blockIdx.y (0 if there is none) and threadIdx.x, all int32."""
+    with T.launch_thread("blockIdx.x", grid_x) as block_x:
+        if grid_y is None:
+            with T.launch_thread("threadIdx.x", threads) as thread:
+                yield block_x, tirx.const(0, "int32"), thread
+        else:
+            with (
+                T.launch_thread("blockIdx.y", grid_y) as block_y,
+                T.launch_thread("threadIdx.x", threads) as thread,
+            ):
+                yield block_x, block_y, thread
+
+
+def shared(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    """Memory of the thread block."""
+    return T.alloc_buffer(shape, dtype, scope="shared")
+
+
+def local(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    """Memory of the thread."""
+    return T.alloc_buffer(shape, dtype, scope="local")
+
+
+def barrier() -> None:
+    """All threads of the block arrive, and see each other's shared memory."""
+    T.evaluate(T.tvm_storage_sync("shared"))
+
+
+def add(a: Any, b: Any) -> Any:
+    """Sum, as a reduction's operation."""
+    return a + b
+
+
+class BlockReduction:
+    """Reduces one float32 of every thread, by halving in shared memory; every thread gets the result."""
+
+    def __init__(self, thread: Any, threads: int) -> None:
+        assert threads & (threads - 1) == 0, "a block reduction halves a power of two"
+        self._thread, self._threads = thread, threads
+        self._memory = shared((threads,))
+
+    def __call__(self, value: Any, operation: Callable[[Any, Any], Any] = add) -> Any:
+        """Reduce `value` over the block."""
+        memory, thread = self._memory, self._thread
+        barrier()  # an earlier result may still be being read
+        store(memory, value, thread)
+        barrier()
+        half = self._threads // 2
+        while half:
+            with when(thread < half):
+                store(memory, operation(memory[thread], memory[thread + half]), thread)
+            barrier()
+            half //= 2
+        return let(memory[0])
+
+
+@contextmanager
+def strided(thread: Any, threads: int, count: int) -> Iterator[Any]:
+    """The items thread, thread + threads, ... below `count`."""
+    with T.serial(0, -(-count // threads)) as turn:
+        item = let(turn * threads + thread)
+        if count % threads == 0:
+            yield item
+        else:
+            with when(item < count):
+                yield item
+
+
+def power_of_two_at_most(value: int) -> int:
+    """The largest power of two that is not above `value`."""
+    return 1 << (value.bit_length() - 1)
+
+
+def row_threads(width: int, limit: int) -> int:
+    """Threads for a row of `width` values: a power of two, at most 256 and the target's limit."""
+    return power_of_two_at_most(max(1, min(width, limit, 256)))
+
+
+def zero() -> Any:
+    """0.0 in float32."""
+    return f32(0.0)

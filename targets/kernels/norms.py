@@ -1,0 +1,129 @@
+"""Norm kernels: one thread block a row, its threads striding over the row's channels.
+
+Plain forms: model_spec/operators/norms.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.model_spec.operators.base import symbolic_rows
+from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.norms import (
+    PerLayerInputs,
+    ResidualNorm,
+    RmsNorm,
+    TakeLastRow,
+)
+from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.targets.kernels.blocks import (
+    BlockReduction,
+    launch,
+    row_threads,
+    strided,
+    zero,
+)
+from gemma4_compile.targets.spec import TargetSpec
+
+TAKE_THREADS = 64
+
+
+def _inverse_rms(squares: Any, width: int, eps: float) -> Any:
+    return let(tirx.rsqrt(squares / f32(width) + f32(eps)))
+
+
+def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: rows. Shared: one float32 a thread. Reference: `RmsNorm.plain`."""
+    rows, width = symbolic_rows(operator.rows), operator.width
+    threads = row_threads(width, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        x = build.arg("x", (rows, width), "float32")
+        w = build.arg("w", (width,), "float32")
+        y = build.arg("y", (rows, width), operator.out_dtype)
+        with launch(threads, rows) as (i, _, thread):
+            reduce = BlockReduction(thread, threads)
+            squares = Cell("float32", zero())
+            with strided(thread, threads, width) as j:
+                squares.add(x[i, j] * x[i, j])
+            inverse = _inverse_rms(reduce(squares.value), width, operator.eps)
+            with strided(thread, threads, width) as j:
+                store(y, (x[i, j] * inverse * w[j]).astype(operator.out_dtype), i, j)
+    return build.result
+
+
+def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.plain`.
+
+    Each thread reads back only what it wrote itself, so the new residual needs no barrier.
+    """
+    rows, width = symbolic_rows(operator.rows), operator.width
+    threads = row_threads(width, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        y = build.arg("y", (rows, width), "float32")
+        residual = build.arg("residual", (rows, width), "float32")
+        w_branch = build.arg("w_branch", (width,), "float32")
+        scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
+        w_next = build.arg("w_next", (width,), "float32") if operator.next_dtype else None
+        out = build.arg("out", (rows, width), "float32")
+        hidden = (
+            build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
+        )
+        with launch(threads, rows) as (i, _, thread):
+            reduce = BlockReduction(thread, threads)
+            squares = Cell("float32", zero())
+            with strided(thread, threads, width) as j:
+                squares.add(y[i, j] * y[i, j])
+            inverse = _inverse_rms(reduce(squares.value), width, operator.eps)
+            squares.set(zero())
+            with strided(thread, threads, width) as j:
+                total = residual[i, j] + y[i, j] * inverse * w_branch[j]
+                total = let(total if scalar is None else total * scalar[0])
+                squares.add(total * total)
+                store(out, total, i, j)
+            if operator.next_dtype is not None:
+                inverse_out = _inverse_rms(reduce(squares.value), width, operator.eps)
+                with strided(thread, threads, width) as j:
+                    value = out[i, j] * inverse_out * w_next[j]
+                    store(hidden, value.astype(operator.next_dtype), i, j)
+    return build.result
+
+
+def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: layers x rows. Shared: one float32 a thread. Reference: `PerLayerInputs.plain`."""
+    rows, width = symbolic_rows(operator.rows), operator.width
+    threads = row_threads(width, spec.max_threads_per_block)
+    shape = (rows, operator.layers * width)
+    with function(scheduled=True) as build:
+        context = build.arg("context", shape, "float32")
+        tokens = build.arg("tokens", shape, "float32")
+        w = build.arg("w", (width,), "float32")
+        out = build.arg("out", shape, "float32")
+        with launch(threads, operator.layers, rows) as (layer, i, thread):
+            reduce = BlockReduction(thread, threads)
+            squares = Cell("float32", zero())
+            scale = f32(operator.context_scale)
+            with strided(thread, threads, width) as j:
+                value = let(context[i, layer * width + j] * scale)
+                squares.add(value * value)
+            inverse = _inverse_rms(reduce(squares.value), width, operator.eps)
+            with strided(thread, threads, width) as j:
+                column = let(layer * width + j)
+                normed = context[i, column] * scale * inverse * w[j]
+                token = tokens[i, column] * f32(operator.token_scale)
+                store(out, (normed + token) * f32(operator.input_scale), i, column)
+    return build.result
+
+
+def make_take_last_row(operator: TakeLastRow, _spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: runs of the row. Reference: `TakeLastRow.plain`."""
+    rows, width = symbolic_rows(None), operator.width
+    with function(scheduled=True) as build:
+        x = build.arg("x", (rows, width), operator.dtype)
+        y = build.arg("y", (1, width), operator.dtype)
+        with launch(TAKE_THREADS, -(-width // TAKE_THREADS)) as (block, _, thread):
+            j = let(block * TAKE_THREADS + thread)
+            with when(j < width):
+                store(y, x[i32(rows) - 1, j], 0, j)
+    return build.result
