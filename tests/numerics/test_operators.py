@@ -1,0 +1,144 @@
+"""Matmul and row lookup on stored weights, against NumPy on weights unpacked value by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.operators import EmbedRows, Linear
+from tests.numerics.plain_forms import F32_ABSOLUTE, F32_RELATIVE, run, values
+
+GROUP = 32
+COLS = 96
+LAYOUTS = [(4, "float16"), (4, "float32"), (8, "float16"), (0, "float16"), (0, "float32")]
+Stored = tuple[list[npt.NDArray[Any]], npt.NDArray[np.float64]]
+
+
+def stored(bits: int, dtype: str, part_rows: tuple[int, ...], cols: int = COLS) -> Stored:
+    """Random stored parts and the matrix that they mean."""
+    rng = np.random.default_rng(bits + len(part_rows))
+    tensors: list[npt.NDArray[Any]] = []
+    meaning = []
+    for rows in part_rows:
+        if not bits:
+            dense = rng.normal(0, 0.1, (rows, cols)).astype(dtype)
+            tensors.append(dense)
+            meaning.append(dense.astype(np.float64))
+            continue
+        per_word = 32 // bits
+        words = rng.integers(0, 2**32, (rows, cols // per_word), dtype=np.uint32)
+        scales = rng.uniform(0.001, 0.02, (rows, cols // GROUP)).astype(dtype)
+        tensors += [words, scales]
+        matrix = np.zeros((rows, cols))
+        for col in range(cols):
+            shift = np.uint32(bits * (col % per_word))
+            stored_integer = (words[:, col // per_word] >> shift) & np.uint32(2**bits - 1)
+            matrix[:, col] = (stored_integer - (2.0 ** (bits - 1) - 1)) * scales[:, col // GROUP]
+        meaning.append(matrix)
+    return tensors, np.concatenate(meaning)
+
+
+def gelu(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def close(found: npt.NDArray[Any], expected: npt.NDArray[np.float64]) -> None:
+    size = float(np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=F32_RELATIVE, atol=F32_ABSOLUTE * size)
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+@pytest.mark.parametrize("part_rows", [(64,), (64, 64, 40)])
+@pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
+def test_linear_over_parts(
+    bits: int, dtype: str, part_rows: tuple[int, ...], rows: int | None
+) -> None:
+    tensors, matrix = stored(bits, dtype, part_rows)
+    count = rows or 3
+    x = values(1, count, COLS).astype(dtype)
+    y = np.zeros((count, sum(part_rows)), np.float32)
+
+    run(Linear(rows, bits, dtype, GROUP if bits else 0, COLS, part_rows, dtype), x, *tensors, y)
+
+    close(y, x.astype(np.float64) @ matrix.T)
+
+
+def test_gate_and_up_are_neighbouring_rows() -> None:
+    tensors, matrix = stored(4, "float16", (64,))
+    x, y = values(1, 2, COLS).astype(np.float16), np.zeros((2, 32), np.float32)
+
+    tail = Tail.GELU_PAIRS.value
+    run(Linear(None, 4, "float16", GROUP, COLS, (64,), "float16", tail), x, *tensors, y)
+
+    sums = x.astype(np.float64) @ matrix.T
+    close(y, gelu(sums[:, 0::2]) * sums[:, 1::2])
+
+
+def test_products_beyond_float16_stay_finite() -> None:
+    tensors, matrix = stored(4, "float16", (64,))
+    x, y = np.full((1, COLS), 6e4, np.float16), np.zeros((1, 32), np.float32)
+
+    tail = Tail.GELU_PAIRS.value
+    run(Linear(1, 4, "float16", GROUP, COLS, (64,), "float16", tail), x, *tensors, y)
+
+    sums = x.astype(np.float64) @ matrix.T
+    assert np.abs(y).max() > 65504
+    close(y, gelu(sums[:, 0::2]) * sums[:, 1::2])
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_the_gate_of_a_layer_meets_that_layers_inputs(layer: int) -> None:
+    tensors, matrix = stored(8, "float16", (32,))
+    x, ple = values(1, 2, COLS, deviation=1e3), values(2, 2, 3 * 32)
+    y = np.zeros((2, 32), np.float32)
+
+    operator = Linear(
+        None, 8, "float16", GROUP, COLS, (32,), "float32", Tail.GELU_GATE.value, ple_width=96
+    )
+    run(operator, x, *tensors, ple, layer, y)
+
+    sums = x.astype(np.float64) @ matrix.T
+    close(y, gelu(sums) * ple[:, 32 * layer : 32 * (layer + 1)])
+
+
+def test_the_soft_cap_bounds_the_logits() -> None:
+    tensors, matrix = stored(0, "float32", (64,))
+    x, y = values(1, 1, COLS, deviation=50.0), np.zeros((1, 64), np.float32)
+
+    operator = Linear(1, 0, "float32", 0, COLS, (64,), "float32", Tail.SOFTCAP.value, cap=30.0)
+    run(operator, x, *tensors, y)
+
+    assert np.abs(y).max() <= 30.0
+    close(y, 30.0 * np.tanh(x.astype(np.float64) @ matrix.T / 30.0))
+
+
+@pytest.mark.parametrize("scale", [1.0, 39.25])
+@pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
+def test_embed_rows_reads_each_id_from_its_part(bits: int, dtype: str, scale: float) -> None:
+    tensors, matrix = stored(bits, dtype, (64, 64, 32))
+    ids = np.array([0, 63, 64, 127, 128, 159, 5], np.int32)
+    out = np.zeros((len(ids), COLS), np.float32)
+
+    operator = EmbedRows(
+        None, bits, dtype, GROUP if bits else 0, COLS, (64, 64, 32), 0, scale, False
+    )
+    run(operator, ids, *tensors, out)
+
+    np.testing.assert_allclose(out, matrix[ids] * scale, rtol=2.0**-22)
+
+
+def test_a_table_too_large_for_one_kernel_is_read_by_several() -> None:
+    tensors, matrix = stored(4, "float16", (64, 64, 32))
+    ids = np.array([150, 3, 64, 128], np.int32)
+    first, out = (np.zeros((len(ids), COLS), np.float32) for _ in range(2))
+
+    head = EmbedRows(None, 4, "float16", GROUP, COLS, (64,), 0, 2.0, False)
+    rest = EmbedRows(None, 4, "float16", GROUP, COLS, (64, 32), 64, 2.0, True)
+    run(head, ids, *tensors[:2], first)
+    run(rest, ids, *tensors[2:], first, out)
+
+    np.testing.assert_allclose(out, matrix[ids] * 2.0, rtol=2.0**-22)

@@ -1,0 +1,156 @@
+"""Sampling operators against plain NumPy: exact nuclei, exact masks, drawn frequencies."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.model_spec.operators.sampling import (
+    Bitmask,
+    LogitBias,
+    Penalty,
+    SampleTopP,
+    SoftmaxPartials,
+    SoftmaxProbs,
+)
+from tests.numerics.plain_forms import F32_RELATIVE, run, values
+
+VOCAB = 320
+Float32Array = npt.NDArray[np.float32]
+
+
+def softmax(logits: Float32Array, temperature: float, blocks: int) -> Float32Array:
+    partials = np.zeros((blocks, 2), np.float32)
+    probs = np.zeros_like(logits)
+    degrees = np.array([temperature], np.float32)
+    run(SoftmaxPartials(VOCAB, blocks), logits, degrees, partials)
+    run(SoftmaxProbs(VOCAB, blocks), logits, degrees, partials, probs)
+    return probs
+
+
+@pytest.mark.parametrize("blocks", [1, 7, 64])
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
+def test_softmax(temperature: float, blocks: int) -> None:
+    logits = values(1, 1, 1, VOCAB, deviation=8.0)
+
+    probs = softmax(logits, temperature, blocks)
+
+    scaled = logits.astype(np.float64) / temperature
+    expected = np.exp(scaled - scaled.max())
+    expected /= expected.sum()
+    # The exponent is rounded to float32: up to 80 / temperature at 2**-24 of itself. Near the end
+    # of float32's range the exponential may give 0.
+    relative = F32_RELATIVE + 80.0 / temperature * 2.0**-23
+    np.testing.assert_allclose(probs, expected, rtol=relative, atol=1e-36)
+
+
+def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
+    logits = values(1, 1, 1, VOCAB, deviation=8.0)
+
+    probs = softmax(logits, 1e-6, 16)
+
+    assert probs.argmax() == logits.argmax()
+    assert probs.max() == 1.0
+
+
+def sample(probs: Float32Array, uniform: float, top_p: float, lanes: int) -> int:
+    token = np.full(1, -1, np.int32)
+    numbers = (np.array([number], np.float32) for number in (uniform, top_p))
+    run(SampleTopP(probs.shape[1], lanes), probs, *numbers, token)
+    return int(token[0])
+
+
+def nucleus(probs: Float32Array, top_p: float) -> dict[int, float]:
+    """The smallest set of most probable tokens that reaches top_p, by sorting, renormalised."""
+    order = np.argsort(-probs[0], kind="stable")
+    mass = np.cumsum(probs[0][order].astype(np.float64))
+    kept = order[: int(np.searchsorted(mass, min(top_p, mass[-1]))) + 1]
+    total = probs[0][kept].astype(np.float64).sum()
+    return {int(token): float(probs[0, token] / total) for token in kept}
+
+
+@pytest.mark.parametrize("lanes", [1, 32])
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
+def test_each_token_of_the_nucleus_is_drawn_as_often_as_it_is_probable(
+    top_p: float, lanes: int
+) -> None:
+    probs = softmax(values(5, 1, 1, VOCAB, deviation=3.0), 1.0, 1)[0]
+    expected = nucleus(probs, top_p)
+    steps = 2000
+
+    # An even grid of uniforms turns each probability into an interval's length: no statistics.
+    drawn = [sample(probs, (step + 0.5) / steps, top_p, lanes) for step in range(steps)]
+
+    assert set(drawn) <= set(expected)
+    for token, probability in expected.items():
+        assert abs(drawn.count(token) / steps - probability) <= 1.01 / steps
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1.0 - 2.0**-24])
+def test_top_p_of_zero_takes_the_best_token(uniform: float) -> None:
+    probs = softmax(values(6, 1, 1, VOCAB, deviation=2.0), 1.0, 1)[0]
+
+    assert sample(probs, uniform, 0.0, 32) == probs.argmax()
+
+
+def test_of_equal_tokens_only_as_many_belong_as_are_needed() -> None:
+    probs = np.full((1, 8), 0.125, np.float32)
+
+    drawn = {sample(probs, (step + 0.5) / 64, 0.5, 4) for step in range(64)}
+
+    assert len(drawn) == 4
+
+
+def test_tokens_without_probability_are_never_drawn() -> None:
+    probs = np.zeros((1, 64), np.float32)
+    probs[0, [3, 40]] = 0.5
+
+    for uniform in (0.0, 0.25, 0.75, 1.0 - 2.0**-24):
+        assert sample(probs, uniform, 1.0, 32) in (3, 40)
+
+
+# --- In-place changes of logits ---
+
+
+def test_logit_bias_is_added_to_its_tokens() -> None:
+    logits = values(1, 1, VOCAB)
+    tokens, bias = np.array([5, 319], np.int32), np.array([2.5, -100.0], np.float32)
+    expected = logits.copy()
+    expected[0, tokens] += bias
+
+    run(LogitBias(VOCAB), logits, np.zeros(2, np.int32), tokens, bias)
+
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_penalties_push_generated_tokens_down() -> None:
+    logits = np.zeros((1, VOCAB), np.float32)
+    logits[0, :3] = [4.0, -4.0, 1.0]
+    tokens, counts = np.array([0, 1], np.int32), np.array([2, 3], np.int32)
+    presence, frequency, repetition = 0.5, 0.25, 2.0
+
+    run(
+        Penalty(VOCAB),
+        logits,
+        np.zeros(1, np.int32),
+        np.zeros(2, np.int32),
+        tokens,
+        counts,
+        np.array([[presence, frequency, repetition]], np.float32),
+    )
+
+    np.testing.assert_array_equal(logits[0, :3], [(4 - 1.0) / 2, (-4 - 1.25) * 2, 1.0])
+
+
+def test_bitmask_forbids_every_token_whose_bit_is_zero() -> None:
+    logits = values(1, 1, VOCAB)
+    words = np.random.default_rng(2).integers(0, 2**32, (1, VOCAB // 32), dtype=np.uint32)
+    allowed = np.unpackbits(words.view(np.uint8), bitorder="little")[:VOCAB].astype(bool)
+    kept = logits[0, allowed].copy()
+
+    run(Bitmask(VOCAB), logits, np.zeros(1, np.int32), words.view(np.int32))
+
+    np.testing.assert_array_equal(logits[0, allowed], kept)
+    assert (logits[0, ~allowed] < -1e29).all()
+    assert np.isfinite(logits / np.float32(1e-6)).all()
