@@ -74,9 +74,21 @@ class Checkpoint:
             generation = read_json(path / GENERATION_FILE)
         return cls(path, config, generation, _open_tensors(path))
 
-    def tokenizer(self) -> dict[str, Any]:
-        """The parsed `tokenizer.json`."""
-        return read_json(self.path / TOKENIZER_FILE)
+    def tokenizer(self, vocab_size: int) -> dict[str, Any]:
+        """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
+        parsed = read_json(self.path / TOKENIZER_FILE)
+        model, added = parsed.get("model"), parsed.get("added_tokens", [])
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        if not isinstance(vocabulary, dict) or not isinstance(added, list):
+            raise CheckpointError(f"`{TOKENIZER_FILE}` is damaged: no vocabulary")
+        ids = [*vocabulary.values(), *(t.get("id") for t in added if isinstance(t, dict))]
+        wrong = [i for i in ids if type(i) is not int or not 0 <= i < vocab_size]
+        if wrong:
+            raise CheckpointError(
+                f"`{TOKENIZER_FILE}` has token id {wrong[0]}, the model has {vocab_size} tokens",
+                hint="take the tokenizer files of the same checkpoint",
+            )
+        return parsed
 
     def tokenizer_files(self) -> tuple[Path, ...]:
         """The files that a package takes over: `tokenizer.json` and what explains it."""

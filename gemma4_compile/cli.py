@@ -1,0 +1,192 @@
+"""`gemma4-compile`: arguments to one call into the pipeline to a printed summary."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from tqdm import tqdm
+
+from gemma4_compile import __version__
+from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.pipeline import (
+    DEFAULT_CONTEXT_LENGTH,
+    DEFAULT_PREFILL_CHUNK,
+    CompileRequest,
+    Summary,
+    compile_model,
+)
+from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.sources import DEFAULT_MODEL
+from gemma4_compile.targets import TARGETS
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+PLANNED_TARGETS = ("metal", "cuda")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports in the same form as every other error."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gemma4-compile",
+        description="Compile a Gemma 4 checkpoint into a package for the browser or for this CPU.",
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help="hub id, directory, or `tiny`, which ships with this program (default: %(default)s)",
+    )
+    parser.add_argument("--target", required=True, metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--quant", required=True, metavar="QUANT", help=", ".join(RECIPES))
+    parser.add_argument(
+        "-o", "--output", required=True, type=Path, metavar="DIR", help="where the package goes"
+    )
+    parser.add_argument(
+        "--limits", default="default", metavar="PROFILE", help="default, or compat (webgpu only)"
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help=f"longest sequence in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
+    )
+    parser.add_argument(
+        "--prefill-chunk",
+        type=int,
+        metavar="N",
+        help=f"tokens of one prefill step (default: {DEFAULT_PREFILL_CHUNK}, or the context)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=("library", "weights"),
+        help="one half of the package; the library needs only the config",
+    )
+    parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
+    parser.add_argument(
+        "--force", action="store_true", help="replace DIR even if it is no package of ours"
+    )
+    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR of each phase")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
+
+
+class _Terminal:
+    """Says on stderr what a run is doing."""
+
+    def stage(self, text: str) -> None:
+        """Print what begins."""
+        print(text, file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
+        """Show a bar on a terminal, a line elsewhere."""
+        if not sys.stderr.isatty():
+            self.stage(text)
+        with tqdm(
+            total=total_bytes,
+            desc=text,
+            unit="B",
+            unit_scale=True,
+            unit_divisor=1024,
+            file=sys.stderr,
+            disable=None,
+        ) as bar:
+            yield lambda count: bar.update(count) and None
+
+
+def _mebibytes(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
+
+
+def _print_summary(summary: Summary) -> None:
+    rows = [("package", str(summary.output)), ("size", _mebibytes(summary.package_bytes))]
+    if summary.library_bytes is not None and summary.report is not None:
+        rows += [
+            ("library", _mebibytes(summary.library_bytes)),
+            ("kernels", str(summary.report.kernels)),
+            ("launches per token", str(summary.report.launches_per_token)),
+            ("largest binding", _mebibytes(summary.report.largest_binding_bytes)),
+        ]
+    rows += [
+        ("time", f"{summary.seconds:.1f} s"),
+        ("peak memory", _mebibytes(summary.peak_memory_bytes)),
+    ]
+    for name, value in rows:
+        print(f"{name + ':':<20}{value}")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.target in PLANNED_TARGETS:
+        raise UsageError(
+            f"target `{arguments.target}` is not supported yet",
+            hint=f"supported: {', '.join(TARGETS)}",
+        )
+    request = CompileRequest(
+        model=arguments.model,
+        target=arguments.target,
+        quant=arguments.quant,
+        output=arguments.output,
+        limits=arguments.limits,
+        context_length=arguments.context,
+        prefill_chunk=arguments.prefill_chunk,
+        only=arguments.only,
+        revision=arguments.revision,
+        force=arguments.force,
+        dump_ir=arguments.dump_ir,
+    )
+    _print_summary(compile_model(request, _Terminal()))
+
+
+def _report(error: BaseException, hint: str | None, *, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    message = " ".join((str(error) or type(error).__name__).split())
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0, 1 failed, 2 usage, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    try:
+        _run(_parser().parse_args(argv))
+    except UsageError as error:
+        _report(error, error.hint, debug=debug)
+        return EXIT_USAGE
+    except Gemma4CompileError as error:
+        _report(error, error.hint, debug=debug)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        hint = "the same command goes on from the weights that were finished"
+        _report(KeyboardInterrupt("interrupted"), hint, debug=False)
+        return EXIT_INTERRUPTED
+    except Exception as error:  # a fault of ours: said plainly, shown whole with --debug
+        fault = RuntimeError(f"internal error: {type(error).__name__}: {error}")
+        fault.__cause__ = error
+        _report(fault, "run again with --debug and report what it shows", debug=debug)
+        return EXIT_FAILED
+    return 0

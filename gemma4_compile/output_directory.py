@@ -1,0 +1,141 @@
+"""The output directory appears whole or not at all: written beside it, renamed at the end.
+
+`.NAME.partial` is where a run works; `.NAME.replaced` is, for a moment, the package that it
+replaces. A run that was killed leaves its partial directory behind: the next run for the same
+output takes it over, and packaging decides what of it can be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemma4_compile import abi
+from gemma4_compile.artifacts import Provenance, read_artifact
+from gemma4_compile.errors import ArtifactError, UsageError
+
+LOCK_FILE = ".lock"
+PROGRESS_FILE = "progress.json"
+SHARD_PATTERN = "params_shard_*.bin"
+
+
+def is_package(path: Path) -> bool:
+    """Whether a directory is a package of ours."""
+    if not (path / abi.PROVENANCE_FILE).is_file():
+        return False
+    try:
+        Provenance.from_json(read_artifact(path / abi.PROVENANCE_FILE))
+    except ArtifactError:
+        return False
+    return True
+
+
+def check_output(output: Path, *, force: bool) -> None:
+    """Raise UsageError if `output` holds something that a run must not replace."""
+    if not os.path.lexists(output):
+        return
+    if output.is_symlink() or not output.is_dir():
+        raise UsageError(f"`{output}` exists and is no directory", hint="choose another -o")
+    if not force and any(output.iterdir()) and not is_package(output):
+        raise UsageError(
+            f"`{output}` exists and is no package of gemma4-compile",
+            hint="choose another -o, or replace it with --force",
+        )
+
+
+@contextlib.contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the file system while writing to `path` into ArtifactError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ArtifactError(
+                f"no space left on the device while writing `{path}`",
+                hint="free some space, or choose an -o on another disk",
+            ) from error
+        raise ArtifactError(
+            f"cannot write `{path}`: {error.strerror or error}",
+            hint="check the directory's permissions, or choose another -o",
+        ) from error
+
+
+def _replace(partial: Path, output: Path, replaced: Path) -> None:
+    if output.exists():
+        output.rename(replaced)
+    try:
+        partial.rename(output)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(output)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def output_directory(output: Path, *, force: bool) -> Iterator[Path]:
+    """Yield the directory to write into; rename it to `output` when the block ends well.
+
+    After an error the directory is removed. After an interruption (or a kill) it stays if it holds
+    finished shards, so that the same command can go on from them.
+
+    Raises
+    ------
+    UsageError
+        If `output` exists and is neither empty nor one of our packages, unless `force`.
+    ArtifactError
+        If the directory cannot be made, or another run is writing it.
+    """
+    output = Path(os.path.abspath(output))
+    partial = output.with_name(f".{output.name}.partial")
+    replaced = output.with_name(f".{output.name}.replaced")
+    check_output(output, force=force)
+    made = _missing_parents(output)
+    with write_errors(output):
+        partial.mkdir(parents=True, exist_ok=True)
+        if replaced.exists():  # a run was killed between two renames
+            if output.exists():
+                shutil.rmtree(replaced)
+            else:
+                replaced.rename(output)
+        lock = (partial / LOCK_FILE).open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ArtifactError(
+                f"another run is writing `{output}`", hint="wait for it, or choose another -o"
+            ) from error
+        try:
+            with write_errors(output):
+                _remove_all_but_shards(partial)
+            yield partial
+            with write_errors(output):
+                (partial / LOCK_FILE).unlink()
+                _replace(partial, output, replaced)
+        except BaseException as error:
+            if isinstance(error, Exception) or not (partial / PROGRESS_FILE).exists():
+                shutil.rmtree(partial, ignore_errors=True)
+                for parent in made:
+                    with contextlib.suppress(OSError):
+                        parent.rmdir()
+            raise
+
+
+def _remove_all_but_shards(partial: Path) -> None:
+    """What a killed run left, save the weights that it may have finished."""
+    for path in partial.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name not in (LOCK_FILE, PROGRESS_FILE) and not path.match(SHARD_PATTERN):
+            path.unlink()
+
+
+def _missing_parents(path: Path) -> tuple[Path, ...]:
+    """Directories above `path` that do not exist yet, innermost first."""
+    return tuple(parent for parent in path.parents if not parent.exists())

@@ -1,0 +1,267 @@
+"""Writes a package: weight shards, library, configs, tokenizer, provenance.
+
+Tensors are laid out in the order of the parameter tuple, in shards of about 32 MiB, raw; a tensor
+that is larger than that has a shard of its own. Blocks go to their places as they come, so no
+tensor is ever held. Finished shards are noted with their hashes in `progress.json`; a later run
+with the same fingerprint checks and keeps them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile import abi
+from gemma4_compile.artifacts import Provenance, Shard, TensorCache, TensorRecord
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.output_directory import (
+    LOCK_FILE,
+    PROGRESS_FILE,
+    SHARD_PATTERN,
+    write_errors,
+)
+from gemma4_compile.quantization.convert import RowReader, convert
+from gemma4_compile.quantization.recipe import StoredParameter
+from gemma4_compile.quantization.scheme import StoredTensor
+
+SHARD_BYTES = 32 << 20
+TENSOR_ALIGNMENT = 64  # so that the native runtime can use a mapped shard as it lies
+_HASH_BLOCK_BYTES = 1 << 20
+
+ByteProgress = Callable[[int], None]
+"""Told how many bytes more are done."""
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """Hashes of a file."""
+
+    md5: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A shard before it is written."""
+
+    file: str
+    records: tuple[TensorRecord, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return self.records[-1].byte_offset + self.records[-1].nbytes
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Size of the tensors, without the gaps between them (zeros)."""
+        return sum(record.nbytes for record in self.records)
+
+
+def plan_shards(
+    tensors: Iterable[StoredTensor], shard_bytes: int = SHARD_BYTES
+) -> tuple[ShardPlan, ...]:
+    """Lay tensors out in shards, in their order, each at a multiple of TENSOR_ALIGNMENT."""
+    groups: list[list[TensorRecord]] = []
+    used = 0
+    for tensor in tensors:
+        begin = -(-used // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+        if not groups or begin + tensor.nbytes > shard_bytes:
+            groups.append([])
+            begin = 0
+        groups[-1].append(TensorRecord(tensor.name, tensor.shape, tensor.dtype, begin))
+        used = begin + tensor.nbytes
+    return tuple(
+        ShardPlan(f"params_shard_{index}.bin", tuple(records))
+        for index, records in enumerate(groups)
+    )
+
+
+def hash_file(path: Path) -> FileHash:
+    """Read a file once and hash it."""
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            md5.update(block)
+            sha256.update(block)
+    return FileHash(md5.hexdigest(), sha256.hexdigest())
+
+
+class Progress:
+    """`progress.json`: the finished shards of a run, for the run that continues it."""
+
+    def __init__(self, directory: Path, fingerprint: str) -> None:
+        self._path = directory / PROGRESS_FILE
+        self._fingerprint = fingerprint
+        self.finished: dict[str, FileHash] = {}
+
+    def load(self, plans: Sequence[ShardPlan]) -> None:
+        """Keep what an earlier run with this fingerprint finished and is still intact.
+
+        Its other shards are removed.
+        """
+        directory = self._path.parent
+        noted: dict[str, Any] = {}
+        try:
+            values = json.loads(self._path.read_text("utf-8"))
+            if values["fingerprint"] == self._fingerprint:
+                noted = dict(values["finished"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # no progress to take over: start anew
+        for plan in plans:
+            path = directory / plan.file
+            if plan.file in noted and path.is_file() and path.stat().st_size == plan.nbytes:
+                found = hash_file(path)
+                if found.sha256 == noted[plan.file]:
+                    self.finished[plan.file] = found
+        self._path.unlink(missing_ok=True)
+        for path in directory.glob(SHARD_PATTERN):
+            if path.name not in self.finished:
+                path.unlink()
+        if self.finished:
+            self._save()
+
+    def note(self, file: str, hashes: FileHash) -> None:
+        """Note a finished shard."""
+        self.finished[file] = hashes
+        self._save()
+
+    def _save(self) -> None:
+        values = {
+            "fingerprint": self._fingerprint,
+            "finished": {name: item.sha256 for name, item in self.finished.items()},
+        }
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(values), "utf-8")
+        new.replace(self._path)
+
+
+class _ShardFiles:
+    """The shards that are being written: opened at their first block, hashed after their last."""
+
+    def __init__(self, directory: Path, plans: Sequence[ShardPlan], progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._places = {
+            record.name: (plan, record.byte_offset) for plan in plans for record in plan.records
+        }
+        self._open: dict[str, tuple[int, int]] = {}  # descriptor, bytes still to come
+
+    def is_finished(self, tensor: StoredTensor) -> bool:
+        return self._places[tensor.name][0].file in self._progress.finished
+
+    def write(self, tensor: StoredTensor, offset_bytes: int, data: memoryview) -> None:
+        plan, begin = self._places[tensor.name]
+        path = self._directory / plan.file
+        if plan.file not in self._open:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+            descriptor = os.open(path, flags, 0o666)
+            self._open[plan.file] = (descriptor, plan.tensor_bytes)
+            os.ftruncate(descriptor, plan.nbytes)
+        descriptor, missing = self._open[plan.file]
+        position, rest = begin + offset_bytes, data
+        while rest:
+            count = os.pwrite(descriptor, rest, position)
+            position, rest = position + count, rest[count:]
+        self._open[plan.file] = (descriptor, missing - len(data))
+        if missing == len(data):
+            del self._open[plan.file]
+            os.close(descriptor)
+            self._progress.note(plan.file, hash_file(path))
+
+    def close(self) -> None:
+        for descriptor, _ in self._open.values():
+            os.close(descriptor)
+
+
+def write_weights(
+    directory: Path,
+    plan: Sequence[StoredParameter],
+    read_rows: RowReader,
+    fingerprint: str,
+    progress: ByteProgress,
+) -> TensorCache:
+    """Convert all parameters and write their shards.
+
+    Parameters
+    ----------
+    directory : of this run; what an earlier run with another fingerprint left there is removed
+    fingerprint : identifies weights, recipe and code: equal means equal bytes
+    progress : told the stored bytes as they are written (or found finished)
+
+    Raises
+    ------
+    ArtifactError
+        If the disk is full or cannot be written.
+    """
+    tensors = [tensor for stored in plan for tensor in stored.tensors]
+    shards = plan_shards(tensors)
+    noted = Progress(directory, fingerprint)
+    with write_errors(directory):
+        noted.load(shards)
+        _check_space(directory, [shard for shard in shards if shard.file not in noted.finished])
+    files = _ShardFiles(directory, shards, noted)
+    try:
+        for stored in plan:
+            open_tensors = {t.name for t in stored.tensors if not files.is_finished(t)}
+            progress(sum(t.nbytes for t in stored.tensors if t.name not in open_tensors))
+            if not open_tensors:
+                continue
+            for block in convert(stored, read_rows):
+                if block.tensor.name in open_tensors:
+                    with write_errors(directory):
+                        files.write(
+                            block.tensor, block.offset_bytes, memoryview(block.data).cast("B")
+                        )
+                    progress(block.data.nbytes)
+    finally:
+        files.close()
+    count = sum(math.prod(stored.parameter.shape) for stored in plan)
+    return TensorCache(
+        tuple(Shard(s.file, s.nbytes, noted.finished[s.file].md5, s.records) for s in shards),
+        parameter_count=count,
+    )
+
+
+def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:
+    needed, free = sum(shard.nbytes for shard in shards), shutil.disk_usage(directory).free
+    if needed > free:
+        raise ArtifactError(
+            f"no space left on the device: the weights need {needed} bytes more, {free} are free",
+            hint="free some space, or choose an -o on another disk",
+        )
+
+
+def write_json(path: Path, values: object) -> None:
+    """Write a JSON file of the package."""
+    with write_errors(path):
+        path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def copy_file(source: Path, directory: Path) -> None:
+    """Copy a file's content into the package under its own name."""
+    with write_errors(directory / source.name):
+        shutil.copyfile(source, directory / source.name)
+
+
+def finish(directory: Path, library: str | None, build: dict[str, Any]) -> Provenance:
+    """Hash every file and write `provenance.json`; what only the run needed is removed."""
+    with write_errors(directory):
+        (directory / PROGRESS_FILE).unlink(missing_ok=True)
+        for path in directory.iterdir():
+            path.chmod(0o644)
+        files = {
+            path.name: (path.stat().st_size, hash_file(path).sha256)
+            for path in sorted(directory.iterdir())
+            if path.name not in (LOCK_FILE, abi.PROVENANCE_FILE)
+        }
+    provenance = Provenance(library, build, files)
+    write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
+    return provenance

@@ -1,0 +1,308 @@
+"""The only file that knows the order of the stages: from a model's name to a package."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gemma4_compile import __version__, abi, artifacts, packaging
+from gemma4_compile.checkpoint import Checkpoint, match, row_reader
+from gemma4_compile.conversation import chat_template_config
+from gemma4_compile.errors import UsageError
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.kv_cache import KvLayout, kv_layout
+from gemma4_compile.model_spec.layer_plan import layer_plans
+from gemma4_compile.model_spec.parameters import Role, parameter_table
+from gemma4_compile.output_directory import check_output, output_directory, write_errors
+from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
+from gemma4_compile.sources import Source, open_source
+from gemma4_compile.targets import TargetSpec, link, target_spec
+
+DEFAULT_CONTEXT_LENGTH = 8192
+DEFAULT_PREFILL_CHUNK = 512
+MODEL_TYPE = "gemma4"
+Half = Literal["library", "weights"]
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """What the user asked for; None means the default."""
+
+    model: str
+    target: str
+    quant: str
+    output: Path
+    limits: str = "default"
+    context_length: int | None = None
+    prefill_chunk: int | None = None
+    only: Half | None = None
+    revision: str | None = None
+    force: bool = False
+    dump_ir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came out of a run."""
+
+    output: Path
+    package_bytes: int
+    library_bytes: int | None
+    report: LibraryReport | None
+    seconds: float
+    peak_memory_bytes: int
+
+
+class Reporter(Protocol):
+    """Where a run says what it is doing."""
+
+    def stage(self, text: str) -> None:
+        """Say what begins."""
+
+    def progress(self, text: str, total_bytes: int) -> AbstractContextManager[ByteProgress]:
+        """Show the bytes of a long stage."""
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Everything that both halves of a package share."""
+
+    source: Source
+    recipe: Recipe
+    target: TargetSpec
+    context_length: int
+    prefill_chunk: int
+    plan: tuple[StoredParameter, ...]
+
+    @property
+    def config(self) -> Gemma4Config:
+        return self.source.config
+
+    @property
+    def quantization(self) -> str:
+        return self.recipe.schemes[Role.LINEAR].name
+
+
+def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
+    """Context length and prefill chunk: the user's, or the defaults capped by the model."""
+    limit = config.max_position_embeddings
+    context = request.context_length
+    if context is None:
+        context = min(DEFAULT_CONTEXT_LENGTH, limit)
+    elif not 1 <= context <= limit:
+        raise UsageError(f"--context: expected 1 to {limit} for this model, found {context}")
+    chunk = request.prefill_chunk
+    if chunk is None:
+        chunk = min(DEFAULT_PREFILL_CHUNK, context)
+    elif not 1 <= chunk <= context:
+        raise UsageError(f"--prefill-chunk: expected 1 to {context}, found {chunk}")
+    return context, chunk
+
+
+def _largest_state_tensor(layout: KvLayout, context: int) -> int:
+    item = 2 if layout.dtype == "float16" else 4
+    return max(item * (s.rows or context) * s.kv_heads * s.head_dim for s in layout.slots)
+
+
+def _metadata(build: _Build) -> dict[str, Any]:
+    """The library's `_metadata`; UsageError if the state does not fit the target's bindings."""
+    tensors = [tensor for stored in build.plan for tensor in stored.tensors]
+    plans = layer_plans(build.config)
+    layout = kv_layout(build.config, plans, build.recipe.activation_dtype, build.prefill_chunk)
+    state_tensor = _largest_state_tensor(layout, build.context_length)
+    limit = build.target.max_binding_bytes
+    if limit is not None and state_tensor > limit:
+        raise UsageError(
+            f"--context {build.context_length}: the keys of one layer need {state_tensor} bytes, "
+            f"target `{build.target.name}` binds at most {limit}",
+            hint=f"--context {build.context_length * limit // state_tensor} fits",
+        )
+    uses_f16 = build.recipe.activation_dtype == "float16" or any(
+        tensor.dtype == "float16" for tensor in tensors
+    )
+    widest = max(plan.intermediate_size for plan in plans)
+    activations = 4 * (4 * build.prefill_chunk * widest + 8 * build.config.vocab_size)
+    return artifacts.library_metadata(
+        model_type=MODEL_TYPE,
+        quantization=build.quantization,
+        context_length=build.context_length,
+        prefill_chunk=build.prefill_chunk,
+        tensors=tensors,
+        required_features=("shader-f16",) if uses_f16 and build.target.is_gpu else (),
+        largest_binding_bytes=max(state_tensor, *(tensor.nbytes for tensor in tensors)),
+        device_memory_bytes=sum(tensor.nbytes for tensor in tensors)
+        + layout.nbytes(build.context_length)
+        + activations,
+    )
+
+
+class _Dump:
+    """Writes the module's text after each phase into numbered files."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._count = directory, 0
+
+    def __call__(self, name: str, text: str) -> None:
+        path = self._directory / f"{self._count:02d}-{name}.py"
+        self._count += 1
+        with write_errors(path):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+
+
+def _build_library(
+    build: _Build, directory: Path, dump_ir: Path | None, reporter: Reporter
+) -> tuple[str, LibraryReport]:
+    reporter.stage(f"compiling the model library for {build.target.name}")
+    options = LibraryOptions(
+        context_length=build.context_length,
+        prefill_chunk=build.prefill_chunk,
+        metadata=_metadata(build),
+        dump=_Dump(dump_ir) if dump_ir else None,
+    )
+    executable, report = build_executable(
+        build.config, build.plan, build.recipe, build.target, options
+    )
+    name = abi.LIBRARY_STEM + build.target.library_suffix
+    link(executable, directory / name, build.target, reporter.stage)
+    return name, report
+
+
+def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
+    """Equal for runs that write equal weights."""
+    files = sorted({tensor.path for tensor in checkpoint.tensors.values()})
+    stats = [(path, path.stat()) for path in files]
+    tiny = build.source.identity["kind"] == "tiny"
+    return artifacts.identity(
+        {
+            "version": __version__,
+            "source": dict(build.source.identity),
+            "config": repr(build.config),
+            "files": [] if tiny else [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
+            "recipe": build.recipe.name,
+            "tensors": artifacts.parameter_schema_id(
+                [tensor for stored in build.plan for tensor in stored.tensors]
+            ),
+        }
+    )
+
+
+def _write_weights(
+    build: _Build, checkpoint: Checkpoint, directory: Path, reporter: Reporter
+) -> None:
+    tensors = [tensor for stored in build.plan for tensor in stored.tensors]
+    table = [stored.parameter for stored in build.plan]
+    matched = match(checkpoint.tensors, table, build.config)
+    with reporter.progress("converting weights", sum(t.nbytes for t in tensors)) as advance:
+        cache = packaging.write_weights(
+            directory,
+            build.plan,
+            row_reader(matched),
+            _fingerprint(build, checkpoint),
+            advance,
+        )
+    schema_id = artifacts.parameter_schema_id(tensors)
+    packaging.write_json(directory / abi.TENSOR_CACHE_FILE, cache.to_json())
+    packaging.write_json(directory / abi.MANIFEST_FILE, artifacts.manifest_json(schema_id))
+    for file in checkpoint.tokenizer_files():
+        packaging.copy_file(file, directory)
+    packaging.write_json(directory / abi.CHAT_CONFIG_FILE, _chat_config(build, checkpoint))
+
+
+def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
+    conversation = chat_template_config(
+        bos_token_id=build.config.bos_token_id,
+        eos_token_ids=build.config.eos_token_id,
+        tokenizer=checkpoint.tokenizer(build.config.vocab_size),
+        generation_config=checkpoint.generation_config,
+        chat_template=checkpoint.chat_template(),
+    )
+    return artifacts.ChatConfig(
+        model_type=MODEL_TYPE,
+        quantization=build.quantization,
+        vocab_size=build.config.vocab_size,
+        context_window_size=build.context_length,
+        prefill_chunk_size=build.prefill_chunk,
+        tokenizer_files=tuple(
+            file.name for file in checkpoint.tokenizer_files() if file.name.startswith("tokenizer")
+        ),
+        conversation={**conversation, "pad_token_id": build.config.pad_token_id},
+    ).to_json()
+
+
+def _provenance(build: _Build, only: Half | None) -> dict[str, Any]:
+    packages: Sequence[str] = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
+    config = artifacts.identity(dataclasses.asdict(build.config))
+    return {
+        "source": {**build.source.identity, "config": config},
+        "versions": {
+            "gemma4-compile": __version__,
+            **{name: importlib.metadata.version(name) for name in packages},
+        },
+        "recipe": build.recipe.name,
+        "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
+        "target": build.target.name,
+        "limits": build.target.profile,
+        "context_length": build.context_length,
+        "prefill_chunk": build.prefill_chunk,
+        "only": only,
+    }
+
+
+def _peak_memory_bytes() -> int:
+    """Largest resident size of this process so far; ru_maxrss is KiB but on macOS."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
+    """Compile a model into a package.
+
+    Raises
+    ------
+    Gemma4CompileError
+        Of the class that says whose fault it is; the output directory is then as it was before.
+    """
+    begin = time.monotonic()
+    target = target_spec(request.target, request.limits)
+    if request.quant not in RECIPES:
+        raise UsageError(
+            f"unknown quantisation `{request.quant}`", hint=f"known: {', '.join(RECIPES)}"
+        )
+    check_output(request.output, force=request.force)
+    recipe = RECIPES[request.quant]
+    weights = request.only != "library"
+    reporter.stage(f"opening {request.model}")
+    with open_source(request.model, request.revision, weights=weights) as source:
+        context, chunk = _lengths(request, source.config)
+        plan = storage_plan(parameter_table(source.config), recipe, target.max_binding_bytes)
+        build = _Build(source, recipe, target, context, chunk, plan)
+        checkpoint = source.checkpoint
+        if checkpoint is not None:  # what can be known to fail fails before the long stages
+            match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)
+            _chat_config(build, checkpoint)
+        library, report = None, None
+        with output_directory(request.output, force=request.force) as directory:
+            if request.only != "weights":
+                library, report = _build_library(build, directory, request.dump_ir, reporter)
+            if checkpoint is not None:
+                _write_weights(build, checkpoint, directory, reporter)
+            provenance = packaging.finish(directory, library, _provenance(build, request.only))
+    return Summary(
+        output=request.output,
+        package_bytes=sum(nbytes for nbytes, _ in provenance.files.values()),
+        library_bytes=provenance.files[library][0] if library else None,
+        report=report,
+        seconds=time.monotonic() - begin,
+        peak_memory_bytes=_peak_memory_bytes(),
+    )

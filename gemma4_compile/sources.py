@@ -1,0 +1,95 @@
+"""What MODEL on the command line stands for: `tiny`, a directory, a preset or a hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile import hub, tiny
+from gemma4_compile.checkpoint import CONFIG_FILE, Checkpoint, read_json
+from gemma4_compile.errors import CheckpointError, UsageError
+from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config, preset_names
+
+TINY = "tiny"
+DEFAULT_MODEL = "google/gemma-4-E2B-it"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from, and its checked config.
+
+    Attributes
+    ----------
+    identity : what provenance says of it; no paths of this machine
+    checkpoint : None when only the config was asked for
+    """
+
+    identity: Mapping[str, Any]
+    config: Gemma4Config
+    checkpoint: Checkpoint | None
+
+
+def _read_config(path: Path) -> Gemma4Config:
+    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE))
+
+
+def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Source:
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(
+            f"`{path}` is no directory", hint="give the directory that holds config.json"
+        )
+    config = _read_config(path)  # first, so that another architecture is called by its name
+    return Source(identity, config, Checkpoint.open(path) if weights else None)
+
+
+def _from_hub(model: str, revision: str | None, *, weights: bool) -> Source:
+    path = hub.fetch_config(model, revision)
+    config = _read_config(path)  # before gigabytes are downloaded
+    if weights:
+        path = hub.fetch(model, path.name)
+    identity = {"kind": "hub", "model": model, "revision": path.name}
+    return Source(identity, config, Checkpoint.open(path) if weights else None)
+
+
+@contextlib.contextmanager
+def open_source(model: str, revision: str | None, *, weights: bool) -> Iterator[Source]:
+    """Open a model; `weights` False reads the config alone.
+
+    Raises
+    ------
+    CheckpointError, ConfigError
+        If there is no such model, or it is damaged or not supported.
+    UsageError
+        If a preset is asked for its weights, or a revision is given for something not on the hub.
+    """
+    path = Path(model).expanduser()
+    on_hub = model != TINY and not path.exists() and model not in preset_names()
+    if revision is not None and not on_hub:
+        raise UsageError(
+            f"--revision is for models on the hub, `{model}` is none", hint="leave it out"
+        )
+    if model == TINY:
+        with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
+            tiny.materialize(Path(directory))
+            yield _directory(Path(directory), {"kind": "tiny"}, weights=weights)
+    elif path.exists():
+        yield _directory(path, {"kind": "directory"}, weights=weights)
+    elif not on_hub:
+        if weights:
+            raise UsageError(
+                f"the preset `{model}` is a config without weights",
+                hint=f"add --only library, or compile google/{model}",
+            )
+        config = Gemma4Config.from_dict(read_json(PRESETS_DIR / f"{model}.json"))
+        yield Source({"kind": "preset", "model": model}, config, None)
+    elif hub.is_hub_id(model):
+        yield _from_hub(model, revision, weights=weights)
+    else:
+        raise CheckpointError(
+            f"there is no model `{model}`: no such directory, and no hub id",
+            hint=f"give a directory, a hub id like {DEFAULT_MODEL}, or `{TINY}`",
+        )
