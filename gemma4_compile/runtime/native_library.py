@@ -80,7 +80,7 @@ class NativeLibrary:
 
 def _find(module: Any, name: str) -> Any:
     try:
-        return module[name]
+        return module.get_function(name, query_imports=True)
     except AttributeError as error:
         raise ArtifactError(
             f"the model library has no function `{name}`",

@@ -128,7 +128,7 @@ class Package:
         ArtifactError
             If a shard is missing or short, or weights and library are not of one build.
         """
-        stored = dict(self._map_shards())
+        stored = dict(self.map_weights())
         arrays = []
         for entry in json.loads(library_metadata)["params"]:
             array = stored.get(entry["name"])
@@ -143,7 +143,8 @@ class Package:
             arrays.append(array)
         return arrays
 
-    def _map_shards(self) -> Iterator[tuple[str, Array]]:
+    def map_weights(self) -> Iterator[tuple[str, Array]]:
+        """Name and mapped values of every stored tensor; ArtifactError for a bad shard."""
         for shard in self.tensor_cache.shards:
             mapped = self._map(shard)
             for record in shard.records:
