@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web)
 # Where `make demo` puts the package it compiles, and what it compiles.
 OUT ?= artifacts/demo
 MODEL ?= tiny
@@ -40,13 +41,14 @@ $(VENV)/dev.stamp: $(VENV)/user.stamp
 	$(BIN)/pip install -q -e '.[dev]'
 	@touch $@
 
-%/node_modules/.stamp: %/package.json %/package-lock.json
-	@node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20)' || \
+# npm writes this file when it is done.
+%/node_modules/.package-lock.json: %/package-lock.json
+	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || \
 	  { echo "error: Node 20 or newer is needed for the browser parts"; exit 1; }
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-setup: $(VENV)/dev.stamp tests/web/node_modules/.stamp examples/web/node_modules/.stamp
+setup: $(VENV)/dev.stamp $(NODE_MODULES)
 	@bash tools/install-webgpu-debian.sh
 
 # --- checks ------------------------------------------------------------------------------------
@@ -74,7 +76,7 @@ test: setup lint types
 
 # --- use ---------------------------------------------------------------------------------------
 
-demo: $(VENV)/user.stamp examples/web/node_modules/.stamp
+demo: $(VENV)/user.stamp examples/web/node_modules/.package-lock.json
 ifdef HEADLESS
 	@bash tools/install-webgpu-debian.sh
 endif
