@@ -5,26 +5,14 @@
 // Writes result.json to the output folder: one result per step. Exits with 1 if a step failed, the
 // page threw or logged an error, or a WebGPU error stayed uncaptured.
 import fs from "node:fs/promises";
-import os from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { createRequire } from "node:module";
-import { chromium } from "playwright-core";
+import { withPage } from "./chromium.mjs";
 import { serve } from "./serve.mjs";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const CLIENT = path.dirname(createRequire(import.meta.url).resolve("@mlc-ai/web-llm"));
-const FLAGS = [
-  "--no-sandbox",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-  "--use-webgpu-adapter=swiftshader",
-  "--enable-unsafe-webgpu",
-];
-
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 const log = [];
@@ -55,15 +43,7 @@ async function main() {
     "/package/resolve/main/": job.package,
     "/package/": job.package,
   });
-  // A fresh profile each time: the client caches weights and libraries by URL.
-  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "webllm-"));
-  const context = await chromium.launchPersistentContext(profile, {
-    executablePath: job.chromium,
-    headless: true,
-    args: FLAGS,
-  });
-  try {
-    const page = context.pages()[0] ?? (await context.newPage());
+  const result = withPage(job.chromium, async (page) => {
     page.on("console", (message) => {
       log.push(`[${message.type()}] ${message.text()}`.slice(0, 2000));
       if (message.type() === "error") problems.push(message.text());
@@ -78,11 +58,8 @@ async function main() {
     for (const step of job.steps) results.push((await run(page, step)) ?? {});
     problems.push(...(await page.evaluate(() => window.tests.errors())));
     return { adapter, ...loaded, results };
-  } finally {
-    await context.close();
-    await server.close();
-    await fs.rm(profile, { recursive: true, force: true });
-  }
+  });
+  return result.finally(server.close);
 }
 
 let outcome;
