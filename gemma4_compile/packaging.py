@@ -217,9 +217,7 @@ def write_weights(
             for block in convert(stored, read_rows):
                 if block.tensor.name in open_tensors:
                     with write_errors(directory):
-                        files.write(
-                            block.tensor, block.offset_bytes, memoryview(block.data).cast("B")
-                        )
+                        files.write(block.tensor, block.offset_bytes, block.data.data.cast("B"))
                     progress(block.data.nbytes)
     finally:
         files.close()

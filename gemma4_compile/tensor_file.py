@@ -149,7 +149,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     try:
         with tensor.path.open("rb", buffering=0) as file:
             file.seek(tensor.offset_bytes + begin * row_bytes)
-            view, done = memoryview(raw), 0
+            view, done = raw.data, 0
             while done < raw.size and (count := file.readinto(view[done:])):
                 done += count
     except OSError as error:

@@ -1,0 +1,129 @@
+"""Safetensors files: exact values, and every kind of damage refused before anything is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.errors import CheckpointError
+from gemma4_compile.tensor_file import TensorInfo, read_header, read_rows
+
+
+def entry(dtype: str, shape: list[Any], begin: Any, end: Any) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def write(path: Path, header: object, data: bytes) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def test_every_float_dtype_is_widened_exactly(file: Path) -> None:
+    values = np.array([[1.5, -2.0], [0.0078125, 3.0]], np.float32)
+    bf16 = (values.view(np.uint32) >> 16).astype("<u2")
+    data = values.astype("<f4").tobytes() + values.astype("<f2").tobytes() + bf16.tobytes()
+    header = {
+        "__metadata__": {"format": "pt"},
+        "a": entry("F32", [2, 2], 0, 16),
+        "b": entry("F16", [2, 2], 16, 24),
+        "c": entry("BF16", [2, 2], 24, 32),
+    }
+    tensors = read_header(write(file, header, data))
+    assert set(tensors) == {"a", "b", "c"}
+    for tensor in tensors.values():
+        rows = read_rows(tensor, 0, 2)
+        assert rows.dtype == np.float32
+        assert np.array_equal(rows, values)
+        assert np.array_equal(read_rows(tensor, 1, 2), values[1:])
+        assert read_rows(tensor, 1, 1).shape == (0, 2)
+
+
+def test_bfloat16_special_values_are_kept(file: Path) -> None:
+    bits = np.array([0x7F80, 0xFF80, 0x7FC0, 0x0001, 0x8000], "<u2")
+    tensors = read_header(write(file, {"x": entry("BF16", [5], 0, 10)}, bits.tobytes()))
+    rows = read_rows(tensors["x"], 0, 5)
+    assert np.array_equal(rows.view(np.uint32) >> 16, bits)
+
+
+def test_rows_of_a_vector_are_elements(file: Path) -> None:
+    values = np.arange(5, dtype="<f4")
+    tensors = read_header(write(file, {"x": entry("F32", [5], 0, 20)}, values.tobytes()))
+    assert read_rows(tensors["x"], 2, 4).tolist() == [2, 3]
+
+
+DAMAGED: dict[str, tuple[object, bytes, str]] = {
+    "truncated data": ({"x": entry("F32", [4], 0, 16)}, bytes(12), "is truncated"),
+    "trailing bytes": ({"x": entry("F32", [4], 0, 16)}, bytes(20), "trailing bytes"),
+    "wrong size": ({"x": entry("F32", [5], 0, 16)}, bytes(16), "needs 20 bytes"),
+    "overlap": (
+        {"x": entry("F32", [4], 0, 16), "y": entry("F32", [4], 8, 24)},
+        bytes(24),
+        "`y` .* overlaps",
+    ),
+    "gap": ({"x": entry("F32", [4], 8, 24)}, bytes(24), "leaves a gap"),
+    "negative offset": ({"x": entry("F32", [4], -16, 0)}, bytes(16), "offsets are damaged"),
+    "huge shape": ({"x": entry("F32", [2**62, 2**62], 0, 16)}, bytes(16), "needs"),
+    "negative shape": ({"x": entry("F32", [-4], 0, 16)}, bytes(16), "shape is damaged"),
+    "boolean shape": ({"x": entry("F32", [True], 0, 4)}, bytes(4), "shape is damaged"),
+    "float shape": ({"x": entry("F32", [4.0], 0, 16)}, bytes(16), "shape is damaged"),
+    "unknown dtype": ({"x": entry("Q4", [4], 0, 16)}, bytes(16), "unknown dtype 'Q4'"),
+    "entry without shape": ({"x": {"dtype": "F32"}}, b"", "entry is damaged"),
+    "entry is no object": ({"x": 3}, b"", "entry is damaged"),
+    "key twice": (
+        b'{"x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
+        b'"x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}',
+        b"",
+        "twice",
+    ),
+    "not JSON": (b"{nonsense}", b"", "header of .* is damaged"),
+    "not an object": (b"[1, 2]", b"", "not a JSON object"),
+    "deep nesting": (b"[" * 100_000, b"", "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_is_refused(name: str, file: Path) -> None:
+    header, data, message = DAMAGED[name]
+    with pytest.raises(CheckpointError, match=message):
+        read_header(write(file, header, data))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"abc", bytes(8), (10**15).to_bytes(8, "little") + b"{}", b"\xff" * 64]
+)
+def test_file_that_is_no_safetensors(content: bytes, file: Path) -> None:
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"`model\.safetensors` is no safetensors file"):
+        read_header(file)
+
+
+def test_missing_file(file: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot read `model\.safetensors`"):
+        read_header(file)
+
+
+def test_file_that_shrinks_while_in_use(file: Path) -> None:
+    tensors = read_header(write(file, {"x": entry("F32", [4, 4], 0, 64)}, bytes(64)))
+    with file.open("r+b") as open_file:
+        open_file.truncate(file.stat().st_size - 32)
+    assert read_rows(tensors["x"], 0, 2).shape == (2, 4)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        read_rows(tensors["x"], 0, 4)
+
+
+def test_integers_are_no_weights(file: Path) -> None:
+    tensors: dict[str, TensorInfo] = read_header(
+        write(file, {"x": entry("I64", [2], 0, 16)}, bytes(16))
+    )
+    with pytest.raises(CheckpointError, match="dtype I64"):
+        read_rows(tensors["x"], 0, 2)
