@@ -1,0 +1,177 @@
+"""The output appears whole or not at all, and nothing of others is replaced."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.artifacts import Provenance
+from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
+from gemma4_compile.output_directory import (
+    LOCK_FILE,
+    PROGRESS_FILE,
+    is_package,
+    output_directory,
+    write_errors,
+)
+
+
+def make_package(path: Path, content: str = "old") -> None:
+    path.mkdir()
+    (path / "file").write_text(content)
+    provenance = Provenance(None, {}, {})
+    (path / abi.PROVENANCE_FILE).write_text(json.dumps(provenance.to_json()))
+
+
+def names(path: Path) -> list[str]:
+    return sorted(file.name for file in path.iterdir())
+
+
+def stop(output: Path, error: BaseException, *files: str) -> None:
+    """A run that writes some files and ends with an error."""
+    with output_directory(output, force=False) as partial:
+        for name in files:
+            (partial / name).write_text(name)
+        raise error
+
+
+def test_directory_appears_at_the_end(tmp_path: Path) -> None:
+    output = tmp_path / "a" / "b" / "out"
+    with output_directory(output, force=False) as partial:
+        (partial / "file").write_text("new")
+        assert not output.exists()
+    assert names(output) == ["file"]
+    assert names(output.parent) == ["out"]
+
+
+def test_nothing_is_left_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError):
+        stop(tmp_path / "a" / "out", CheckpointError("damaged"), "file", PROGRESS_FILE)
+    assert names(tmp_path) == []
+
+
+def test_package_is_replaced_whole(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    make_package(output)
+    with output_directory(output, force=False) as partial:
+        (partial / "other").write_text("new")
+        assert (output / "file").read_text() == "old"
+    assert names(output) == ["other"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_error_keeps_the_old_package(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    make_package(output)
+    with pytest.raises(CheckpointError), output_directory(output, force=False):
+        raise CheckpointError("damaged")
+    assert (output / "file").read_text() == "old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_interruption_keeps_finished_shards_only(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt), output_directory(output, force=False):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+    with pytest.raises(KeyboardInterrupt):
+        stop(output, KeyboardInterrupt(), PROGRESS_FILE, "params_shard_0.bin", "model.so")
+    with output_directory(output, force=False) as partial:
+        assert names(partial) == [LOCK_FILE, "params_shard_0.bin", PROGRESS_FILE]
+
+
+@pytest.mark.parametrize("content", ["file", "link", "foreign", "damaged"])
+def test_what_is_not_ours_is_not_replaced(content: str, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    if content == "file":
+        output.write_text("x")
+    elif content == "link":
+        output.symlink_to(tmp_path / "nowhere")
+    else:
+        output.mkdir()
+        (output / "thesis.txt").write_text("x")
+    if content == "damaged":
+        (output / abi.PROVENANCE_FILE).write_text('{"schema": "other"}')
+    before = names(tmp_path)
+    with pytest.raises(UsageError, match="exists and is no"), output_directory(output, force=False):
+        pytest.fail("must not begin")
+    assert names(tmp_path) == before
+
+
+def test_force_replaces_a_foreign_directory(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "foreign").write_text("x")
+    with output_directory(output, force=True) as partial:
+        (partial / "file").write_text("new")
+    assert names(output) == ["file"]
+
+
+def test_empty_directory_may_be_filled(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with output_directory(tmp_path / "out", force=False) as partial:
+        (partial / "file").write_text("new")
+    assert names(tmp_path / "out") == ["file"]
+
+
+def test_two_runs_for_one_output(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with (
+        output_directory(output, force=False),
+        pytest.raises(ArtifactError, match="another run is writing"),
+        output_directory(output, force=False),
+    ):
+        pytest.fail("must not begin")
+    assert names(tmp_path) == ["out"]
+
+
+def test_lock_of_a_killed_run_does_not_count(tmp_path: Path) -> None:
+    partial = tmp_path / ".out.partial"
+    partial.mkdir()
+    (partial / LOCK_FILE).write_text("")
+    (partial / "rest").write_text("x")
+    with output_directory(tmp_path / "out", force=False) as directory:
+        assert names(directory) == [LOCK_FILE]
+
+
+def test_run_killed_between_the_renames_loses_nothing(tmp_path: Path) -> None:
+    make_package(tmp_path / ".out.replaced")
+    with pytest.raises(CheckpointError), output_directory(tmp_path / "out", force=False):
+        raise CheckpointError("damaged")
+    assert (tmp_path / "out" / "file").read_text() == "old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_parent_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with (
+        pytest.raises(ArtifactError, match="cannot write"),
+        output_directory(tmp_path / "file" / "out", force=False),
+    ):
+        pytest.fail("must not begin")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (errno.ENOSPC, "no space left"),
+        (errno.EDQUOT, "no space left"),
+        (errno.EROFS, "Read-only"),
+        (errno.EACCES, "Permission denied"),
+    ],
+)
+def test_errors_of_the_file_system_are_clear(code: int, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message) as caught, write_errors(Path("x")):
+        raise OSError(code, os.strerror(code))
+    assert caught.value.hint
+
+
+def test_is_package(tmp_path: Path) -> None:
+    assert not is_package(tmp_path)
+    make_package(tmp_path / "p")
+    assert is_package(tmp_path / "p")
