@@ -1,4 +1,4 @@
-"""Self-attention of one layer: fused q/k/v projection, norms and RoPE, the KV state, output projection."""
+"""Self-attention of one layer: projections, norms, RoPE and the KV state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Vector(nn.Module):
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """Splits of a decode step's keys, for sliding and for full layers; a matter of the target's parallelism."""
+    """Splits of a decode step's keys by layer kind: a matter of the target's parallelism."""
 
     sliding_splits: int
     full_splits: int

@@ -1,9 +1,10 @@
 """The Gemma 4 text decoder as Relax modules, and the functions that a package exports.
 
-What differs from a textbook decoder: norms before and after each branch; weights of norms are w, not 1 + w; attention
-scale 1.0; V normalised without a weight; RoPE and head_dim by layer kind; the last layers read other layers' K and V
-and, in prefill, run on the last position only; per-layer embeddings; a scalar on the whole residual stream at each
-layer's end; softcap on the logits. The residual stream is float32 in every recipe.
+What differs from a textbook decoder: norms before and after each branch; weights of norms are w,
+not 1 + w; attention scale 1.0; V normalised without a weight; RoPE and head_dim by layer kind; the
+last layers read other layers' K and V and, in prefill, run on the last position only; per-layer
+embeddings; a scalar on the whole residual stream at each layer's end; softcap on the logits. The
+residual stream is float32 in every recipe.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class FeedForward(nn.Module):
 
 @dataclass
 class Stream:
-    """What flows from layer to layer: the residual, its norm for the next branch, the per-layer inputs."""
+    """What flows from layer to layer.
+
+    The residual, its norm for the next branch, the per-layer inputs.
+    """
 
     residual: nn.Tensor  # (rows, hidden_size) float32
     hidden: nn.Tensor  # (rows, hidden_size) activation dtype
@@ -100,7 +104,7 @@ class DecoderLayer(nn.Module):
         ----------
         stream : state before the layer
         next_norm : the weight of the norm that follows the layer
-        last_row_only : nobody reads the other rows of this layer's result (K and V are written for all)
+        last_row_only : nobody reads the other rows of the result (K and V are written for all)
         """
         attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
         residual, ple, rows = stream.residual, stream.ple, stream.rows
@@ -134,7 +138,7 @@ class DecoderLayer(nn.Module):
         next_norm: Vector | None,
         scaled: bool,
     ) -> tuple[nn.Tensor, nn.Tensor]:
-        """Residual plus normed branch (times the layer scalar), and its norm for the next branch."""
+        """Add the normed branch (and scale), then norm for the next branch."""
         next_dtype = None if next_norm is None else self.dtype
         width = int(residual.shape[1])
         operator = ResidualNorm(rows, width, self.eps, scaled, next_dtype)
@@ -175,7 +179,10 @@ class Gemma4ForCausalLM(nn.Module):
     def prefill_tokens(
         self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
     ) -> tuple[nn.Tensor, nn.Object]:
-        """Run a chunk: (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state."""
+        """Run a chunk.
+
+        (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state.
+        """
         length, hidden = ids.shape[1], self.config.hidden_size
         residual = nn.op.reshape(embeddings, (length, hidden))
         tokens = nn.op.reshape(ids, (length,))
@@ -202,7 +209,7 @@ class Gemma4ForCausalLM(nn.Module):
         page_size: tirx.Var,
         sliding: tirx.Var,
     ) -> nn.Object:
-        """Make the KV state. Pages do not exist here: page_size is the client's word and is not used."""
+        """Make the KV state; it has no pages, so the client's page_size is not used."""
         del page_size
         arguments = (max_sequences, total_length, prefill_chunk, sliding)
         return create_kv_state(self.layout, arguments, self.options.device_type)
@@ -236,7 +243,7 @@ class Gemma4ForCausalLM(nn.Module):
         args = [residual, self.layers[0].input_layernorm.weight]
         (hidden,) = emit(first_norm, args, [(tuple(residual.shape), dtype)])
         stream = Stream(residual, hidden, ple, rows)
-        following = [layer.input_layernorm for layer in self.layers][1:] + [self.norm]
+        following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
         for layer, next_norm in zip(self.layers, following, strict=True):
             stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
         cap = config.final_logit_softcapping

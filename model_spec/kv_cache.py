@@ -1,7 +1,9 @@
-"""The decoder's side of the KV state: its layout, its creation, and its tensors within one exported function.
+"""The decoder's side of the KV state.
 
-The state itself is C++ (targets/native/kv_state.cc). Only layers that own K and V have a slot; a sliding layer keeps
-a ring of its window and one prefill chunk, a full layer the whole context.
+Its layout, its creation, and its tensors within one exported function.
+
+The state itself is C++ (targets/native/kv_state.cc). Only layers that own K and V have a slot; a
+sliding layer keeps a ring of its window and one prefill chunk, a full layer the whole context.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ RING_ALIGNMENT = 32
 
 @dataclass(frozen=True)
 class KvSlot:
-    """K and V of one owning layer. `rows` is None for the whole context, `window` None for full attention."""
+    """K and V of one owning layer.
+
+    `rows` is None for the whole context, `window` None for full attention.
+    """
 
     kv_heads: int
     head_dim: int
@@ -32,7 +37,7 @@ class KvSlot:
 
 @dataclass(frozen=True)
 class KvLayout:
-    """All slots, the dtype of K and V, and the RoPE kinds whose cosines and sines the state provides."""
+    """All slots, the dtype of K and V, and the RoPE kinds of the state's rotary table."""
 
     slots: tuple[KvSlot, ...]
     dtype: str
@@ -97,7 +102,8 @@ def create_kv_state(layout: KvLayout, arguments: Sequence[tirx.Var], device_type
 class KvTensors:
     """The state's tensors inside one exported function.
 
-    A layer that writes K and V puts the written tensors back here, so that every later reader depends on the write.
+    A layer that writes K and V puts the written tensors back here, so that every later reader
+    depends on the write.
     """
 
     def __init__(self, layout: KvLayout, state: nn.Object) -> None:

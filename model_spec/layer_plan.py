@@ -1,4 +1,7 @@
-"""What each decoder layer is, resolved once from the config: kind, heads, window, MLP width, whose keys it reads."""
+"""What each decoder layer is, resolved once from the config.
+
+Its kind, heads, window, MLP width, and whose keys it reads.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from gemma4_compile.model_spec.config import AttentionKind, Gemma4Config, RopePa
 class RotaryPlan:
     """RoPE of one attention kind.
 
-    ``inv_freq[j] = theta ** (-2 j / head_dim)`` for ``j < pairs``; the other pairs are not rotated. ``offset`` is
-    where the kind's pairs start in the rotary table of the KV state (sliding pairs first).
+    ``inv_freq[j] = theta ** (-2 j / head_dim)`` for ``j < pairs``; the other pairs are not rotated.
+    ``offset`` is where the kind's pairs start in the rotary table of the KV state (sliding pairs
+    first).
     """
 
     head_dim: int
@@ -24,7 +28,10 @@ class RotaryPlan:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One decoder layer. ``window`` is None for full attention; ``kv_slot`` counts the layers that own K and V."""
+    """One decoder layer.
+
+    ``window`` is None for full attention; ``kv_slot`` counts the layers that own K and V.
+    """
 
     index: int
     kind: AttentionKind
@@ -40,7 +47,7 @@ class LayerPlan:
 
 
 def _rotary_plan(rope: RopeParameters, head_dim: int, offset: int) -> RotaryPlan:
-    """`proportional` rotates the first ``factor * head_dim / 2`` pairs and keeps the divisor ``head_dim``."""
+    """`proportional` rotates the first ``factor * head_dim / 2`` pairs; the divisor stays."""
     if rope.rope_type == "proportional":
         pairs = int(rope.partial_rotary_factor * head_dim // 2)
     else:
@@ -79,13 +86,14 @@ def rotary_plans(config: Gemma4Config) -> dict[AttentionKind, RotaryPlan]:
 def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
     """Resolve every layer.
 
-    The last ``num_kv_shared_layers`` layers own no K and V: each reads those of the last owning layer of its own
-    kind.
+    The last ``num_kv_shared_layers`` layers own no K and V: each reads those of the last owning
+    layer of its own kind.
 
     Raises
     ------
     ConfigError
-        If a shared layer has no owning layer of its kind before it, or its heads do not fit that layer's.
+        If a shared layer has no owning layer of its kind before it, or its heads do not fit that
+        layer's.
 
     References
     ----------
@@ -100,15 +108,15 @@ def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
         source = None if owns_kv else last_owner.get(kind)
         if not owns_kv and source is None:
             raise ConfigError(
-                f"layer {index} shares keys and values, but no layer of kind `{kind.value}` before layer "
-                f"{first_shared} owns any",
+                f"layer {index} shares keys and values, but no layer of kind `{kind.value}` "
+                f"before layer {first_shared} owns any",
                 hint="check `num_kv_shared_layers` and `layer_types`",
             )
         heads = (config.num_key_value_heads[index], config.head_dim[index])
         if source is not None and heads != (source.num_key_value_heads, source.head_dim):
             raise ConfigError(
-                f"layer {index} reads the keys of layer {source.index}, but its KV heads x head_dim are {heads}, "
-                f"not {(source.num_key_value_heads, source.head_dim)}"
+                f"layer {index} reads the keys of layer {source.index}, but its KV heads x "
+                f"head_dim are {heads}, not {(source.num_key_value_heads, source.head_dim)}"
             )
         wide = config.use_double_wide_mlp and not owns_kv
         plan = LayerPlan(

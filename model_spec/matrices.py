@@ -1,4 +1,7 @@
-"""What the decoder asks of a weight matrix; `quantization` provides it, so that the spec knows no storage scheme."""
+"""What the decoder asks of a weight matrix.
+
+`quantization` provides it, so that the spec knows no storage scheme.
+"""
 
 from __future__ import annotations
 

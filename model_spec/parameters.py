@@ -1,4 +1,7 @@
-"""The parameter table: which checkpoint tensors become which model parameter, in which shape and with which scale."""
+"""The parameter table.
+
+Which checkpoint tensors become which model parameter, in which shape and with which scale.
+"""
 
 from __future__ import annotations
 
@@ -129,15 +132,15 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
 
 
 def folded_scale(scale: float) -> float:
-    """The part of a constant scale that the weights carry: all of it if that is exact, else nothing."""
+    """The part of a constant scale that the weights carry: all if that is exact, else 1."""
     return scale if is_power_of_two(scale) else 1.0
 
 
 def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
     """Every parameter of the model, in the order in which the packed library takes them.
 
-    The scale of the per-layer embedding is folded into its table where that is exact (16 for 256 columns). The token
-    embedding keeps its values: the tied LM head must not see the scale.
+    The scale of the per-layer embedding is folded into its table where that is exact (16 for 256
+    columns). The token embedding keeps its values: the tied LM head must not see the scale.
     """
     hidden, ple = config.hidden_size, config.hidden_size_per_layer_input
     table = [_matrix("embed_tokens", Role.TOKEN_EMBEDDING, config.vocab_size, hidden)]

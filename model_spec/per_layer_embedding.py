@@ -1,4 +1,7 @@
-"""Per-layer embeddings (PLE): the inputs of all layers, computed once per token, and their injection at a layer's end."""
+"""Per-layer embeddings (PLE).
+
+The inputs of all layers, computed once per token, and their injection at a layer's end.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,14 @@ def per_layer_inputs(
     embeddings: nn.Tensor,
     rows: int | None,
 ) -> nn.Tensor:
-    """Per-layer inputs of every layer: the token's table row and a normed projection of its embedding.
+    """Per-layer inputs of every layer.
+
+    The token's table row and a normed projection of its embedding.
 
     Parameters
     ----------
-    table, projection, norm : the parameters `embed_tokens_per_layer`, `per_layer_model_projection` and
-        `per_layer_projection_norm`
+    table, projection, norm : the parameters `embed_tokens_per_layer`, `per_layer_model_projection`
+        and `per_layer_projection_norm`
     ids : (rows,) int32; the pad token where the embedding is not a token's
     embeddings : (rows, hidden_size) float32, scaled
 
@@ -59,7 +64,7 @@ def per_layer_inputs(
 def inject(
     gate: Matrix, projection: Matrix, x: nn.Tensor, ple: nn.Tensor, layer: int, rows: int | None
 ) -> nn.Tensor:
-    """``Wproj (gelu(Wgate x) * ple_layer)`` before its norm: (rows, hidden_size) float32, in and out.
+    """``Wproj (gelu(Wgate x) * ple_layer)`` before its norm: (rows, hidden_size) float32.
 
     The input is the raw residual stream, which has no bound: it stays float32 in every recipe.
     """

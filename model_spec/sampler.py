@@ -19,7 +19,10 @@ from gemma4_compile.model_spec.operators.sampling import (
 
 @dataclass(frozen=True)
 class SamplerOptions:
-    """How the vocabulary is divided: `softmax_blocks` runs for the softmax, `lanes` visitors for the nucleus."""
+    """How the vocabulary is divided.
+
+    `softmax_blocks` runs for the softmax, `lanes` visitors for the nucleus.
+    """
 
     softmax_blocks: int
     lanes: int
@@ -41,7 +44,10 @@ class Sampler(nn.Module):
         return emit(SoftmaxProbs(self.vocab, blocks), [*args, partials], [spec])[0]
 
     def argsort_probs(self, probs: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
-        """Hand the probabilities through twice: only `sample_with_top_p` reads them, and it needs no order."""
+        """Hand the probabilities through twice.
+
+        Only `sample_with_top_p` reads them, and it needs no order.
+        """
         return probs, probs
 
     def sample_with_top_p(
@@ -52,7 +58,10 @@ class Sampler(nn.Module):
         sample_index: nn.Tensor,
         top_p: nn.Tensor,
     ) -> nn.Tensor:
-        """Draw a token: (1, vocab) f32 probabilities -> (1,) int32. `indices` is the hand-through of argsort_probs."""
+        """Draw a token: (1, vocab) f32 probabilities -> (1,) int32.
+
+        `indices` is the hand-through of argsort_probs.
+        """
         del indices, sample_index
         operator = SampleTopP(self.vocab, self.options.lanes)
         return emit(operator, [probs, uniform, top_p], [((1,), "int32")])[0]

@@ -1,4 +1,4 @@
-"""The model's constant scales, rounded as transformers rounds them when it runs in the checkpoint's dtype."""
+"""The model's constant scales, rounded to the checkpoint's dtype as transformers does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def per_layer_embedding_scale(config: Gemma4Config) -> float:
 
 
 def per_layer_projection_scale(config: Gemma4Config) -> float:
-    """Factor of the per-layer embedding's context half, before its norm (a Python float in transformers)."""
+    """Factor of the per-layer embedding's context half (a Python float in transformers)."""
     return float(config.hidden_size) ** -0.5
 
 

@@ -1,4 +1,7 @@
-"""Relax modules that hold stored weights: a matmul and a row lookup, split into parts where the target needs it."""
+"""Relax modules that hold stored weights.
+
+A matmul and a row lookup, split into parts where the target needs it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ def layout_of(stored: StoredParameter, parts: Sequence[Part]) -> WeightLayout:
 
 
 def split_calls(count: int, first: int, later: int) -> Iterator[range]:
-    """Divide `count` parts among calls: at most `first` in the first call, `later` in each that follows."""
+    """Divide `count` parts among calls.
+
+    At most `first` in the first call, `later` in each that follows.
+    """
     begin, limit = 0, first
     while begin < count:
         yield range(begin, min(begin + limit, count))
@@ -79,8 +85,11 @@ class QuantizedMatrix(nn.Module):
         ple: nn.Tensor | None = None,
         layer: int = 0,
     ) -> nn.Tensor:
-        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32; one launch unless there are too many parts."""
-        results = []
+        """``tail(x W^T)``.
+
+        (rows, cols) -> (rows, outputs) float32; one launch unless there are too many parts.
+        """
+        results: list[nn.Tensor] = []
         others = 2 if ple is None else 3
         for parts in self._calls(others, others):
             layout = layout_of(self.stored, parts)

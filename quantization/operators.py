@@ -74,7 +74,7 @@ class WeightLayout:
         return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
 
     def integer(self, word: Any, position: Any) -> Any:
-        """The stored integer at `position` (0-based channel within the word), minus the zero point, as float32."""
+        """A word's stored integer at a 0-based channel, minus the zero point, as float32."""
         amount = position * self.bits
         shift = tirx.const(amount, "uint32") if isinstance(amount, int) else amount.astype("uint32")
         value = tirx.bitwise_and(
@@ -110,9 +110,9 @@ class WeightLayout:
 class Linear(Operator):
     """``y = tail(x W^T)``, sums in float32.
 
-    Arguments: x (rows, cols) in_dtype; the tensors of all parts; with GELU_GATE also the per-layer inputs
-    (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows, outputs) float32, where outputs is
-    half the weight's rows for GELU_PAIRS and all of them otherwise.
+    Arguments: x (rows, cols) in_dtype; the tensors of all parts; with GELU_GATE also the per-layer
+    inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows, outputs)
+    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise.
     """
 
     kind: ClassVar[str] = "linear"
@@ -181,10 +181,10 @@ class Linear(Operator):
 class EmbedRows(Operator):
     """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
 
-    The parts hold the rows from `row_begin` on. An id outside of them gives 0 or, with `accumulate`, the row of a
-    previous result, so that a table with more parts than a kernel may bind is read by several calls.
-    Arguments: ids (rows,) int32; the tensors of all parts; with `accumulate` the previous result. Result:
-    (rows, cols) float32.
+    The parts hold the rows from `row_begin` on. An id outside of them gives 0 or, with
+    `accumulate`, the row of a previous result, so that a table with more parts than a kernel may
+    bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all parts; with
+    `accumulate` the previous result. Result: (rows, cols) float32.
     """
 
     kind: ClassVar[str] = "embed_rows"

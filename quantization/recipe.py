@@ -1,4 +1,4 @@
-"""Recipes: which parameter gets which scheme, which dtypes the kernels take, and how large tensors are split."""
+"""Recipes: which parameter gets which scheme, and how large tensors are split."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class Recipe:
 
     Attributes
     ----------
-    activation_dtype : dtype of matmul inputs that a norm or an attention bounds, and of K and V; everything else
-        (residual stream, norms, softmax, logits, sums, unbounded matmul inputs) is float32
+    activation_dtype : dtype of matmul inputs that a norm or an attention bounds, and of K and V;
+        everything else (residual stream, norms, softmax, logits, sums, unbounded matmul inputs) is
+        float32
     schemes : scheme by role; Role.VECTOR is always float32
     """
 
@@ -31,7 +32,8 @@ class Recipe:
 
 def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> Recipe:
     schemes = {role: scheme for role in Role}
-    # Coarse steps in these few rows cost far more quality than their bytes are worth (under 2 % of an E2B token).
+    # Coarse steps in these few rows cost far more quality than their bytes are worth (under 2 % of
+    # an E2B token).
     schemes[Role.PER_LAYER_LINEAR] = small
     schemes[Role.VECTOR] = DenseScheme("float32")
     return Recipe(name, activation_dtype, MappingProxyType(schemes))
@@ -67,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True)
 class StoredParameter:
-    """A parameter with its scheme and its parts (one, unless the target's binding limit asks for more)."""
+    """A parameter, its scheme, and its parts: one, unless the binding limit asks for more."""
 
     parameter: Parameter
     scheme: Scheme
@@ -85,8 +87,8 @@ def _rows_per_part(parameter: Parameter, scheme: Scheme, max_binding_bytes: int)
     aligned = fitting // ROW_ALIGNMENT * ROW_ALIGNMENT
     if aligned == 0:
         raise QuantizationError(
-            f"`{parameter.name}`: {ROW_ALIGNMENT} rows do not fit into one binding of {max_binding_bytes} bytes "
-            f"({fitting} do)",
+            f"`{parameter.name}`: {ROW_ALIGNMENT} rows do not fit into one binding of "
+            f"{max_binding_bytes} bytes ({fitting} do)",
             hint="choose a smaller recipe or a target profile with larger bindings",
         )
     return aligned

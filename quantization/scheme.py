@@ -1,4 +1,7 @@
-"""How a matrix is stored: dense, or as integers in groups of input channels with one scale per group."""
+"""How a matrix is stored.
+
+Dense, or as integers in groups of input channels with one scale per group.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of the package: name, shape and dtype as `_metadata` and the tensor cache list it."""
+    """One tensor of the package.
+
+    Name, shape and dtype as `_metadata` and the tensor cache list it.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -44,9 +50,10 @@ class DenseScheme:
 class GroupScheme:
     """Symmetric integers of `bits` bits, `group_size` input channels to a scale.
 
-    ``value = (q - zero_point) * scale`` with ``zero_point = 2**(bits - 1) - 1`` and ``scale = max|w| / zero_point``.
-    ``q_weight`` is ``(rows, cols * bits / 32)`` uint32, the lowest channel in the lowest bits; ``q_scale`` is
-    ``(rows, cols / group_size)`` in `scale_dtype`. With 4 bits and float16 this is MLC-LLM's `q4f16_1`.
+    ``value = (q - zero_point) * scale`` with ``zero_point = 2**(bits - 1) - 1`` and ``scale =
+    max|w| / zero_point``. ``q_weight`` is ``(rows, cols * bits / 32)`` uint32, the lowest channel
+    in the lowest bits; ``q_scale`` is ``(rows, cols / group_size)`` in `scale_dtype`. With 4 bits
+    and float16 this is MLC-LLM's `q4f16_1`.
     """
 
     bits: int
@@ -78,8 +85,8 @@ class GroupScheme:
         """
         if len(shape) != 2 or shape[1] % self.group_size:
             raise QuantizationError(
-                f"`{stem}` of shape {shape} cannot be stored as {self.name}: groups of {self.group_size} must divide "
-                "the number of columns",
+                f"`{stem}` of shape {shape} cannot be stored as {self.name}: groups of "
+                f"{self.group_size} must divide the number of columns",
                 hint="use --quant f16 or f32",
             )
         rows, cols = shape

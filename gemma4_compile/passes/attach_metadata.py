@@ -1,4 +1,4 @@
-"""Add the `_metadata` function, which tells the client the parameters and how to call the library."""
+"""Add the `_metadata` function: the parameters, and how to call the library."""
 
 from __future__ import annotations
 

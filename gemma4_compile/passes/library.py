@@ -1,4 +1,4 @@
-"""Build a model library from the config: export, lower, generate code; and report what was built."""
+"""Build a model library from the config: export, lower, generate code, report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
+from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.attention import AttentionOptions
@@ -16,9 +17,9 @@ from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.decoder import DecoderOptions
 from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.sampler import SamplerOptions
-from gemma4_compile.passes.lowering import lower, virtual_machine_passes
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.passes.lowering import lower, virtual_machine_passes
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.spec import TargetSpec
@@ -68,11 +69,11 @@ def decoder_options(recipe: Recipe, target: TargetSpec, prefill_chunk: int) -> D
 def _calls_of(module: tvm.IRModule, function: str) -> list[str]:
     """Names of the kernels that an exported function launches, in order."""
     names: list[str] = []
+    call_tir, call_tir_inplace = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))
 
     def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
-            if node.op.name in ("relax.call_tir", "relax.call_tir_inplace"):
-                names.append(node.args[0].name_hint)
+        if isinstance(node, relax.Call) and node.op in (call_tir, call_tir_inplace):
+            names.append(node.args[0].name_hint)
 
     relax.analysis.post_order_visit(module[function].body, visit)
     return names
@@ -128,7 +129,8 @@ def build_executable(
     )
     planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
     assert names == planned, "the modules declare their parameters in the order of the storage plan"
-    module = AttachMetadata(json.dumps(options.metadata, sort_keys=True))(module)
+    attach: Pass = AttachMetadata(json.dumps(options.metadata, sort_keys=True))
+    module = attach(module)
     dump("model", module.script())
     module = lower(module, target)
     dump("kernels", module.script())

@@ -1,4 +1,4 @@
-"""From the model's module to kernels that the target can run: the ordered list of passes, in named phases."""
+"""The ordered list of passes, in named phases: from the model's module to kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def graph_passes() -> Sequence[Pass]:
-    """Turn graph operators into kernels and fuse the small ones; our operators are opaque to fusion."""
+    """Turn graph operators into kernels and fuse the small ones; ours are opaque to it."""
     return (
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -35,8 +35,8 @@ def kernel_passes(spec: TargetSpec) -> Sequence[Pass]:
 def virtual_machine_passes() -> Sequence[Pass]:
     """Make calls destination-passing, plan memory, lower to the VM.
 
-    TVM's default pipeline is not used: it would fuse kernels that are already scheduled, and the result binds one
-    buffer for reading and for writing, which WebGPU refuses.
+    TVM's default pipeline is not used: it would fuse kernels that are already scheduled, and the
+    result binds one buffer for reading and for writing, which WebGPU refuses.
     """
     return (
         relax.transform.ToNonDataflow(),
@@ -53,7 +53,7 @@ def virtual_machine_passes() -> Sequence[Pass]:
 
 
 def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
-    """Run the graph and kernel phases: every kernel of the result is scheduled and within the target's limits.
+    """Run the graph and kernel phases: all kernels scheduled and within the limits.
 
     Raises
     ------

@@ -1,7 +1,9 @@
-"""Attention over the KV state: prepare q, k and v; attend for a chunk; attend for one position in splits and merge.
+"""Attention over the KV state.
 
-Position p of a sequence lives in row ``p % rows`` of a sliding layer's ring and in row p of a full layer. Row i of a
-call with `rows` rows stands at position ``positions[2] - rows + i``.
+Prepare q, k and v; attend for a chunk; attend for one position in splits and merge.
+
+Position p of a sequence lives in row ``p % rows`` of a sliding layer's ring and in row p of a full
+layer. Row i of a call with `rows` rows stands at position ``positions[2] - rows + i``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
 
 @dataclass(frozen=True)
 class CacheShape:
-    """K or V of one layer: (cache_rows, kv_heads, head_dim); `cache_rows` is None for the whole context."""
+    """K or V of one layer.
+
+    (cache_rows, kv_heads, head_dim); `cache_rows` is None for the whole context.
+    """
 
     cache_rows: int | None
     kv_heads: int
@@ -42,13 +47,15 @@ class CacheShape:
 class PrepareQkv(Operator):
     """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
 
-    Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm (head_dim,) if
-    `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches in place if `owns_kv`.
-    Result: q (rows, heads * head_dim) f32. With `value_is_key` the value is the raw key projection.
+    Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm
+    (head_dim,) if `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and
+    value caches in place if `owns_kv`. Result: q (rows, heads * head_dim) f32. With `value_is_key`
+    the value is the raw key projection.
 
     References
     ----------
-    transformers 5.23.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored for it.
+    transformers 5.23.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored
+    for it.
     """
 
     kind: ClassVar[str] = "prepare_qkv"
@@ -120,7 +127,10 @@ class PrepareQkv(Operator):
     def _head(
         self, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, target: Any
     ) -> None:
-        """Norm of one head; with a rotary table also RoPE: channel j pairs with j + head_dim / 2."""
+        """Norm of one head; with a rotary table also RoPE.
+
+        Channel j pairs with j + head_dim / 2.
+        """
         dim, half = self.head_dim, self.head_dim // 2
         squares = Cell("float32", f32(0.0))
         with T.serial(0, dim) as d:
@@ -177,7 +187,7 @@ class _OverCache(Operator):
     def _online(
         self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any
     ) -> tuple[Any, Cell, Cell]:
-        """Softmax-weighted sum over keys [begin, end): unnormalised sum, maximum, sum of weights. Scale is 1."""
+        """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum."""
         dim, g = self.head_dim, h // (self.heads // self.kv_heads)
         total = T.alloc_buffer((dim,), "float32", scope="local")
         highest, weights = Cell("float32", f32(LOWEST)), Cell("float32", f32(0.0))
@@ -204,8 +214,9 @@ class _OverCache(Operator):
 class ChunkAttention(_OverCache):
     """Causal (and sliding) attention of a chunk whose keys are already in the KV state.
 
-    Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result: (rows, heads *
-    head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is ``h // (heads / kv_heads)``.
+    Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result:
+    (rows, heads * head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is
+    ``h // (heads / kv_heads)``.
     """
 
     kind: ClassVar[str] = "chunk_attention"
@@ -232,11 +243,14 @@ class ChunkAttention(_OverCache):
 
 @dataclass(frozen=True)
 class SplitAttention(_OverCache):
-    """Attention of the last position only, its keys divided among `splits`: the first half of a decode step.
+    """Attention of the last position only, its keys divided among `splits`.
 
-    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results: unnormalised sums
-    (splits, heads, head_dim) f32 and (maximum, sum of weights) (splits, heads, 2) f32. An empty split has maximum
-    `LOWEST` and sum 0. The number of splits does not depend on the position, so the launch is always the same.
+    The first half of a decode step.
+
+    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
+    unnormalised sums (splits, heads, head_dim) f32 and (maximum, sum of weights) (splits, heads, 2)
+    f32. An empty split has maximum `LOWEST` and sum 0. The number of splits does not depend on the
+    position, so the launch is always the same.
     """
 
     kind: ClassVar[str] = "split_attention"
@@ -274,8 +288,8 @@ class SplitAttention(_OverCache):
 class MergeSplits(Operator):
     """Put the splits of one position together: the second half of a decode step.
 
-    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32. Result: (1, heads * head_dim)
-    out_dtype.
+    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32. Result: (1, heads *
+    head_dim) out_dtype.
     """
 
     kind: ClassVar[str] = "merge_splits"

@@ -1,4 +1,7 @@
-"""What an operator is: a frozen description with a plain form, which defines its meaning and runs on any target."""
+"""What an operator is.
+
+A frozen description with a plain form, which defines its meaning and runs on any target.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ TensorSpec = tuple[tuple[Any, ...], str]  # shape (ints or tirx expressions) and
 class Operator(ABC):
     """One kernel's meaning.
 
-    Subclasses are frozen dataclasses whose fields are plain ints, floats, strings, None and tuples of those: the
-    fields travel as JSON on the PrimFunc, and a target's schedule rule finds its kernel by them. ``rows`` is the
-    number of token positions; None means the symbolic prefill length.
+    Subclasses are frozen dataclasses whose fields are plain ints, floats, strings, None and tuples
+    of those: the fields travel as JSON on the PrimFunc, and a target's schedule rule finds its
+    kernel by them. ``rows`` is the number of token positions; None means the symbolic prefill
+    length.
     """
 
     kind: ClassVar[str]
@@ -41,7 +45,10 @@ class Operator(ABC):
 
     @abstractmethod
     def plain(self) -> tirx.PrimFunc:
-        """The definition as an unscheduled PrimFunc: inputs, then in-place arguments, then outputs."""
+        """The definition as an unscheduled PrimFunc.
+
+        Inputs, then in-place arguments, then outputs.
+        """
 
     def prim_func(self) -> tirx.PrimFunc:
         """The plain form, marked with this description."""
@@ -99,7 +106,7 @@ def emit(
 def emit_inplace(
     operator: Operator, args: Sequence[Any], inplace: Sequence[int], outputs: Sequence[TensorSpec]
 ) -> tuple[nn.Tensor, ...]:
-    """Call the operator; result i overwrites argument ``inplace[i]``, or is new where that is -1."""
+    """Call the operator; result i overwrites argument ``inplace[i]`` or, at -1, is new."""
     out = [placeholder(shape, dtype) for shape, dtype in outputs]
     single = len(out) == 1
     result = nn.op.tensor_ir_inplace_op(

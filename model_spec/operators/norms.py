@@ -1,4 +1,4 @@
-"""RMSNorm and what stands between two matmuls: norm of the branch, residual addition, norm of the sum."""
+"""RMSNorm, and what stands between two matmuls: norm, residual addition, norm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def inverse_rms(x: te.Tensor, rows: Any, width: int, eps: float, name: str) -> t
 
 @dataclass(frozen=True)
 class RmsNorm(Operator):
-    """``y = x / sqrt(mean(x^2) + eps) * w``: (x (rows, width) f32, w (width,) f32) -> (rows, width) out_dtype.
+    """``y = x / sqrt(mean(x^2) + eps) * w``.
+
+    (x (rows, width) f32, w (width,) f32) -> (rows, width) out_dtype.
 
     The weight is w, not 1 + w (transformers 5.23.0, `Gemma4RMSNorm`).
     """
@@ -50,10 +52,13 @@ class RmsNorm(Operator):
 
 @dataclass(frozen=True)
 class ResidualNorm(Operator):
-    """The tail of a branch: ``r' = (r + norm(y; w_branch)) * scalar`` and, if asked, ``h = norm(r'; w_next)``.
+    """The tail of a branch.
 
-    Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next (width,) f32 if
-    `next_dtype`. Results: r' (rows, width) f32 and, if `next_dtype`, h (rows, width) in it.
+    ``r' = (r + norm(y; w_branch)) * scalar`` and, if asked, ``h = norm(r'; w_next)``.
+
+    Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
+    (width,) f32 if `next_dtype`. Results: r' (rows, width) f32 and, if `next_dtype`, h (rows,
+    width) in it.
     """
 
     kind: ClassVar[str] = "residual_norm"
@@ -97,8 +102,9 @@ class ResidualNorm(Operator):
 class PerLayerInputs(Operator):
     """Combine both halves of the per-layer embedding, for all layers at once.
 
-    ``ple = (norm(context * context_scale; w) + tokens * token_scale) * input_scale``, the norm over each layer's
-    `width` columns. Arguments: context, tokens (rows, layers * width) f32; w (width,) f32. Result: the same shape.
+    ``ple = (norm(context * context_scale; w) + tokens * token_scale) * input_scale``, the norm over
+    each layer's `width` columns. Arguments: context, tokens (rows, layers * width) f32; w (width,)
+    f32. Result: the same shape.
     """
 
     kind: ClassVar[str] = "per_layer_inputs"
@@ -135,7 +141,10 @@ class PerLayerInputs(Operator):
 
 @dataclass(frozen=True)
 class TakeLastRow(Operator):
-    """The last position of a chunk: (rows, width) -> (1, width), same dtype. Rows are always symbolic."""
+    """The last position of a chunk: (rows, width) -> (1, width), same dtype.
+
+    Rows are always symbolic.
+    """
 
     kind: ClassVar[str] = "take_last_row"
     width: int

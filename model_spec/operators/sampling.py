@@ -26,7 +26,9 @@ def weight_of(logit: Any, highest: Any, temperature: Any) -> Any:
 
 @dataclass(frozen=True)
 class SoftmaxPartials(Operator):
-    """First half of the softmax: (maximum, sum of weights) of each of `blocks` runs of the vocabulary.
+    """First half of the softmax.
+
+    (maximum, sum of weights) of each of `blocks` runs of the vocabulary.
 
     Arguments: logits (1, 1, vocab) f32; temperature (1,) f32. Result: (blocks, 2) f32.
     """
@@ -61,8 +63,8 @@ class SoftmaxPartials(Operator):
 class SoftmaxProbs(Operator):
     """Second half of the softmax.
 
-    Arguments: logits (1, 1, vocab) f32; temperature (1,) f32; partials (blocks, 2) f32. Result: probabilities
-    (1, 1, vocab) f32.
+    Arguments: logits (1, 1, vocab) f32; temperature (1,) f32; partials (blocks, 2) f32. Result:
+    probabilities (1, 1, vocab) f32.
     """
 
     kind: ClassVar[str] = "softmax_probs"
@@ -95,12 +97,13 @@ class SoftmaxProbs(Operator):
 class SampleTopP(Operator):
     """Draw from the nucleus: the most probable tokens whose mass first reaches top_p.
 
-    The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the probabilities (they order
-    as the values do). Of the tokens with ``p == t`` only as many belong as are needed. Tokens are visited lane by
-    lane (ids lane, lane + lanes, ...): the order decides which of equal tokens belong, and which token a given
-    `uniform` draws, but no probability.
+    The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the
+    probabilities (they order as the values do). Of the tokens with ``p == t`` only as many belong
+    as are needed. Tokens are visited lane by lane (ids lane, lane + lanes, ...): the order decides
+    which of equal tokens belong, and which token a given `uniform` draws, but no probability.
 
-    Arguments: probs (1, vocab) f32; uniform (1,) f32 in [0, 1); top_p (1,) f32. Result: token (1,) int32.
+    Arguments: probs (1, vocab) f32; uniform (1,) f32 in [0, 1); top_p (1,) f32. Result: token (1,)
+    int32.
     """
 
     kind: ClassVar[str] = "sample_top_p"
@@ -188,7 +191,7 @@ class LogitBias(Operator):
 
 
 def penalised(logit: Any, count: Any, presence: Any, frequency: Any, repetition: Any) -> Any:
-    """A logit after presence and frequency penalties (subtracted) and the repetition penalty (towards -inf)."""
+    """A logit after presence and frequency penalties and the repetition penalty."""
     lowered = let(logit - (presence + count.astype("float32") * frequency))
     return tirx.Select(lowered < f32(0.0), lowered * repetition, lowered / repetition)
 
@@ -197,8 +200,8 @@ def penalised(logit: Any, count: Any, presence: Any, frequency: Any, repetition:
 class Penalty(Operator):
     """Penalties for tokens that were generated before, in place.
 
-    Arguments: logits (1, vocab) f32; seq_ids (m,) int32; pos2seq, token, count (n,) int32; penalties (m, 3) f32:
-    presence, frequency, repetition.
+    Arguments: logits (1, vocab) f32; seq_ids (m,) int32; pos2seq, token, count (n,) int32;
+    penalties (m, 3) f32: presence, frequency, repetition.
     """
 
     kind: ClassVar[str] = "penalty"
@@ -225,7 +228,8 @@ class Penalty(Operator):
 class Bitmask(Operator):
     """Forbid the tokens whose bit is 0, in place.
 
-    Arguments: logits (1, vocab) f32; seq_ids (1,) int32; mask (1, vocab / 32) int32, the lowest id in the lowest bit.
+    Arguments: logits (1, vocab) f32; seq_ids (1,) int32; mask (1, vocab / 32) int32, the lowest id
+    in the lowest bit.
     """
 
     kind: ClassVar[str] = "bitmask"
@@ -236,9 +240,11 @@ class Bitmask(Operator):
             logits = build.arg("logits", (1, self.vocab), "float32")
             seq_ids = build.arg("seq_ids", (1,), "int32")
             mask = build.arg("mask", (1, self.vocab // 32), "int32")
-            with T.serial(0, self.vocab) as v:
-                with when(forbidden(mask[seq_ids[0], v // 32], v)):
-                    store(logits, f32(MASKED), seq_ids[0], v)
+            with (
+                T.serial(0, self.vocab) as v,
+                when(forbidden(mask[seq_ids[0], v // 32], v)),
+            ):
+                store(logits, f32(MASKED), seq_ids[0], v)
         return build.result
 
 

@@ -1,4 +1,4 @@
-"""Small words for writing loops with TVM's IR builder, used by plain forms and by the targets' kernels."""
+"""Small words for writing loops with TVM's IR builder, in plain forms and kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GPU kernels of the operators: one factory an operator kind, each with the signature of the operator's plain form."""
+"""GPU kernels of the operators.
+
+One factory an operator kind, each with the signature of the operator's plain form.
+"""
 
 from __future__ import annotations
 

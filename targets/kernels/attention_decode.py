@@ -33,8 +33,9 @@ ROUND = THREADS // LANES  # keys scored at a time
 def make_split_attention(operator: SplitAttention, _spec: TargetSpec) -> tirx.PrimFunc:
     """Online softmax over one split's keys, for one query head.
 
-    Grid: splits x heads. Shared: q, KEYS scores and weights, THREADS x KEYS / ROUND partial dot products (4.3 KiB for
-    head_dim 512). A thread owns the output channels thread, thread + THREADS, ... Reference: `SplitAttention.plain`.
+    Grid: splits x heads. Shared: q, KEYS scores and weights, THREADS x KEYS / ROUND partial dot
+    products (4.3 KiB for head_dim 512). A thread owns the output channels thread, thread + THREADS,
+    ... Reference: `SplitAttention.plain`.
     """
     dim, heads = operator.head_dim, operator.heads
     owned = -(-dim // THREADS)

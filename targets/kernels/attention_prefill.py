@@ -114,7 +114,7 @@ class _Block:
         return tirx.Select(d < dim, item, zero())
 
     def weigh(self) -> None:
-        """Step 2: one thread a row turns scores into weights and notes how to rescale what was summed before.
+        """Step 2: one thread a row turns scores into weights, and notes how to rescale.
 
         That thread keeps the row's maximum and sum of weights in registers.
         """
@@ -137,7 +137,7 @@ class _Block:
         barrier()
 
     def accumulate(self, base: Any, end: Any) -> None:
-        """Step 3: add the weighted values; a thread owns channels thread, thread + THREADS, ... of all rows."""
+        """Step 3: add the weighted values to the channels that this thread owns."""
         dim, tiling = self.operator.head_dim, self.tiling
         for i in range(tiling.rows):
             for c in range(tiling.owned):

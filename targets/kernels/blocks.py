@@ -15,7 +15,10 @@ from gemma4_compile.model_spec.operators.tir import let, store, when
 
 @contextmanager
 def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any, Any, Any]]:
-    """Open a grid: yields blockIdx.x, blockIdx.y (0 if there is none) and threadIdx.x, all int32."""
+    """Open a grid.
+
+    Yields blockIdx.x, blockIdx.y (0 if there is none) and threadIdx.x, all int32.
+    """
     with T.launch_thread("blockIdx.x", grid_x) as block_x:
         if grid_y is None:
             with T.launch_thread("threadIdx.x", threads) as thread:
@@ -49,7 +52,10 @@ def add(a: Any, b: Any) -> Any:
 
 
 class BlockReduction:
-    """Reduces one float32 of every thread, by halving in shared memory; every thread gets the result."""
+    """Reduces one float32 of every thread, by halving in shared memory.
+
+    Every thread gets the result.
+    """
 
     def __init__(self, thread: Any, threads: int) -> None:
         assert threads & (threads - 1) == 0, "a block reduction halves a power of two"

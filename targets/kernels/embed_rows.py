@@ -1,4 +1,7 @@
-"""Row lookup in a stored table; a thread decodes one unit of channels. Plain form: `EmbedRows.plain`."""
+"""Row lookup in a stored table; a thread decodes one unit of channels.
+
+Plain form: `EmbedRows.plain`.
+"""
 
 from __future__ import annotations
 

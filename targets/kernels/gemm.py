@@ -1,7 +1,8 @@
 """Matrix times the rows of a prefill chunk: tiled dequantise-then-multiply in shared memory.
 
-A block computes TILE_M rows of x by TILE_N rows of W, in steps of TILE_K channels. Weights are decoded once a tile,
-into shared memory only. Plain form: `Linear.plain` in quantization/operators.py.
+A block computes TILE_M rows of x by TILE_N rows of W, in steps of TILE_K channels. Weights are
+decoded once a tile, into shared memory only. Plain form: `Linear.plain` in
+quantization/operators.py.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ PITCH = TILE_K + 1  # one more, so that rows start in different banks
 def make_gemm(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = tail(sum_k x[i, k] W[r, k])``.
 
-    Grid: W's rows / TILE_N x chunk rows / TILE_M. Shared: (TILE_M + TILE_N) * PITCH float32, 12.4 KiB. Reference:
-    `Linear.plain`.
+    Grid: W's rows / TILE_N x chunk rows / TILE_M. Shared: (TILE_M + TILE_N) * PITCH float32, 12.4
+    KiB. Reference: `Linear.plain`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.tail == Tail.GELU_GATE.value
@@ -73,7 +74,10 @@ def make_gemm(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def _load_x(x: Any, tile: Any, thread: Any, block: Any, step: Any, last: Any, cols: int) -> None:
-    """Channels run over neighbouring threads; rows beyond the chunk repeat its last row and are never stored."""
+    """Channels run over neighbouring threads.
+
+    Rows beyond the chunk repeat its last row and are never stored.
+    """
     with T.serial(0, TILE_M * TILE_K // THREADS) as turn:
         item = let(turn * THREADS + thread)
         i, k = let(tirx.floordiv(item, TILE_K)), let(tirx.floormod(item, TILE_K))

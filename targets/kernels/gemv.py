@@ -1,8 +1,9 @@
 """Matrix times one vector: the decode form of `Linear`.
 
-A block of threads is divided into groups of lanes. A group owns `ROWS` consecutive rows; its lanes stride over the
-row's units of 8 channels, keep that share of x in registers and use it for all of the group's rows. Sums are float32,
-the group's scale is applied once a unit. Plain form: `Linear.plain` in quantization/operators.py.
+A block of threads is divided into groups of lanes. A group owns `ROWS` consecutive rows; its lanes
+stride over the row's units of 8 channels, keep that share of x in registers and use it for all of
+the group's rows. Sums are float32, the group's scale is applied once a unit. Plain form:
+`Linear.plain` in quantization/operators.py.
 """
 
 from __future__ import annotations

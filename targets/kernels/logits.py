@@ -1,4 +1,7 @@
-"""In-place changes of logits: bias, penalties, grammar mask. Plain forms: model_spec/operators/sampling.py."""
+"""In-place changes of logits: bias, penalties, grammar mask.
+
+Plain forms: model_spec/operators/sampling.py.
+"""
 
 from __future__ import annotations
 

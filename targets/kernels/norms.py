@@ -64,8 +64,8 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
         y = build.arg("y", (rows, width), "float32")
         residual = build.arg("residual", (rows, width), "float32")
         w_branch = build.arg("w_branch", (width,), "float32")
-        scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
-        w_next = build.arg("w_next", (width,), "float32") if operator.next_dtype else None
+        scalar: Any = build.arg("scalar", (1,), "float32") if operator.scaled else None
+        w_next: Any = build.arg("w_next", (width,), "float32") if operator.next_dtype else None
         out = build.arg("out", (rows, width), "float32")
         hidden = (
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
@@ -79,7 +79,7 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             squares.set(zero())
             with strided(thread, threads, width) as j:
                 total = residual[i, j] + y[i, j] * inverse * w_branch[j]
-                total = let(total if scalar is None else total * scalar[0])
+                total = let(total * scalar[0] if operator.scaled else total)
                 squares.add(total * total)
                 store(out, total, i, j)
             if operator.next_dtype is not None:

@@ -1,4 +1,6 @@
-"""Draw a token from the nucleus without sorting: one thread block, a search on the bits of the probabilities.
+"""Draw a token from the nucleus without sorting.
+
+One thread block, a search on the bits of the probabilities.
 
 Plain form: `SampleTopP.plain` in model_spec/operators/sampling.py.
 """
@@ -24,7 +26,8 @@ BITS_PER_PASS = 3  # one pass over the vocabulary settles so many, with 2**3 - 1
 def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
     """Ten passes find the threshold, two more the token. Grid: 1. Shared: three words a lane.
 
-    Lane l visits tokens l, l + lanes, ...; tokens count in that order. Reference: `SampleTopP.plain`.
+    Lane l visits tokens l, l + lanes, ...; tokens count in that order. Reference:
+    `SampleTopP.plain`.
     """
     vocab, lanes = operator.vocab, operator.lanes
     with function(scheduled=True) as build:
@@ -63,7 +66,7 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
 def _threshold(
     visit: Callable[..., None], reduce: BlockReduction, lane: Any, turns: int, top_p: Any
 ) -> tuple[Any, Any]:
-    """The bits of the smallest probability in the nucleus, and the mass that the nucleus has to reach."""
+    """The bits of the nucleus's smallest probability, and the mass it has to reach."""
     whole = Cell("float32", zero())
     visit(0, turns, lane, lambda p, bits: whole.add(p))
     wanted = let(tirx.min(top_p[0], reduce(whole.value)))
@@ -87,7 +90,7 @@ def _threshold(
 
 
 class _Walk:
-    """Walks over runs of tokens (all lanes; pieces of one lane; tokens of one piece) to where the draw falls.
+    """Walks over all lanes, pieces of a lane, tokens of a piece, to where the draw falls.
 
     Every thread walks alike over what the threads noted in shared memory.
     """
@@ -116,7 +119,7 @@ class _Walk:
         barrier()
 
     def settle_ties(self) -> None:
-        """How many tokens at the threshold belong to the nucleus, and where in its mass the draw falls."""
+        """Count the tokens at the threshold that belong, and place the draw."""
         above = Cell("float32", zero())
         with T.serial(0, self.lanes) as lane:
             above.add(self.masses[lane])
@@ -151,7 +154,8 @@ class _Walk:
         included = let(mass + self.value * as_f32(belonging))
         with when(self.done.value == 0):
             with when(included > zero()):
-                # Rounding may leave the draw beyond the last token: then the last one that belongs is chosen.
+                # Rounding may leave the draw beyond the last token: then the last one that belongs
+                # is chosen.
                 self.chosen.set(item)
                 self._base.set(self.passed.value)
                 self._base_seen.set(self.seen.value)

@@ -1,4 +1,6 @@
-"""Norms and RoPE of q and k, norm of v, and the write into the KV state; one thread block a head and position.
+"""Norms and RoPE of q and k, norm of v, and the write into the KV state.
+
+One thread block a head and position.
 
 Plain form: `PrepareQkv.plain` in model_spec/operators/attention.py.
 """
@@ -25,7 +27,10 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: (heads + 2 kv_heads, or heads) x rows. Shared: one float32 a thread. Reference: `PrepareQkv.plain`."""
+    """Grid: (heads + 2 kv_heads, or heads) x rows. Shared: one float32 a thread.
+
+    Reference: `PrepareQkv.plain`.
+    """
     rows, dim, heads, kv_heads = (
         symbolic_rows(operator.rows),
         operator.head_dim,
@@ -62,7 +67,10 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
             inverse = let(tirx.rsqrt(reduce(squares.value) / f32(dim) + f32(operator.eps)))
 
             def head(weight: Any, rotate: bool, target: Callable[[Any, Any], None]) -> None:
-                """Channel j pairs with j + head_dim / 2; pairs beyond `operator.pairs` are not rotated."""
+                """Channel j pairs with j + head_dim / 2.
+
+                Pairs beyond `operator.pairs` are not rotated.
+                """
                 with strided(thread, threads, half) as j:
                     low, high = qkv[i, column + j] * inverse, qkv[i, column + j + half] * inverse
                     if weight is not None:

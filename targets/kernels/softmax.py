@@ -52,7 +52,10 @@ def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.P
 
 
 def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFunc:
-    """Every block merges the partials, then writes its run. Grid: blocks. Reference: `SoftmaxProbs.plain`."""
+    """Every block merges the partials, then writes its run. Grid: blocks.
+
+    Reference: `SoftmaxProbs.plain`.
+    """
     vocab, blocks = operator.vocab, operator.blocks
     run = -(-vocab // blocks)
     threads = row_threads(max(run, blocks), spec.max_threads_per_block)

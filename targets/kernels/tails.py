@@ -1,4 +1,7 @@
-"""The tails of a matmul: what happens to sums before they are stored. Meaning: `Tail` in model_spec/operators."""
+"""The tails of a matmul: what happens to sums before they are stored.
+
+Meaning: `Tail` in model_spec/operators.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ def apply_tail(
     layer: Any,
     rows: int,
 ) -> None:
-    """Store the sums of consecutive weight rows from `first` on, as row i of y; rows beyond `rows` are dropped.
+    """Store the sums of consecutive weight rows from `first` on, as row i of y.
+
+    Rows beyond `rows` are dropped.
 
     Parameters
     ----------

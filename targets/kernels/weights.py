@@ -33,7 +33,9 @@ class WeightReader:
         return self.layout.cols // self.unit
 
     def in_part(self, row: Any, body: Callable[[Sequence[Any], int], None]) -> None:
-        """Run `body(part's tensors, part's first row)` for the part that holds `row`; `row` is within the matrix.
+        """Run `body(part's tensors, part's first row)` for the part that holds `row`.
+
+        `row` is within the matrix.
 
         The condition must be the same for the whole block if `body` has barriers.
         """
@@ -55,7 +57,10 @@ class WeightReader:
             begin += rows
 
     def read_unit(self, part: Sequence[Any], row: Any, unit: Any) -> tuple[list[Any], Any]:
-        """Channels [unit * self.unit, ...) of a part's row: unscaled float32 values, and their common scale."""
+        """Channels [unit * self.unit, ...) of a part's row.
+
+        Unscaled float32 values, and their common scale.
+        """
         layout, size = self.layout, self.unit
         if not layout.bits:
             return [as_f32(part[0][row, unit * size + j]) for j in range(size)], f32(1.0)

@@ -1,4 +1,7 @@
-"""Dlight schedule rules and their order per target: the first rule that takes a function schedules it."""
+"""Dlight schedule rules and their order per target.
+
+The first rule that takes a function schedules it.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 class OwnKernels(ScheduleRule):
-    """Take every function that carries an operator's description; leave all others to the next rule."""
+    """Take every function that carries an operator's description, no other."""
 
     def __init__(self, spec: TargetSpec) -> None:
         self.spec = spec

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 
 class ParallelSpatialLoops(ScheduleRule):
-    """Fuse and parallelise the spatial loops in front of each block's reduction; nothing else changes."""
+    """Fuse and parallelise the spatial loops in front of each block's reduction."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, _tunable: bool) -> s_tir.Schedule | None:
         """Schedule any function of sblocks for a CPU target; None for opaque loops and for GPUs."""
