@@ -50,7 +50,7 @@ def native_platform(system: str, machine: str) -> linker.Platform:
         )
     if system == "linux":
         triple = f"{architecture}-linux-gnu.{OLDEST_GLIBC}"
-        link_flags = (f"-Wl,--version-script={linker.NATIVE / 'exports.map'}",)
+        link_flags: tuple[str, ...] = (f"-Wl,--version-script={linker.NATIVE / 'exports.map'}",)
     else:  # TVM's symbols are found in the process that loads the library
         triple = f"{architecture}-macos"
         link_flags = ("-undefined", "dynamic_lookup")

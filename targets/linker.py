@@ -41,9 +41,10 @@ class Platform:
     name : short name, part of the cache directory's name
     triple : zig's target
     units : C++ files of the tree that are compiled, each into one object
-    left_out : sources of TVM's runtime that the units include and that are taken as empty
     compile_flags : flags for every unit
     link_flags : flags of the link of a model library
+    left_out : sources of TVM's runtime that the units include and that are taken as empty
+    is_whole : the library holds the runtime too, and its executable is a TVM "system library"
     """
 
     name: str
@@ -52,6 +53,7 @@ class Platform:
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    is_whole: bool = False
 
 
 def find_zig() -> Path:
@@ -128,7 +130,7 @@ def link_library(
 
     Parameters
     ----------
-    executable : what relax.build returned
+    executable : what relax.build returned; it has one kernel or more
     output : file to write; its directory exists
     target : the platform of the executable's host code
     check : looks at the linked file before it gets its name; raises TargetError to refuse it
@@ -141,6 +143,21 @@ def link_library(
     """
     runtime = runtime_objects(target, progress)
     _report(f"linking {output.name}", progress)
+    try:
+        _link_atomically(executable, output, target, runtime, check)
+    except OSError as error:
+        raise TargetError(
+            f"cannot write {output}: {error.strerror or error}", hint="free some space there"
+        ) from error
+
+
+def _link_atomically(
+    executable: relax.VMExecutable,
+    output: Path,
+    target: Platform,
+    runtime: Sequence[Path],
+    check: Callable[[Path], None] | None,
+) -> None:
     with tempfile.TemporaryDirectory(prefix=".link-", dir=output.parent) as scratch:
         linked = Path(scratch, output.name)
 
@@ -150,6 +167,7 @@ def link_library(
             _run_zig([*flags, "-o", path, *objects], Path(scratch))
 
         run_zig.object_format = "o"  # type: ignore[attr-defined]
+        run_zig.need_system_lib = target.is_whole  # type: ignore[attr-defined]
         run_zig.output_format = output.suffix.removeprefix(".")  # type: ignore[attr-defined]
         executable.export_library(str(linked), fcompile=run_zig, workspace_dir=scratch)
         if check is not None:
@@ -263,9 +281,12 @@ def _run_zig(arguments: Sequence[str], directory: Path) -> None:
         ) from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()[-REPORTED_LINES:]
+        is_full = any("NoSpaceLeft" in line or "No space left" in line for line in lines)
         raise TargetError(
             f"zig ended with exit code {done.returncode}:\n" + "\n".join(lines),
-            hint=f"if the cache is damaged, delete {cache_directory()} and try again",
+            hint=f"free some space for {directory} and {zig_cache}"
+            if is_full
+            else f"if the cache may be damaged, delete {cache_directory()} and try again",
         )
 
 

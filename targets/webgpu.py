@@ -96,6 +96,7 @@ WASM = linker.Platform(
         "-mexec-model=reactor",
         "-Os",
         "-s",
+        "-Wl,-z,stack-size=1048576",
         "-lwasi-emulated-signal",
         "-lwasi-emulated-process-clocks",
         # Undefined symbols become imports, so that the check below names all of them.
@@ -117,6 +118,7 @@ WASM = linker.Platform(
         # TVM's own tests.
         "3rdparty/tvm-ffi/src/ffi/testing/testing.cc",
     ),
+    is_whole=True,
 )
 
 

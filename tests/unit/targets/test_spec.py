@@ -1,0 +1,71 @@
+import dataclasses
+
+import pytest
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.targets import TARGETS, DeviceType, target_spec
+
+
+def test_default_webgpu_limits_are_what_the_client_requests() -> None:
+    spec = target_spec("webgpu")
+    assert (spec.max_threads_per_block, spec.max_shared_memory_bytes) == (256, 32_768)
+    assert (spec.max_storage_buffers, spec.max_binding_bytes) == (10, 134_217_728)
+    assert spec.max_grid_dim == 65_535
+    assert spec.device_type == DeviceType.WEBGPU == 15
+
+
+def test_compat_profile_differs_in_threads_and_shared_memory_only() -> None:
+    default, compat = target_spec("webgpu"), target_spec("webgpu", "compat")
+    changed = {
+        field.name
+        for field in dataclasses.fields(default)
+        if getattr(default, field.name) != getattr(compat, field.name)
+    }
+    assert changed == {"profile", "max_threads_per_block", "max_shared_memory_bytes"}
+    assert (compat.max_threads_per_block, compat.max_shared_memory_bytes) == (128, 16_384)
+
+
+@pytest.mark.parametrize("profile", ["default", "compat"])
+def test_tvm_target_of_webgpu_carries_the_limits(profile: str) -> None:
+    spec = target_spec("webgpu", profile)
+    target = spec.tvm_target()
+    assert target.kind.name == "webgpu"
+    assert target.attrs["max_num_threads"] == spec.max_threads_per_block
+    assert target.attrs["max_shared_memory_per_block"] == spec.max_shared_memory_bytes
+    assert not target.attrs["supports_subgroups"]
+    assert target.host.attrs["mtriple"] == "wasm32-unknown-unknown-wasm"
+
+
+def test_subgroups_reach_the_code_generator() -> None:
+    spec = target_spec("webgpu").with_limits(features=("subgroups",))
+    assert spec.tvm_target().attrs["supports_subgroups"]
+
+
+def test_tvm_target_of_cpu_has_no_host() -> None:
+    spec = target_spec("cpu")
+    assert not spec.is_gpu
+    assert spec.max_binding_bytes is None
+    assert spec.tvm_target().kind.name == "llvm"
+
+
+def test_with_limits_changes_what_is_given_and_names_the_profile() -> None:
+    spec = target_spec("webgpu")
+    tiny = spec.with_limits(max_binding_bytes=1024)
+    assert tiny == dataclasses.replace(spec, profile="custom", max_binding_bytes=1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "known"),
+    [("metal", "default", "webgpu"), ("webgpu", "huge", "compat"), ("cpu", "compat", "default")],
+)
+def test_unknown_names_are_refused_with_the_known_ones(name: str, profile: str, known: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        target_spec(name, profile)
+    assert caught.value.hint is not None
+    assert known in caught.value.hint
+
+
+def test_every_target_has_a_default_profile_of_its_own_name() -> None:
+    for name, target in TARGETS.items():
+        assert target.profiles["default"].name == name
+        assert all(profile == spec.profile for profile, spec in target.profiles.items())
