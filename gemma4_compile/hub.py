@@ -30,7 +30,7 @@ NEEDED_FILES = (
     INDEX_FILE,
     "model*.safetensors",
 )
-_HUB_ID = re.compile(r"[\w.\-]+/[\w.\-]+", re.ASCII)
+_HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
 
 
 def is_hub_id(model: str) -> bool:

@@ -1,0 +1,79 @@
+"""Errors of the hub in plain words; the network itself is huggingface_hub's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors as hub_errors
+
+from gemma4_compile import hub
+from gemma4_compile.errors import CheckpointError
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def download(*_: object, **__: object) -> None:
+        raise error
+
+    return download
+
+
+def bare(kind: type[Exception]) -> Exception:
+    """An error of a class whose constructor wants a response."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, "first line\nsecond line")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (bare(hub_errors.GatedRepoError), "licence", "hf auth login"),
+        (bare(hub_errors.RepositoryNotFoundError), "no model `a/b` on the hub", "private"),
+        (bare(hub_errors.RevisionNotFoundError), "no revision `r`", "commit"),
+        (hub_errors.LocalEntryNotFoundError("x"), "hub cannot be reached", "HF_HUB_OFFLINE"),
+        (bare(hub_errors.EntryNotFoundError), r"no `config\.json`", "transformers"),
+        (hub_errors.HFValidationError("bad name"), "failed: bad name", "again"),
+        (ConnectionResetError("reset\nby peer"), "failed: reset", "again"),
+        (OSError(28, "No space left on device"), "No space left", "again"),
+    ],
+)
+def test_errors_say_what_to_do(
+    error: Exception, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", raising(error))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", raising(error))
+    for fetch in (hub.fetch_config, hub.fetch):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            fetch("a/b", "r")
+        assert hint in str(caught.value.hint)
+        assert "\n" not in str(caught.value)
+
+
+def test_only_needed_files_are_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: dict[str, Any] = {}
+    accepted = inspect.signature(huggingface_hub.snapshot_download).parameters
+
+    def download(model: str, **options: Any) -> str:
+        given.update(options, model=model)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert hub.fetch("a/b", None) == tmp_path
+    assert set(given) - {"model"} <= set(accepted)
+    assert "config.json" in given["allow_patterns"]
+    assert not [pattern for pattern in given["allow_patterns"] if "bin" in pattern]
+
+
+@pytest.mark.parametrize("name", ["google/gemma-4-E2B-it", "a/b", "a-b/c.d_e"])
+def test_hub_ids(name: str) -> None:
+    assert hub.is_hub_id(name)
+
+
+@pytest.mark.parametrize("name", ["gemma", "a/b/c", "/a", "a/", "a b/c", "", "a/b\n", "./a", "../a"])
+def test_no_hub_ids(name: str) -> None:
+    assert not hub.is_hub_id(name)

@@ -1,0 +1,103 @@
+"""What a model's name stands for, and that the config is read before anything large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import hub, sources
+from gemma4_compile.errors import CheckpointError, ConfigError, UsageError
+from gemma4_compile.sources import open_source
+from tests.models import DENSE_LIKE, write_checkpoint
+
+
+def test_tiny_is_written_and_removed_again() -> None:
+    with open_source("tiny", None, weights=True) as source:
+        assert source.identity == {"kind": "tiny"}
+        assert source.checkpoint is not None
+        path = source.checkpoint.path
+        assert path.is_dir()
+    assert not path.exists()
+
+
+def test_directory(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, DENSE_LIKE)
+    with open_source(str(tmp_path), None, weights=True) as source:
+        assert source.identity == {"kind": "directory"}  # no path of this machine
+        assert source.config.attention_k_eq_v
+        assert source.checkpoint is not None
+
+
+def test_config_alone_needs_no_weights(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, DENSE_LIKE)
+    (tmp_path / "model.safetensors").unlink()
+    with open_source(str(tmp_path), None, weights=False) as source:
+        assert source.checkpoint is None
+
+
+def test_preset_is_a_config_only() -> None:
+    with open_source("gemma-4-E2B-it", None, weights=False) as source:
+        assert source.identity == {"kind": "preset", "model": "gemma-4-E2B-it"}
+        assert source.config.num_hidden_layers == 35
+    with (
+        pytest.raises(UsageError, match="without weights"),
+        open_source("gemma-4-E2B-it", None, weights=True),
+    ):
+        pytest.fail("must not open")
+
+
+@pytest.mark.parametrize("model", ["no-such-model", "./none", "/none", "a/b/c", "", "a b/c"])
+def test_name_that_stands_for_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "fetch_config", lambda *_: pytest.fail("asked the hub"))
+    with pytest.raises(CheckpointError), open_source(model, None, weights=True):
+        pytest.fail("must not open")
+
+
+def test_file_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with (
+        pytest.raises(CheckpointError, match="is no directory"),
+        open_source(str(tmp_path / "model.safetensors"), None, weights=True),
+    ):
+        pytest.fail("must not open")
+
+
+@pytest.mark.parametrize("model", ["tiny", "gemma-4-E2B-it", "."])
+def test_revision_is_for_the_hub(model: str) -> None:
+    with (
+        pytest.raises(UsageError, match="--revision"),
+        open_source(model, "main", weights=False),
+    ):
+        pytest.fail("must not open")
+
+
+def test_hub_model_is_pinned_to_the_commit_of_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "0123abcd"
+    write_checkpoint(snapshot, DENSE_LIKE)
+    asked: list[str | None] = []
+    monkeypatch.setattr(hub, "fetch_config", lambda model, revision: snapshot)
+
+    def fetch(model: str, revision: str | None) -> Path:
+        asked.append(revision)
+        return snapshot
+
+    monkeypatch.setattr(hub, "fetch", fetch)
+    with open_source("google/gemma", "main", weights=True) as source:
+        assert source.identity["revision"] == "0123abcd"
+    assert asked == ["0123abcd"]
+
+
+def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4_unified"}')
+    monkeypatch.setattr(hub, "fetch_config", lambda model, revision: tmp_path)
+    monkeypatch.setattr(hub, "fetch", lambda *_: pytest.fail("downloaded"))
+    with (
+        pytest.raises(ConfigError, match="12B"),
+        open_source(sources.DEFAULT_MODEL, None, weights=True),
+    ):
+        pytest.fail("must not open")
