@@ -1,0 +1,157 @@
+"""From request to package: what is written, halves, options, determinism, cleaning up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile import abi, pipeline
+from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
+from gemma4_compile.errors import CheckpointError, QuantizationError, TargetError, UsageError
+from gemma4_compile.pipeline import CompileRequest, Summary, compile_model
+from tests.models import DENSE_LIKE, write_checkpoint
+from tests.packages import Silent
+
+
+@pytest.fixture
+def request_for(tmp_path: Path) -> CompileRequest:
+    return CompileRequest("tiny", "cpu", "q4f16", tmp_path / "out", only="weights")
+
+
+def run(request: CompileRequest) -> Summary:
+    return compile_model(request, Silent())
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_package_is_complete_and_its_hashes_are_right(request_for: CompileRequest) -> None:
+    summary = run(replace(request_for, only=None))
+    found = files(request_for.output)
+    provenance = Provenance.from_json(json.loads(found.pop(abi.PROVENANCE_FILE)))
+    assert provenance.library == "model.so"
+    assert provenance.files == {
+        name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in found.items()
+    }
+    expected = {abi.MANIFEST_FILE, abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE}
+    assert expected | {"tokenizer.json", "params_shard_0.bin", "model.so"} <= set(found)
+    assert summary.package_bytes == sum(map(len, found.values()))
+    assert summary.library_bytes == len(found["model.so"])
+    assert summary.report is not None
+    assert summary.report.launches_per_token > 0
+
+
+def test_half_with_weights_has_no_library(request_for: CompileRequest) -> None:
+    summary = run(request_for)
+    assert summary.report is None
+    assert not [name for name in files(request_for.output) if name.startswith("model.")]
+    cache = TensorCache.from_json(read_artifact(request_for.output / abi.TENSOR_CACHE_FILE))
+    stored = [record for shard in cache.shards for record in shard.records]
+    assert stored[0].name == "embed_tokens.q_weight"
+
+
+def test_half_with_library_comes_from_the_config_alone(request_for: CompileRequest) -> None:
+    run(replace(request_for, only="library"))
+    assert set(files(request_for.output)) == {"model.so", abi.PROVENANCE_FILE}
+
+
+def test_same_input_gives_the_same_bytes(request_for: CompileRequest, tmp_path: Path) -> None:
+    run(request_for)
+    run(replace(request_for, output=tmp_path / "again"))
+    assert files(request_for.output) == files(tmp_path / "again")
+
+
+def test_defaults_are_capped_by_the_model(request_for: CompileRequest) -> None:
+    write_checkpoint(request_for.output.parent / "model", DENSE_LIKE)
+    run(replace(request_for, model=str(request_for.output.parent / "model")))
+    chat = ChatConfig.from_json(read_artifact(request_for.output / abi.CHAT_CONFIG_FILE))
+    assert chat.context_window_size == DENSE_LIKE["max_position_embeddings"] == 512
+    assert chat.prefill_chunk_size == 512
+
+
+def test_options_of_the_user_are_kept(request_for: CompileRequest) -> None:
+    run(replace(request_for, context_length=100, prefill_chunk=7))
+    chat = ChatConfig.from_json(read_artifact(request_for.output / abi.CHAT_CONFIG_FILE))
+    assert (chat.context_window_size, chat.prefill_chunk_size) == (100, 7)
+    build = read_artifact(request_for.output / abi.PROVENANCE_FILE)["build"]
+    assert (build["context_length"], build["prefill_chunk"]) == (100, 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target": "toaster"}, "unknown target `toaster`"),
+        ({"quant": "q1f1"}, "unknown quantisation `q1f1`"),
+        ({"limits": "compat"}, "no limits profile `compat`"),
+        ({"context_length": 0}, "--context: expected 1 to"),
+        ({"context_length": 10**9}, "--context: expected 1 to"),
+        ({"prefill_chunk": 0}, "--prefill-chunk: expected 1 to"),
+        ({"context_length": 8, "prefill_chunk": 9}, "--prefill-chunk: expected 1 to 8"),
+    ],
+)
+def test_impossible_request(
+    change: dict[str, Any], message: str, request_for: CompileRequest
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(replace(request_for, **change))
+    assert not list(request_for.output.parent.iterdir())
+
+
+def test_context_whose_state_breaks_the_binding_limit(request_for: CompileRequest) -> None:
+    wide = {"model": "gemma-4-31B-it", "target": "webgpu", "only": "library"}
+    with pytest.raises(UsageError, match=r"--context 262144: .* binds at most 134217728") as caught:
+        run(replace(request_for, **wide, context_length=262_144))  # type: ignore[arg-type]
+    assert str(caught.value.hint) == "--context 32768 fits"
+
+
+def test_wrong_tensors_are_found_before_the_library_is_built(
+    request_for: CompileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = request_for.output.parent / "model"
+    write_checkpoint(model, DENSE_LIKE)
+    config = json.loads((model / "config.json").read_text())
+    config["text_config"]["intermediate_size"] = 224
+    (model / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(pipeline, "build_executable", lambda *_: pytest.fail("built"))
+    with pytest.raises(CheckpointError, match=r"expected \((224, 96|96, 224)\)"):
+        run(replace(request_for, model=str(model), only=None))
+
+
+def test_nothing_is_left_when_the_linker_fails(
+    request_for: CompileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise TargetError("zig failed")
+
+    monkeypatch.setattr(pipeline, "link", fail)
+    with pytest.raises(TargetError):
+        run(replace(request_for, only=None))
+    assert not list(request_for.output.parent.iterdir())
+
+
+def test_weight_that_is_not_finite_is_an_error_and_leaves_nothing(
+    request_for: CompileRequest,
+) -> None:
+    model = request_for.output.parent / "model"
+    write_checkpoint(model, DENSE_LIKE)
+    path = model / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-4:] = np.array([np.nan], "<f4").tobytes()
+    path.write_bytes(bytes(data))
+    with pytest.raises(QuantizationError, match="not finite"):
+        run(replace(request_for, model=str(model)))
+    assert [path.name for path in request_for.output.parent.iterdir()] == ["model"]
+
+
+def test_dumped_phases_are_numbered(request_for: CompileRequest, tmp_path: Path) -> None:
+    run(replace(request_for, only="library", dump_ir=tmp_path / "ir"))
+    names = sorted(path.name for path in (tmp_path / "ir").iterdir())
+    assert names[0].startswith("00-")
+    assert len(names) > 1
