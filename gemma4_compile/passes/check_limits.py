@@ -9,7 +9,6 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.transform import PassContext, module_pass
 from tvm.s_tir.stmt import SBlock
 from tvm.tirx.buffer import is_buffer_var
 
@@ -98,39 +97,35 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
     )
 
 
-@module_pass(opt_level=0, name="CheckLimits")
-class CheckLimits:
-    """Before and after: the same module. Must run after scheduling."""
+def check_limits(module: tvm.IRModule, spec: TargetSpec) -> None:
+    """Check every scheduled kernel.
 
-    def __init__(self, spec: TargetSpec) -> None:
-        self.spec = spec
+    A plain function and no pass, because an error that crosses TVM loses its class.
 
-    def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
-        """Check every kernel.
+    Raises
+    ------
+    LoweringError
+        Naming the first kernel over a limit, the limit, and what the kernel asks.
+    """
+    if not spec.is_gpu:
+        return
+    for var, func in module.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            _check(kernel_use(var.name_hint, func), spec)
 
-        Raises
-        ------
-        LoweringError
-            Naming the first kernel over a limit, the limit, and what the kernel asks.
-        """
-        if self.spec.is_gpu:
-            for var, func in mod.functions_items():
-                if isinstance(func, tirx.PrimFunc):
-                    self._check(kernel_use(var.name_hint, func))
-        return mod
 
-    def _check(self, use: KernelUse) -> None:
-        spec = self.spec
-        limits = (
-            ("threads per block", use.threads, spec.max_threads_per_block),
-            ("bytes of shared memory", use.shared_bytes, spec.max_shared_memory_bytes),
-            ("storage buffers", use.buffers, spec.max_storage_buffers),
-            ("bytes in one binding", use.largest_binding_bytes, spec.max_binding_bytes),
-        )
-        for what, asked, limit in limits:
-            if limit is not None and asked > limit:
-                raise LoweringError(
-                    f"kernel `{use.name}` needs {asked} {what}; target `{spec.name}` with limits "
-                    f"`{spec.profile}` allows {limit}",
-                    hint="choose another --limits profile or a smaller --quant",
-                )
+def _check(use: KernelUse, spec: TargetSpec) -> None:
+    limits = (
+        ("threads per block", use.threads, spec.max_threads_per_block),
+        ("bytes of shared memory", use.shared_bytes, spec.max_shared_memory_bytes),
+        ("storage buffers", use.buffers, spec.max_storage_buffers),
+        ("bytes in one binding", use.largest_binding_bytes, spec.max_binding_bytes),
+        ("blocks along one axis", max(use.grid, default=0), spec.max_grid_dim),
+    )
+    for what, asked, limit in limits:
+        if limit is not None and asked > limit:
+            raise LoweringError(
+                f"kernel `{use.name}` needs {asked} {what}; target `{spec.name}` with limits "
+                f"`{spec.profile}` allows {limit}",
+                hint="choose another --limits profile or a smaller --quant",
+            )

@@ -1,0 +1,68 @@
+"""The last check names the kernel, the limit and the number."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.model_spec.operators.norms import RmsNorm
+from gemma4_compile.model_spec.operators.tir import function, store
+from gemma4_compile.passes.check_limits import check_limits, kernel_use
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels import make_kernel
+from gemma4_compile.targets.kernels.blocks import barrier, launch, shared
+from gemma4_compile.targets.spec import TargetSpec
+
+WEBGPU = target_spec("webgpu")
+
+
+def kernel(threads: int, shared_floats: int, buffers: int, elements: int) -> tvm.IRModule:
+    """A kernel that asks for just so much."""
+    with function(scheduled=True) as build:
+        arguments = [build.arg(f"b{i}", (elements,), "float32") for i in range(buffers)]
+        with launch(threads, 1) as (_, _, thread):
+            memory = shared((shared_floats,))
+            store(memory, arguments[0][thread], thread)
+            barrier()
+            store(arguments[-1], memory[0], thread)
+    return tvm.IRModule({"greedy": build.result})
+
+
+def test_reads_what_a_kernel_asks_for() -> None:
+    use = kernel_use("k", kernel(64, 256, 3, 1000)["greedy"])
+    assert (use.threads, use.shared_bytes, use.buffers) == (64, 1024, 3)
+    assert use.largest_binding_bytes == 4000
+    assert use.grid == (1,)
+
+
+def test_kernel_at_every_limit_is_accepted() -> None:
+    check_limits(kernel(256, 8192, 10, 1 << 25), WEBGPU)
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "limit"),
+    [
+        (kernel(512, 64, 2, 512), "512 threads per block", "256"),
+        (kernel(64, 8193, 2, 512), "32772 bytes of shared memory", "32768"),
+        (kernel(64, 64, 11, 512), "11 storage buffers", "10"),
+        (kernel(64, 64, 2, (1 << 25) + 1), "134217732 bytes in one binding", "134217728"),
+    ],
+)
+def test_kernel_over_a_limit_is_named(module: tvm.IRModule, asked: str, limit: str) -> None:
+    with pytest.raises(LoweringError) as error:
+        check_limits(module, WEBGPU)
+    assert "`greedy`" in str(error.value)
+    assert asked in str(error.value)
+    assert f"allows {limit}" in str(error.value)
+    assert error.value.hint
+
+
+def test_cpu_has_no_limits() -> None:
+    check_limits(kernel(512, 8193, 11, 1 << 26), target_spec("cpu"))
+
+
+@pytest.mark.parametrize("spec", [WEBGPU, target_spec("webgpu", "compat")])
+def test_our_kernels_follow_the_profile(spec: TargetSpec) -> None:
+    func = make_kernel(RmsNorm(1, 4096, 1e-6, "float16"), spec)
+    assert kernel_use("norm", func).threads == spec.max_threads_per_block

@@ -1,0 +1,156 @@
+"""Every released size exports from its config alone, with the right parameters and functions."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from math import prod
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.export import export_module
+from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.model_spec.sampler import SamplerOptions
+from gemma4_compile.passes.library import decoder_options, library_report
+from gemma4_compile.passes.lowering import lower
+from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.targets import target_spec
+
+pytestmark = pytest.mark.smoke
+
+# Parameters of the language model as transformers 5.23.0 counts them on the meta device.
+PARAMETERS = {
+    "gemma-4-E2B-it": 4_628_569_379,
+    "gemma-4-E4B-it": 7_463_013_418,
+    "gemma-4-31B-it": 30_697_345_340,
+}
+# Layers that own K and V, of them with a ring.
+KV_LAYERS = {"gemma-4-E2B-it": (15, 12), "gemma-4-E4B-it": (24, 20), "gemma-4-31B-it": (60, 50)}
+PREFILL_CHUNK = 512
+
+
+def config_of(preset: str) -> Gemma4Config:
+    file = resources.files("gemma4_compile.model_spec") / "presets" / f"{preset}.json"
+    return Gemma4Config.from_dict(json.loads(file.read_text()))
+
+
+@lru_cache(maxsize=16)
+def exported(
+    preset: str, recipe: str, profile: str = "default"
+) -> tuple[tvm.IRModule, tuple[str, ...], Any]:
+    target, config = target_spec("webgpu", profile), config_of(preset)
+    plan = storage_plan(parameter_table(config), RECIPES[recipe], target.max_binding_bytes)
+    module, names = export_module(
+        config,
+        StoredMatrices(plan, target.max_storage_buffers),
+        decoder_options(RECIPES[recipe], target, PREFILL_CHUNK),
+        SamplerOptions(softmax_blocks=64, lanes=target.max_threads_per_block),
+    )
+    return module, names, plan
+
+
+def _dimension(dim: Any) -> str:
+    return str(int(dim)) if isinstance(dim, tirx.IntImm) else str(dim.name)
+
+
+def argument_types(function: relax.Function) -> list[tuple[tuple[str, ...], str]]:
+    """Shape and dtype of the tensor arguments; symbolic dimensions by name."""
+    return [
+        (tuple(_dimension(dim) for dim in param.ty.shape), str(param.ty.dtype))
+        for param in function.params
+        if isinstance(param.ty, relax.TensorType)
+    ]
+
+
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_parameter_count_is_that_of_transformers(preset: str) -> None:
+    table = parameter_table(config_of(preset))
+    assert sum(prod(parameter.shape) for parameter in table) == PARAMETERS[preset]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_parameters_of_the_module_are_those_of_the_plan(preset: str, recipe: str) -> None:
+    module, names, plan = exported(preset, recipe)
+    tensors = [tensor for stored in plan for tensor in stored.tensors]
+    assert list(names) == [tensor.name for tensor in tensors]
+    packed = module[abi.DECODE].params[-1].ty.fields
+    found = [(tuple(int(dim) for dim in ty.shape), str(ty.dtype)) for ty in packed]
+    assert found == [(tensor.shape, tensor.dtype) for tensor in tensors]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_no_stored_tensor_exceeds_a_binding(preset: str, recipe: str) -> None:
+    _, _, plan = exported(preset, recipe)
+    limit = target_spec("webgpu").max_binding_bytes
+    assert max(tensor.nbytes for stored in plan for tensor in stored.tensors) <= limit
+    for stored in plan:
+        ends = [0, *(part.row_end for part in stored.parts)]
+        assert [part.row_begin for part in stored.parts] == ends[:-1]
+        assert ends[-1] == stored.parameter.shape[0]
+
+
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_exported_functions_have_the_clients_signatures(preset: str) -> None:
+    module, _, _ = exported(preset, "q4f16")
+    config = config_of(preset)
+    hidden, vocab = str(config.hidden_size), str(config.vocab_size)
+    f32, i32 = "float32", "int32"
+    expected = {
+        abi.EMBED: [(("n",), i32)],
+        abi.PREFILL: [(("1", "n", hidden), f32), (("1", "n"), i32), (("1", "n"), i32)],
+        abi.DECODE: [(("1", "1"), i32)],
+        abi.CREATE_KV_CACHE: [],
+        abi.SOFTMAX: [(("1", "1", vocab), f32), (("1",), f32)],
+        abi.ARGSORT: [(("1", vocab), f32)],
+        abi.SAMPLE_TOP_P: [(("1", vocab), f32)] * 2 + [(("1",), f32), (("1",), i32), (("1",), f32)],
+        abi.LOGIT_BIAS: [(("1", vocab), f32), (("n",), i32), (("n",), i32), (("n",), f32)],
+        abi.PENALTY: [(("1", vocab), f32), (("m",), i32), *[(("n",), i32)] * 3, (("m", "3"), f32)],
+        abi.BITMASK: [
+            (("1", vocab), f32),
+            (("1",), i32),
+            (("1", str(config.vocab_size // 32)), i32),
+        ],
+    }
+    for name, arguments in expected.items():
+        assert argument_types(module[name]) == arguments, name
+    logits = module[abi.DECODE].ret_ty.fields[0]
+    assert [int(dim) for dim in logits.shape] == [1, 1, config.vocab_size]
+
+
+@pytest.mark.parametrize("preset", PARAMETERS)
+def test_kv_state_has_a_slot_only_for_layers_that_own_keys(preset: str) -> None:
+    module, _, _ = exported(preset, "q4f16")
+    shapes: list[list[int]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.ShapeExpr) and isinstance(node.values[0], tirx.IntImm):
+            shapes.append([int(value) for value in node.values])
+
+    relax.analysis.post_order_visit(module[abi.CREATE_KV_CACHE].body, visit)
+    flat = shapes[0]
+    slots = [flat[i : i + 4] for i in range(0, len(flat), 4)]
+    assert (len(slots), sum(rows > 0 for _, _, rows, _ in slots)) == KV_LAYERS[preset]
+    config = config_of(preset)
+    for rows, window in ((slot[2], slot[3]) for slot in slots):
+        assert (rows > 0) == (window > 0)
+        if window:
+            assert window == config.sliding_window
+            assert rows >= window + PREFILL_CHUNK - 1
+
+
+@pytest.mark.parametrize("preset", ["gemma-4-E2B-it"])
+def test_all_kernels_are_scheduled_within_the_limits(preset: str) -> None:
+    module, _, _ = exported(preset, "q4f16", "compat")
+    target = target_spec("webgpu", "compat")
+    report = library_report(lower(module, target))
+    assert report.largest_binding_bytes <= target.max_binding_bytes
+    assert report.launches_per_token < 440
