@@ -14,7 +14,16 @@ from types import FrameType
 from tqdm import tqdm
 
 from gemma4_compile import __version__
-from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.errors import (
+    ArtifactError,
+    CheckpointError,
+    ConfigError,
+    Gemma4CompileError,
+    LoweringError,
+    QuantizationError,
+    TargetError,
+    UsageError,
+)
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.pipeline import (
     DEFAULT_CONTEXT_LENGTH,
@@ -32,6 +41,16 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 PLANNED_TARGETS = ("metal", "cuda")
+# What to do about an error that brings no hint of its own.
+DEFAULT_HINTS: dict[type[Gemma4CompileError], str] = {
+    UsageError: "see gemma4-compile --help",
+    ConfigError: "compare config.json with that of the original model",
+    CheckpointError: "download the checkpoint again",
+    QuantizationError: "try another --quant",
+    LoweringError: "run again with --debug and report what it shows",
+    TargetError: "run again with --debug and report what it shows",
+    ArtifactError: "choose another -o",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -174,12 +193,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
         _run(_parser().parse_args(argv))
-    except UsageError as error:
-        _report(error, error.hint, debug=debug)
-        return EXIT_USAGE
     except Gemma4CompileError as error:
-        _report(error, error.hint, debug=debug)
-        return EXIT_FAILED
+        _report(error, error.hint or DEFAULT_HINTS.get(type(error)), debug=debug)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     except KeyboardInterrupt:
         hint = "the same command goes on from the weights that were finished"
         _report(KeyboardInterrupt("interrupted"), hint, debug=False)

@@ -1,0 +1,161 @@
+"""Arguments, exit codes and the form of messages; the pipeline itself is replaced here."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import __version__, cli
+from gemma4_compile.errors import CheckpointError, UsageError
+from gemma4_compile.passes import LibraryReport
+from gemma4_compile.pipeline import CompileRequest, Reporter, Summary
+
+MINIMUM = ["--target", "cpu", "--quant", "q4f16", "-o", "out"]
+
+
+@pytest.fixture(autouse=True)
+def keep_signals() -> object:
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+class Pipeline:
+    """Stands for `compile_model`: keeps the request, then fails or returns a summary."""
+
+    def __init__(self) -> None:
+        self.request: CompileRequest | None = None
+        self.error: BaseException | None = None
+
+    def __call__(self, request: CompileRequest, reporter: Reporter) -> Summary:
+        self.request = request
+        reporter.stage("compiling")
+        with reporter.progress("converting", 10) as advance:
+            advance(10)
+        if self.error:
+            raise self.error
+        report = LibraryReport(60, 90, 2**20)
+        return Summary(request.output, 3 * 2**20, 2**20, report, 1.25, 2**30)
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    replacement = Pipeline()
+    monkeypatch.setattr(cli, "compile_model", replacement)
+    return replacement
+
+
+def test_defaults(pipeline: Pipeline) -> None:
+    assert cli.main(MINIMUM) == 0
+    request = CompileRequest("google/gemma-4-E2B-it", "cpu", "q4f16", Path("out"))
+    assert pipeline.request == request
+
+
+def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
+    options = "tiny --target webgpu --quant f32 -o x --limits compat --context 64"
+    options += " --prefill-chunk 8 --only weights --revision r --force --dump-ir ir"
+    assert cli.main(options.split()) == 0
+    assert pipeline.request == CompileRequest(
+        model="tiny",
+        target="webgpu",
+        quant="f32",
+        output=Path("x"),
+        limits="compat",
+        context_length=64,
+        prefill_chunk=8,
+        only="weights",
+        revision="r",
+        force=True,
+        dump_ir=Path("ir"),
+    )
+
+
+def test_summary_goes_to_stdout_and_log_to_stderr(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(MINIMUM)
+    captured = capsys.readouterr()
+    assert captured.err == "compiling\nconverting\n"
+    rows = dict(line.split(":", 1) for line in captured.out.splitlines())
+    assert {name: value.strip() for name, value in rows.items()} == {
+        "package": "out",
+        "size": "3.0 MiB",
+        "library": "1.0 MiB",
+        "kernels": "60",
+        "launches per token": "90",
+        "largest binding": "1.0 MiB",
+        "time": "1.2 s",
+        "peak memory": "1024.0 MiB",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (UsageError("no\nsuch"), 2, ["error: no such", "hint: see gemma4-compile --help"]),
+        (CheckpointError("bad", hint="look"), 1, ["error: bad", "hint: look"]),
+        (KeyboardInterrupt(), 130, ["error: interrupted"]),
+        (ZeroDivisionError("x"), 1, ["error: internal error: ZeroDivisionError: x"]),
+    ],
+)
+def test_errors_are_one_line_and_a_hint(
+    error: BaseException,
+    code: int,
+    lines: list[str],
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pipeline.error = error
+    assert cli.main(MINIMUM) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[2 : 2 + len(lines)] == lines
+    assert "Traceback" not in captured.err
+
+
+def test_traceback_with_debug_only(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline.error = ZeroDivisionError("x")
+    assert cli.main([*MINIMUM, "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: --target, --quant, -o/--output"),
+        (["tiny", *MINIMUM, "--unknown"], "unrecognized arguments: --unknown"),
+        (["tiny", *MINIMUM, "--context", "many"], "invalid int value"),
+        (["tiny", *MINIMUM, "--only", "half"], "invalid choice"),
+        (["tiny", "--target", "metal", "--quant", "q4f16", "-o", "x"], "`metal` is not supported"),
+        (["tiny", "--target", "cuda", "--quant", "q4f16", "-o", "x"], "`cuda` is not supported"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str],
+    message: str,
+    pipeline: Pipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(arguments) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert second.startswith("hint: ")
+    assert pipeline.request is None
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([option])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert (__version__ if option == "--version" else "--target") in text
+
+
+def test_termination_is_an_interruption(pipeline: Pipeline) -> None:
+    cli.main(MINIMUM)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
