@@ -110,6 +110,9 @@ def runtime_objects(target: Platform, progress: Progress | None = None) -> list[
                 step = f"{index} of {len(target.units)}, once per machine"
                 _report(f"compiling {unit} for {target.name} ({step})", progress)
                 _compile(target, tree, unit, objects / (Path(unit).stem + ".o"))
+            # The first link makes zig build its C library and libc++: here it is announced.
+            _report(f"building the C++ library for {target.name} (once per machine)", progress)
+            _link(target, sorted(map(str, objects.iterdir())), Path(scratch, "first-link"))
             _publish(objects, entry)
     except OSError as error:
         raise TargetError(
@@ -162,9 +165,7 @@ def _link_atomically(
         linked = Path(scratch, output.name)
 
         def run_zig(path: str, model_objects: Sequence[str], options: object = None) -> None:
-            objects = [*(str(path) for path in runtime), *model_objects]
-            flags = ["-target", target.triple, *target.link_flags]
-            _run_zig([*flags, "-o", path, *objects], Path(scratch))
+            _link(target, [*map(str, runtime), *model_objects], Path(path))
 
         run_zig.object_format = "o"  # type: ignore[attr-defined]
         run_zig.need_system_lib = target.is_whole  # type: ignore[attr-defined]
@@ -255,6 +256,11 @@ def _publish(objects: Path, entry: Path) -> None:
 def _compile(target: Platform, tree: Path, unit: str, output: Path) -> None:
     flags = ["-target", target.triple, *target.compile_flags, f"-ffile-prefix-map={tree}=."]
     _run_zig([*flags, "-I.", "-Iinclude", "-c", unit, "-o", str(output)], tree)
+
+
+def _link(target: Platform, objects: Sequence[str], output: Path) -> None:
+    flags = ["-target", target.triple, *target.link_flags]
+    _run_zig([*flags, "-o", str(output), *objects], output.parent)
 
 
 def _run_zig(arguments: Sequence[str], directory: Path) -> None:

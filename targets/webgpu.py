@@ -148,8 +148,15 @@ def link(
 
 
 def check_interface(library: Path) -> None:
-    """Raise TargetError if a .wasm imports what the client does not offer, naming it."""
-    offending = sorted(set(read_interface(library).imports) - CLIENT_OFFERS)
+    """Raise TargetError if a .wasm imports or lacks what the client does not offer or calls."""
+    interface = read_interface(library)
+    missing = sorted({"_initialize", "memory", *CLIENT_CALLS} - set(interface.exports))
+    if missing:
+        raise TargetError(
+            f"the library lacks what the WebLLM client calls: {', '.join(missing)}",
+            hint="another version of apache-tvm or ziglang may be the cause",
+        )
+    offending = sorted(set(interface.imports) - CLIENT_OFFERS)
     if offending:
         raise TargetError(
             f"the library imports what the WebLLM client does not offer: {', '.join(offending)}",

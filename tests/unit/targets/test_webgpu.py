@@ -88,12 +88,20 @@ def test_same_bytes_twice_and_no_path(library: Path, tmp_path: Path) -> None:
         assert f"{path}/".encode() not in content
 
 
-def test_import_that_the_client_lacks_is_named(tmp_path: Path) -> None:
+def test_import_that_the_client_lacks_is_named(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers = webgpu.CLIENT_OFFERS - {"env.TVMFFIWasmSafeCall", "wasi_snapshot_preview1.fd_seek"}
+    monkeypatch.setattr(webgpu, "CLIENT_OFFERS", offers)
+    expected = r"not offer: env\.TVMFFIWasmSafeCall, wasi_snapshot_preview1\.fd_seek"
+    with pytest.raises(TargetError, match=expected):
+        webgpu.check_interface(library)
+
+
+def test_missing_export_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.wasm"
-    offered, missing = b"\3env\x13TVMFFIWasmSafeCall_\0\0", b"\3env\4erff\0\0"
-    section = b"\2" + offered + missing
-    path.write_bytes(MAGIC + b"\2" + bytes([len(section)]) + section)
-    with pytest.raises(TargetError, match=r"does not offer: env\.TVMFFIWasmSafeCall_, env\.erff"):
+    path.write_bytes(MAGIC)
+    with pytest.raises(TargetError, match="lacks what the WebLLM client calls: TVMFFIAnyView"):
         webgpu.check_interface(path)
 
 

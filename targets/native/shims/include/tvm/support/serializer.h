@@ -141,15 +141,9 @@ bool ReadPairs(Stream* stream, Insert insert) {
   for (uint64_t i = 0; i < size; ++i) {
     K key;
     if (!stream->Read(&key)) return false;
-    if constexpr (std::is_default_constructible_v<V>) {
-      V value;
-      if (!stream->Read(&value)) return false;
-      insert(std::move(key), std::move(value));
-    } else {
-      V value(ffi::UnsafeInit{});
-      if (!stream->Read(&value)) return false;
-      insert(std::move(key), std::move(value));
-    }
+    V value;
+    if (!stream->Read(&value)) return false;
+    insert(std::move(key), std::move(value));
   }
   return true;
 }
