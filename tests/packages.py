@@ -1,25 +1,25 @@
-"""Compiles small checkpoints into `cpu` packages, stage by stage, without the command line."""
+"""Compiles small checkpoints into `cpu` packages, and reads back what their weights mean."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from functools import partial
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile import abi, artifacts, conversation, packaging
+from gemma4_compile import abi
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, parameter_table
-from gemma4_compile.passes import LibraryOptions, build_executable
+from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.pipeline import CompileRequest, compile_model
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DenseScheme
-from gemma4_compile.runtime.package import Package
-from gemma4_compile.targets import cpu
+from gemma4_compile.runtime import Package
 from tests import models
 
 Float32Array = npt.NDArray[np.float32]
@@ -28,72 +28,45 @@ CONTEXT_LENGTH = 96
 PREFILL_CHUNK = 12
 
 
+class Silent:
+    """A reporter that says nothing."""
+
+    def stage(self, text: str) -> None:
+        del text
+
+    @contextmanager
+    def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
+        del text, total_bytes
+        yield lambda count: None
+
+
+def compile_package(
+    model: Path | str, recipe: str, directory: Path, *, library_of: Path | None = None
+) -> Path:
+    """Compile a checkpoint directory, or `tiny`; return the package's directory.
+
+    `library_of` is a package of the same config and recipe whose library is taken over.
+    """
+    request = CompileRequest(
+        model=str(model),
+        target="cpu",
+        quant=recipe,
+        output=directory,
+        context_length=CONTEXT_LENGTH,
+        prefill_chunk=PREFILL_CHUNK,
+        only=None if library_of is None else "weights",
+    )
+    compile_model(request, Silent())
+    if library_of is not None:
+        for name in (abi.PROVENANCE_FILE, Package.open(library_of).library_path.name):
+            shutil.copyfile(library_of / name, directory / name)
+    return directory
+
+
 def config_of(checkpoint: models.Checkpoint) -> Gemma4Config:
     return Gemma4Config.from_dict(
         models.config_file(checkpoint.text_config, "hub", checkpoint.dtype)
     )
-
-
-def _rows(weights: Mapping[str, Float32Array], name: str, begin: int, end: int) -> Float32Array:
-    return weights[name][begin:end]
-
-
-def compile_package(checkpoint: models.Checkpoint, recipe: str, directory: Path) -> Path:
-    """Compile `checkpoint` for `cpu`; return the package's directory."""
-    config = config_of(checkpoint)
-    plan = storage_plan(parameter_table(config), RECIPES[recipe], None)
-    tensors = [tensor for stored in plan for tensor in stored.tensors]
-    metadata = artifacts.library_metadata(
-        model_type="gemma4",
-        quantization=recipe,
-        context_length=CONTEXT_LENGTH,
-        prefill_chunk=PREFILL_CHUNK,
-        tensors=tensors,
-        required_features=[],
-        largest_binding_bytes=max(tensor.nbytes for tensor in tensors),
-        device_memory_bytes=1,
-    )
-    directory.mkdir(parents=True)
-    read = partial(_rows, checkpoint.weights)
-    cache = packaging.write_weights(directory, plan, read, "", lambda count: None)
-    options = LibraryOptions(CONTEXT_LENGTH, PREFILL_CHUNK, metadata)
-    executable, _ = build_executable(config, plan, RECIPES[recipe], cpu.DEFAULT, options)
-    library = directory / f"{abi.LIBRARY_STEM}{cpu.DEFAULT.library_suffix}"
-    cpu.link(executable, library, cpu.DEFAULT)
-    _write_texts(checkpoint, config, recipe, directory, cache)
-    packaging.finish(directory, library.name, {"target": "cpu", "recipe": recipe})
-    return directory
-
-
-def _write_texts(
-    checkpoint: models.Checkpoint,
-    config: Gemma4Config,
-    recipe: str,
-    directory: Path,
-    cache: artifacts.TensorCache,
-) -> None:
-    files = [path for path in checkpoint.path.iterdir() if "token" in path.name]
-    files.append(checkpoint.path / "chat_template.jinja")
-    for file in files:
-        packaging.copy_file(file, directory)
-    chat = conversation.chat_template_config(
-        bos_token_id=config.bos_token_id,
-        eos_token_ids=config.eos_token_id,
-        tokenizer=json.loads((checkpoint.path / "tokenizer.json").read_text()),
-        generation_config=json.loads((checkpoint.path / "generation_config.json").read_text()),
-        chat_template=(checkpoint.path / "chat_template.jinja").read_text(),
-    )
-    chat_config = artifacts.ChatConfig(
-        model_type="gemma4",
-        quantization=recipe,
-        vocab_size=config.vocab_size,
-        context_window_size=CONTEXT_LENGTH,
-        prefill_chunk_size=PREFILL_CHUNK,
-        tokenizer_files=("tokenizer.json", "tokenizer_config.json"),
-        conversation=chat,
-    )
-    packaging.write_json(directory / abi.CHAT_CONFIG_FILE, chat_config.to_json())
-    packaging.write_json(directory / abi.TENSOR_CACHE_FILE, cache.to_json())
 
 
 def dequantised_weights(

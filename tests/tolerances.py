@@ -20,6 +20,29 @@ RELATIVE_F32 = sqrt(_BLOCKS * _REDUCTION) * 2.0**-24
 # Two float32 paths with sums in different orders. Largest error seen: 8e-6 of the largest value.
 HIDDEN_F32_RELATIVE = _SAFETY * RELATIVE_F32
 
-# About 3e-4. Largest error seen: 7e-5, with residuals of 1e5 2e-4. The mildest of the mistakes that
-# tests plant, erf instead of tanh in GELU, costs 7e-3.
+# About 3e-4. Largest error seen: 1e-4. The mildest of the mistakes that tests plant, erf instead of
+# tanh in GELU, costs 7e-3.
 LOGITS_F32 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F32
+
+# In the f16 recipes the sums stay float32, but what enters them is rounded to 11 bits: the normed
+# input, K, V and the attention's result, and (in the dense and group scales) nothing else. An
+# evenly spread rounding error has a deviation of 0.4 x 2^-11 of the value. Each block has at most 4
+# such roundings in a chain, and they add up like a random walk: 1.9e-3.
+_ROUNDINGS_F16 = 4
+RELATIVE_F16 = sqrt(_BLOCKS * _ROUNDINGS_F16) * 0.4 * 2.0**-11
+
+# About 0.13. Largest error seen: 0.09.
+LOGITS_F16 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F16
+
+# With residuals of 1e5 the token's embedding (exact, and about half of the state otherwise) no
+# longer dilutes the errors of the blocks. Largest errors seen: 2e-4 and 0.17.
+LARGE_RESIDUALS = 2.0
+
+ACTIVATIONS = {
+    "f32": LOGITS_F32,
+    "q4f32": LOGITS_F32,
+    "f16": LOGITS_F16,
+    "q4f16": LOGITS_F16,
+    "q8f16": LOGITS_F16,
+}
+"""Tolerance of logits by recipe, against the same (dequantised) weights in float32."""

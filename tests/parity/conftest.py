@@ -1,0 +1,110 @@
+"""Compiled models beside transformers on the weights that their packages hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.runtime import Engine
+from tests import hf, models, packages, tolerances
+
+Float32Array = npt.NDArray[np.float32]
+CaseFactory = Callable[..., "Case"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One package, opened, and its truth: transformers in float32 on the same weights."""
+
+    package: Path
+    engine: Engine
+    model: Any
+    window: int
+    tolerance: float
+    _truths: dict[tuple[int, ...], Float32Array] = field(default_factory=dict)
+
+    def truth(self, ids: Sequence[int]) -> Float32Array:
+        """Logits (len(ids), vocab_size) that transformers gives for one whole sequence."""
+        key = tuple(int(i) for i in ids)
+        if key not in self._truths:
+            self._truths[key] = hf.logits(self.model, key)
+        return self._truths[key]
+
+    def check(self, ids: Sequence[int], found: Mapping[int, Float32Array]) -> None:
+        """Compare logits by position, and the greedy token wherever the truth has decided on one.
+
+        Two values within the tolerance of the truth change places only if they are closer than
+        twice the tolerance.
+        """
+        truth = self.truth(ids)
+        for position, logits in found.items():
+            expected = truth[position]
+            assert np.isfinite(logits).all()
+            np.testing.assert_allclose(
+                logits, expected, rtol=0, atol=self.tolerance, err_msg=f"position {position}"
+            )
+            if margin(expected) > 2 * self.tolerance:
+                assert logits.argmax() == expected.argmax(), f"position {position}"
+
+    def decode(self, ids: Sequence[int], begin: int, end: int) -> dict[int, Float32Array]:
+        """Add ids[begin:end] one at a time; logits by position."""
+        return {i: self.engine.decode(int(ids[i])) for i in range(begin, end)}
+
+    def prefill(
+        self, ids: Sequence[int], begin: int, end: int, chunk: int | None = None
+    ) -> dict[int, Float32Array]:
+        """Add ids[begin:end], `chunk` at a time; logits of each chunk's last position."""
+        step = chunk or end - begin
+        edges = [*range(begin, end, step), end]
+        return {
+            last - 1: self.engine.prefill([int(i) for i in ids[first:last]])
+            for first, last in pairwise(edges)
+        }
+
+
+def margin(logits: Float32Array) -> float:
+    """How far the best logit is above the second best."""
+    second, best = np.partition(logits, -2)[-2:]
+    return float(best - second)
+
+
+@pytest.fixture(scope="session")
+def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
+    """Compile a kind with a recipe, once per session."""
+
+    @cache
+    def make(
+        kind: str, recipe: str = "f32", *, dtype: str = "float32", residual_scale: float = 1.0
+    ) -> Case:
+        folder = tmp_path_factory.mktemp(f"{kind}-{recipe}")
+        checkpoint = models.write_checkpoint(
+            folder / "checkpoint",
+            models.KINDS[kind],
+            dtype=dtype,
+            residual_scale=residual_scale,
+        )
+        package = packages.compile_package(
+            checkpoint.path,
+            recipe,
+            folder / "package",
+            library_of=make(kind, recipe).package if residual_scale > 1 else None,
+        )
+        weights = packages.dequantised_weights(package, checkpoint, recipe)
+        enlarged = tolerances.LARGE_RESIDUALS if residual_scale > 1 else 1.0
+        return Case(
+            package=package,
+            engine=Engine.open(package),
+            model=hf.load(checkpoint.text_config, weights, dtype),
+            window=checkpoint.text_config["sliding_window"],
+            tolerance=tolerances.ACTIVATIONS[recipe] * enlarged,
+        )
+
+    return make

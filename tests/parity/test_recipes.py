@@ -1,0 +1,94 @@
+"""Every recipe against transformers on the weights that the package's tensors mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import hf, models
+from tests.parity.conftest import Case, CaseFactory, margin
+
+pytestmark = pytest.mark.parity
+
+KINDS = tuple(models.KINDS)
+RECIPES = ("q4f16", "q4f32", "q8f16", "f16")
+NEW_TOKENS = 6
+GREEDY_TOKENS = 6
+
+
+def run_two_turns(compiled: Case) -> None:
+    """A prompt in chunks, decoding, a second prompt that passes the window again, decoding."""
+    first = 2 * compiled.window + 1
+    second = first + NEW_TOKENS
+    end = second + compiled.window + 2
+    ids = models.prompt(end + NEW_TOKENS)
+    compiled.engine.clear()
+    found = compiled.prefill(ids, 0, first, 7)
+    found |= compiled.decode(ids, first, second)
+    found |= compiled.prefill(ids, second, end)
+    found |= compiled.decode(ids, end, len(ids))
+    compiled.check(ids, found)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_turns_in_chunks(case: CaseFactory, kind: str, recipe: str) -> None:
+    run_two_turns(case(kind, recipe))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_prompts(case: CaseFactory, kind: str, recipe: str) -> None:
+    compiled = case(kind, recipe)
+    for count in (1, 2, compiled.window):
+        ids = models.prompt(count + 2)
+        compiled.engine.clear()
+        found = compiled.prefill(ids, 0, count)
+        found |= compiled.decode(ids, count, len(ids))
+        compiled.check(ids, found)
+
+
+def decided_prompts(compiled: Case, count: int) -> list[tuple[list[int], list[int]]]:
+    """Prompts whose greedy continuation in transformers is decided at every step, with it."""
+    chosen = []
+    for seed in range(100):
+        prompt = models.prompt(compiled.window + 3, seed=seed).tolist()
+        ids = list(prompt)
+        for _ in range(GREEDY_TOKENS):
+            logits = compiled.truth(ids)[-1]
+            if margin(logits) <= 2 * compiled.tolerance:
+                break
+            ids.append(int(logits.argmax()))
+        else:
+            chosen.append((prompt, ids[len(prompt) :]))
+        if len(chosen) == count:
+            return chosen
+    raise AssertionError(f"only {len(chosen)} of 100 prompts are decided: expected {count}")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_tokens_are_identical_where_the_margin_decides(
+    case: CaseFactory, kind: str, recipe: str
+) -> None:
+    compiled = case(kind, recipe)
+    for prompt, expected in decided_prompts(compiled, 3):
+        compiled.engine.clear()
+        token = int(compiled.engine.prefill(prompt).argmax())
+        generated = [token]
+        while len(generated) < GREEDY_TOKENS:
+            generated.append(int(compiled.engine.decode(generated[-1]).argmax()))
+        assert generated == expected
+
+
+@pytest.mark.parametrize("recipe", ["f32", *RECIPES])
+@pytest.mark.parametrize("kind", KINDS)
+def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str, recipe: str) -> None:
+    compiled = case(kind, recipe, residual_scale=1e5)
+    assert np.abs(hidden_maximum(compiled)) > 1e5
+    run_two_turns(compiled)
+
+
+def hidden_maximum(compiled: Case) -> float:
+    states = hf.hidden_states(compiled.model, models.prompt(compiled.window).tolist())
+    return max(float(np.abs(state).max()) for state in states)
