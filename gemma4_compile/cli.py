@@ -41,14 +41,15 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 PLANNED_TARGETS = ("metal", "cuda")
+_DEBUG_HINT = "run again with --debug and report what it shows"
 # What to do about an error that brings no hint of its own.
 DEFAULT_HINTS: dict[type[Gemma4CompileError], str] = {
     UsageError: "see gemma4-compile --help",
     ConfigError: "compare config.json with that of the original model",
     CheckpointError: "download the checkpoint again",
     QuantizationError: "try another --quant",
-    LoweringError: "run again with --debug and report what it shows",
-    TargetError: "run again with --debug and report what it shows",
+    LoweringError: _DEBUG_HINT,
+    TargetError: _DEBUG_HINT,
     ArtifactError: "choose another -o",
 }
 
@@ -174,35 +175,55 @@ def _run(arguments: argparse.Namespace) -> None:
     _print_summary(compile_model(request, _Terminal()))
 
 
-def _report(error: BaseException, hint: str | None, *, debug: bool) -> None:
-    if debug:
-        traceback.print_exception(error)
-    message = " ".join((str(error) or type(error).__name__).split())
-    print(f"error: {message}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+def _report(message: str, hint: str, shown: BaseException | None) -> None:
+    if shown is not None:
+        traceback.print_exception(shown)
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hint: {hint}", file=sys.stderr)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+class _Interruptions:
+    """SIGINT and SIGTERM as KeyboardInterrupt, remembered.
+
+    One that arrives while TVM calls back into Python comes out of TVM as another exception.
+    """
+
+    def __init__(self) -> None:
+        self.arrived = False
+
+    def _arrive(self, signum: int, frame: FrameType | None) -> None:
+        self.arrived = True
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> _Interruptions:
+        self._before = {
+            number: signal.signal(number, self._arrive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 1 failed, 2 usage, 130 interrupted."""
-    signal.signal(signal.SIGTERM, _interrupt)
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
-    try:
-        _run(_parser().parse_args(argv))
-    except Gemma4CompileError as error:
-        _report(error, error.hint or DEFAULT_HINTS.get(type(error)), debug=debug)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-    except KeyboardInterrupt:
-        hint = "the same command goes on from the weights that were finished"
-        _report(KeyboardInterrupt("interrupted"), hint, debug=False)
-        return EXIT_INTERRUPTED
-    except Exception as error:  # a fault of ours: said plainly, shown whole with --debug
-        fault = RuntimeError(f"internal error: {type(error).__name__}: {error}")
-        fault.__cause__ = error
-        _report(fault, "run again with --debug and report what it shows", debug=debug)
-        return EXIT_FAILED
+    with _Interruptions() as interruptions:
+        try:
+            _run(_parser().parse_args(argv))
+        except (Exception, KeyboardInterrupt) as error:
+            if interruptions.arrived or isinstance(error, KeyboardInterrupt):
+                hint = "the same command goes on from the weights that were finished"
+                _report("interrupted", hint, error if debug else None)
+                return EXIT_INTERRUPTED
+            if isinstance(error, Gemma4CompileError):
+                hint = error.hint or DEFAULT_HINTS.get(type(error), _DEBUG_HINT)
+                _report(str(error), hint, error if debug else None)
+                return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+            # A fault of ours: said plainly, shown whole with --debug.
+            message = f"internal error: {type(error).__name__}: {error}"
+            _report(message, _DEBUG_HINT, error if debug else None)
+            return EXIT_FAILED
     return 0

@@ -15,13 +15,6 @@ from gemma4_compile.pipeline import CompileRequest, Reporter, Summary
 MINIMUM = ["--target", "cpu", "--quant", "q4f16", "-o", "out"]
 
 
-@pytest.fixture(autouse=True)
-def keep_signals() -> object:
-    handler = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, handler)
-
-
 class Pipeline:
     """Stands for `compile_model`: keeps the request, then fails or returns a summary."""
 
@@ -155,7 +148,19 @@ def test_help_and_version(option: str, capsys: pytest.CaptureFixture[str]) -> No
     assert (__version__ if option == "--version" else "--target") in text
 
 
-def test_termination_is_an_interruption(pipeline: Pipeline) -> None:
-    cli.main(MINIMUM)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_that_tvm_disguises(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disguise(*_: object) -> Summary:
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt as error:
+            raise RuntimeError from error
+        raise AssertionError("not interrupted")
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(cli, "compile_model", disguise)
+    assert cli.main(MINIMUM) == 130
+    assert capsys.readouterr().err.startswith("error: interrupted")
+    assert signal.getsignal(number) is before
