@@ -16,6 +16,11 @@ from gemma4_compile.model_spec.operators.base import Operator
 from gemma4_compile.targets.kernels.attention_decode import make_merge_splits, make_split_attention
 from gemma4_compile.targets.kernels.attention_prefill import make_chunk_attention
 from gemma4_compile.targets.kernels.embed_rows import make_embed_rows
+from gemma4_compile.targets.kernels.experts import (
+    make_expert_down,
+    make_expert_gate_up,
+    make_expert_gemm,
+)
 from gemma4_compile.targets.kernels.gemm import make_gemm
 from gemma4_compile.targets.kernels.gemv import make_gemv
 from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
@@ -27,6 +32,12 @@ from gemma4_compile.targets.kernels.norms import (
 )
 from gemma4_compile.targets.kernels.nucleus import make_sample_top_p
 from gemma4_compile.targets.kernels.prepare_qkv import make_prepare_qkv
+from gemma4_compile.targets.kernels.router import (
+    make_combine_experts,
+    make_expert_residual_norm,
+    make_group_rows,
+    make_router,
+)
 from gemma4_compile.targets.kernels.softmax import make_softmax_partials, make_softmax_probs
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -38,7 +49,13 @@ def _make_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
 FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "bitmask": make_bitmask,
     "chunk_attention": make_chunk_attention,
+    "combine_experts": make_combine_experts,
     "embed_rows": make_embed_rows,
+    "expert_down": make_expert_down,
+    "expert_gate_up": make_expert_gate_up,
+    "expert_gemm": make_expert_gemm,
+    "expert_residual_norm": make_expert_residual_norm,
+    "group_rows": make_group_rows,
     "linear": _make_linear,
     "logit_bias": make_logit_bias,
     "merge_splits": make_merge_splits,
@@ -47,6 +64,7 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "prepare_qkv": make_prepare_qkv,
     "residual_norm": make_residual_norm,
     "rms_norm": make_rms_norm,
+    "router": make_router,
     "sample_top_p": make_sample_top_p,
     "softmax_partials": make_softmax_partials,
     "softmax_probs": make_softmax_probs,

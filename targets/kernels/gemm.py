@@ -7,7 +7,7 @@ quantization/operators.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -31,6 +31,7 @@ TILE_M, TILE_N, TILE_K = (
 THREAD_M, THREAD_N = 4, 4
 THREADS_N = TILE_N // THREAD_N
 THREADS = TILE_M // THREAD_M * THREADS_N
+RowOf = Callable[[Any], Any]  # row within a tile -> row of the tensor
 PITCH = TILE_K + 1  # one more, so that rows start in different banks
 
 
@@ -57,12 +58,14 @@ def make_gemm(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
             first_n = let(tirx.floormod(thread, THREADS_N) * THREAD_N)
             first_m = let(tirx.floordiv(thread, THREADS_N) * THREAD_M)
             last = let(i32(n) - 1)
+            rows_of_x = _clamped(lambda i: block_m * TILE_M + i, last)
+            rows_of_w = _clamped(lambda r: block_n * TILE_N + r, rows - 1)
             with T.serial(0, -(-cols // TILE_K)) as step:
                 barrier()  # the tiles of the step before may still be being read
-                _load_x(x, x_tile, thread, block_m, step, last, cols)
-                _load_w(weights, w_tile, thread, block_n, step, rows)
+                load_x(x, x_tile, thread, rows_of_x, step, cols)
+                load_w(weights, w_tile, thread, rows_of_w, block_n * TILE_N, step)
                 barrier()
-                _multiply(x_tile, w_tile, sums, first_m, first_n)
+                multiply(x_tile, w_tile, sums, first_m, first_n)
             for i in range(THREAD_M):
                 row = let(block_m * TILE_M + first_m + i)
                 values = [sums[i * THREAD_N + j] for j in range(THREAD_N)]
@@ -73,48 +76,47 @@ def make_gemm(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def _load_x(x: Any, tile: Any, thread: Any, block: Any, step: Any, last: Any, cols: int) -> None:
-    """Channels run over neighbouring threads.
+def _clamped(row: RowOf, last: Any) -> RowOf:
+    """Rows beyond the last repeat it; they are never stored."""
+    return lambda i: tirx.min(row(i), last)
 
-    Rows beyond the chunk repeat its last row and are never stored.
-    """
+
+def load_x(x: Any, tile: Any, thread: Any, row_of: RowOf, step: Any, cols: int) -> None:
+    """Fill the tile of x, float32; neighbouring threads read neighbouring channels."""
     with T.serial(0, TILE_M * TILE_K // THREADS) as turn:
         item = let(turn * THREADS + thread)
         i, k = let(tirx.floordiv(item, TILE_K)), let(tirx.floormod(item, TILE_K))
         column = let(step * TILE_K + k)
-        value = as_f32(x[tirx.min(block * TILE_M + i, last), tirx.min(column, cols - 1)])
-        store(
-            tile, value if cols % TILE_K == 0 else tirx.Select(column < cols, value, zero()), i, k
-        )
+        value = as_f32(x[row_of(i), tirx.min(column, cols - 1)])
+        whole = cols % TILE_K == 0
+        store(tile, value if whole else tirx.Select(column < cols, value, zero()), i, k)
 
 
-def _load_w(
-    weights: WeightReader, tile: Any, thread: Any, block: Any, step: Any, rows: int
+def load_w(
+    weights: WeightReader, tile: Any, thread: Any, row_of: RowOf, first_row: Any, step: Any
 ) -> None:
+    """Decode the tile of W, float32; all its rows lie in the part that holds `first_row`."""
     size = weights.unit
     per_row = TILE_K // size
+    whole = weights.units % per_row == 0
 
     def load(part: Sequence[Any], begin: int) -> None:
         with T.serial(0, -(-TILE_N * per_row // THREADS)) as turn:
             item = let(turn * THREADS + thread)
             r, u = let(tirx.floordiv(item, per_row)), let(tirx.floormod(item, per_row))
             unit = let(step * per_row + u)
-            row = let(tirx.min(block * TILE_N + r, rows - 1) - begin)
+            row = let(row_of(r) - begin)
             values, scale = weights.read_unit(part, row, tirx.min(unit, weights.units - 1))
             for j, value in enumerate(values):
                 scaled = value * scale
-                inside = weights.units % per_row == 0
-                store(
-                    tile,
-                    scaled if inside else tirx.Select(unit < weights.units, scaled, zero()),
-                    r,
-                    u * size + j,
-                )
+                inside = scaled if whole else tirx.Select(unit < weights.units, scaled, zero())
+                store(tile, inside, r, u * size + j)
 
-    weights.in_part(block * TILE_N, load)
+    weights.in_part(first_row, load)
 
 
-def _multiply(x_tile: Any, w_tile: Any, sums: Any, first_m: Any, first_n: Any) -> None:
+def multiply(x_tile: Any, w_tile: Any, sums: Any, first_m: Any, first_n: Any) -> None:
+    """Add the product of both tiles to the thread's sums."""
     with T.serial(0, TILE_K) as k:
         left = [let(x_tile[first_m + i, k]) for i in range(THREAD_M)]
         right = [let(w_tile[first_n + j, k]) for j in range(THREAD_N)]

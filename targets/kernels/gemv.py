@@ -8,7 +8,7 @@ the group's rows. Sums are float32, the group's scale is applied once a unit. Pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -53,35 +53,59 @@ def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
         layer = build.scalar_arg("layer") if ple else None
         y = build.arg("y", (1, operator.outputs), "float32")
         lanes = lanes_for(weights.units)
-        tile = THREADS // lanes * ROWS
+        tile = tile_rows(lanes)
         with launch(THREADS, -(-rows // tile)) as (block, _, thread):
             lane = let(tirx.floormod(thread, lanes))
             first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
             sums = [Cell("float32", zero()) for _ in range(ROWS)]
+            owned = [tirx.min(first + r, rows - 1) for r in range(ROWS)]
 
             def accumulate(part: Sequence[Any], begin: int) -> None:
-                with T.serial(0, -(-weights.units // lanes)) as turn:
-                    unit = let(turn * lanes + lane)
-                    with when(unit < weights.units):
-                        inputs = [
-                            let(as_f32(x[0, unit * weights.unit + j])) for j in range(weights.unit)
-                        ]
-                        for r, total in enumerate(sums):
-                            row = let(tirx.min(first + r, rows - 1) - begin)
-                            values, scale = weights.read_unit(part, row, unit)
-                            dot = Cell("float32", zero())
-                            for value, item in zip(values, inputs, strict=True):
-                                dot.add(value * item)
-                            total.add(dot.value * scale)
+                local = [row - begin for row in owned]
+                accumulate_rows(weights, part, local, lambda k: as_f32(x[0, k]), lane, lanes, sums)
 
             weights.in_part(block * tile, accumulate)
-            totals = _sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
             with when(lane == 0):
                 apply_tail(operator, y, 0, first, totals, gate, layer, rows)
     return build.result
 
 
-def _sum_over_lanes(values: Sequence[Any], thread: Any, lane: Any, lanes: int) -> list[Any]:
+def tile_rows(lanes: int) -> int:
+    """Rows of a block whose groups have so many lanes."""
+    return THREADS // lanes * ROWS
+
+
+def accumulate_rows(
+    weights: WeightReader,
+    part: Sequence[Any],
+    rows: Sequence[Any],
+    read_x: Callable[[Any], Any],
+    lane: Any,
+    lanes: int,
+    sums: Sequence[Cell],
+) -> None:
+    """Add a lane's share of the dot products of x with some rows of one part.
+
+    Parameters
+    ----------
+    rows : row numbers within the part
+    read_x : channel of x, as float32
+    sums : one for each row
+    """
+    with T.serial(0, -(-weights.units // lanes)) as turn:
+        unit = let(turn * lanes + lane)
+        with when(unit < weights.units):
+            inputs = [let(read_x(unit * weights.unit + j)) for j in range(weights.unit)]
+            for row, total in zip(rows, sums, strict=True):
+                values, scale = weights.read_unit(part, let(row), unit)
+                dot = Cell("float32", zero())
+                for value, item in zip(values, inputs, strict=True):
+                    dot.add(value * item)
+                total.add(dot.value * scale)
+
+
+def sum_over_lanes(values: Sequence[Any], thread: Any, lane: Any, lanes: int) -> list[Any]:
     """Sum each value over the lanes of a group; the result is right in lane 0.
 
     Every value has memory of its own: TVM would see a race between them and refuse.

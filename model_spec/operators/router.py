@@ -1,0 +1,219 @@
+"""Mixture of experts without the experts: who is chosen, in which order rows go, what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.norms import inverse_rms
+from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
+
+UNCHOSEN = -1.0  # below every probability
+
+
+@dataclass(frozen=True)
+class Router(Operator):
+    """Choose the experts of each position, and norm the position for them.
+
+    ``s = Wr (norm(x) * scale * factor)``, ``p = softmax(s)``, the `top_k` largest, divided by their
+    sum, times the expert's own scale. Of equal probabilities the lower index wins.
+
+    Arguments: x (rows, width) f32, the residual before any norm; scale (width,) f32; projection
+    (experts, width) weight_dtype; expert_scale (experts,) f32; w (width,) f32, of the experts' norm.
+    Results: ids (rows, top_k) int32; weights (rows, top_k) f32; ``norm(x; w)`` (rows, width)
+    out_dtype.
+
+    References
+    ----------
+    transformers 5.23.0, `Gemma4TextRouter` and `Gemma4TextDecoderLayer.forward`.
+    """
+
+    kind: ClassVar[str] = "router"
+    rows: int | None
+    width: int
+    experts: int
+    top_k: int
+    eps: float
+    factor: float
+    weight_dtype: str
+    out_dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, width, experts = symbolic_rows(self.rows), self.width, self.experts
+        with function(scheduled=False) as build:
+            x = build.arg("x", (rows, width), "float32")
+            scale = build.arg("scale", (width,), "float32")
+            projection = build.arg("projection", (experts, width), self.weight_dtype)
+            expert_scale = build.arg("expert_scale", (experts,), "float32")
+            w = build.arg("w", (width,), "float32")
+            ids = build.arg("ids", (rows, self.top_k), "int32")
+            weights = build.arg("weights", (rows, self.top_k), "float32")
+            hidden = build.arg("hidden", (rows, width), self.out_dtype)
+            with T.serial(0, rows) as i:
+                squares = Cell("float32", f32(0.0))
+                with T.serial(0, width) as j:
+                    squares.add(x[i, j] * x[i, j])
+                inverse = let(tirx.rsqrt(squares.value / f32(width) + f32(self.eps)))
+                with T.serial(0, width) as j:
+                    store(hidden, (x[i, j] * inverse * w[j]).astype(self.out_dtype), i, j)
+                scores = T.alloc_buffer((experts,), "float32", scope="local")
+                with T.serial(0, experts) as e:
+                    score = Cell("float32", f32(0.0))
+                    with T.serial(0, width) as j:
+                        normed = x[i, j] * inverse * scale[j] * f32(self.factor)
+                        score.add(normed * as_f32(projection[e, j]))
+                    store(scores, score.value, e)
+                self._choose(scores, expert_scale, ids, weights, i)
+        return build.result
+
+    def _choose(self, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
+        """Softmax over all experts, then `top_k` times the largest that is left."""
+        highest, total = Cell("float32", scores[0]), Cell("float32", f32(0.0))
+        with T.serial(0, self.experts) as e:
+            highest.set(tirx.max(highest.value, scores[e]))
+        with T.serial(0, self.experts) as e:
+            store(scores, tirx.exp(scores[e] - highest.value), e)
+            total.add(scores[e])
+        chosen = Cell("float32", f32(0.0))
+        with T.serial(0, self.top_k) as k:
+            best = Cell("int32", i32(0))
+            with T.serial(1, self.experts) as e, when(scores[e] > scores[best.value]):
+                best.set(i32(e))
+            store(ids, best.value, i, k)
+            store(weights, scores[best.value] / total.value, i, k)
+            chosen.add(weights[i, k])
+            store(scores, f32(UNCHOSEN), best.value)
+        with T.serial(0, self.top_k) as k:
+            store(weights, weights[i, k] / chosen.value * expert_scale[ids[i, k]], i, k)
+
+
+@dataclass(frozen=True)
+class GroupRows(Operator):
+    """Order the (position, slot) pairs of a chunk by expert, and cut each expert's run into tiles.
+
+    Arguments: ids (rows, top_k) int32. Results: order (rows * top_k,) int32, the flat pair index
+    ``position * top_k + slot`` by ascending expert, then by index; tiles (count, 3) int32: expert,
+    first row and end row in `order`; tiles that are not needed have first row = end row.
+    """
+
+    kind: ClassVar[str] = "group_rows"
+    experts: int
+    top_k: int
+    tile: int
+
+    def tile_count(self, rows: Any) -> Any:
+        """An upper bound on the tiles: full ones, and one that is not full for each expert."""
+        return tirx.floordiv(rows * self.top_k, self.tile) + self.experts
+
+    def plain(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(None)
+        with function(scheduled=False) as build:
+            ids = build.arg("ids", (rows, self.top_k), "int32")
+            order = build.arg("order", (rows * self.top_k,), "int32")
+            tiles = build.arg("tiles", (self.tile_count(rows), 3), "int32")
+            written, tile = Cell("int32", i32(0)), Cell("int32", i32(0))
+            with T.serial(0, self.experts) as e:
+                first = let(written.value)
+                with (
+                    T.serial(0, rows) as i,
+                    T.serial(0, self.top_k) as k,
+                    when(ids[i, k] == i32(e)),
+                ):
+                    store(order, i32(i) * self.top_k + i32(k), written.value)
+                    written.add(i32(1))
+                with T.serial(
+                    0, tirx.floordiv(written.value - first + (self.tile - 1), i32(self.tile))
+                ) as t:
+                    begin = let(first + t * self.tile)
+                    store(tiles, i32(e), tile.value, 0)
+                    store(tiles, begin, tile.value, 1)
+                    store(tiles, tirx.min(begin + self.tile, written.value), tile.value, 2)
+                    tile.add(i32(1))
+            with T.serial(tile.value, i32(self.tile_count(rows))) as t, T.serial(0, 3) as c:
+                store(tiles, i32(0), t, c)
+        return build.result
+
+
+@dataclass(frozen=True)
+class CombineExperts(Operator):
+    """``y[i] = sum_k weights[i, k] * outputs[i * top_k + k]``.
+
+    Arguments: outputs (rows * top_k, width) f32; weights (rows, top_k) f32. Result: (rows, width)
+    f32.
+    """
+
+    kind: ClassVar[str] = "combine_experts"
+    rows: int | None
+    top_k: int
+    width: int
+
+    def plain(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(self.rows)
+        outputs = te.placeholder((rows * self.top_k, self.width), "float32", name="outputs")
+        weights = te.placeholder((rows, self.top_k), "float32", name="weights")
+        k = te.reduce_axis((0, self.top_k), name="k")
+        y = te.compute(
+            (rows, self.width),
+            lambda i, j: te.sum(weights[i, k] * outputs[i * self.top_k + k, j], axis=k),
+            name="y",
+        )
+        return te_prim_func([outputs, weights, y])
+
+
+@dataclass(frozen=True)
+class ExpertResidualNorm(Operator):
+    """The tail of a layer with experts.
+
+    ``m = norm(dense; w_dense) + norm(experts; w_experts)``,
+    ``r' = (r + norm(m; w_branch)) * scalar``, ``h = norm(r'; w_next)``. Arguments: dense, experts, r (rows, width) f32; w_dense, w_experts,
+    w_branch (width,) f32; scalar (1,) f32; w_next (width,) f32. Results: r' (rows, width) f32 and
+    h (rows, width) next_dtype.
+    """
+
+    kind: ClassVar[str] = "expert_residual_norm"
+    rows: int | None
+    width: int
+    eps: float
+    next_dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, width = symbolic_rows(self.rows), self.width
+        shape = (rows, width)
+        dense, experts, residual = (
+            te.placeholder(shape, "float32", name=name) for name in ("dense", "experts", "residual")
+        )
+        w_dense, w_experts, w_branch = (
+            te.placeholder((width,), "float32", name=name)
+            for name in ("w_dense", "w_experts", "w_branch")
+        )
+        scalar = te.placeholder((1,), "float32", name="scalar")
+        w_next = te.placeholder((width,), "float32", name="w_next")
+        inverse_dense = inverse_rms(dense, rows, width, self.eps, "dense")
+        inverse_experts = inverse_rms(experts, rows, width, self.eps, "experts")
+        both = te.compute(
+            shape,
+            lambda i, j: (
+                dense[i, j] * inverse_dense[i] * w_dense[j]
+                + experts[i, j] * inverse_experts[i] * w_experts[j]
+            ),
+            name="both",
+        )
+        inverse_both = inverse_rms(both, rows, width, self.eps, "both")
+        out = te.compute(
+            shape,
+            lambda i, j: (residual[i, j] + both[i, j] * inverse_both[i] * w_branch[j]) * scalar[0],
+            name="out",
+        )
+        inverse_out = inverse_rms(out, rows, width, self.eps, "out")
+        hidden = te.compute(
+            shape,
+            lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(self.next_dtype),
+            name="hidden",
+        )
+        inputs = [dense, experts, residual, w_dense, w_experts, w_branch, scalar, w_next]
+        return te_prim_func([*inputs, out, hidden])

@@ -1,0 +1,165 @@
+"""Matmuls with the chosen experts: decode reads only their rows; prefill runs tiles of one expert.
+
+Plain forms: quantization/expert_operators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
+from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.targets.kernels import gemm
+from gemma4_compile.targets.kernels.blocks import barrier, launch, local, shared, zero
+from gemma4_compile.targets.kernels.gemv import (
+    ROWS,
+    THREADS,
+    accumulate_rows,
+    lanes_for,
+    sum_over_lanes,
+    tile_rows,
+)
+from gemma4_compile.targets.kernels.weights import WeightReader
+from gemma4_compile.targets.spec import TargetSpec
+
+
+def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimFunc:
+    """One launch for gate and up of all chosen experts.
+
+    Grid: expert rows / tile x top_k. Reference: `ExpertGateUp.plain`.
+    """
+    rows = operator.expert_rows
+    with function(scheduled=True) as build:
+        x = build.arg("x", (1, operator.cols), operator.in_dtype)
+        ids = build.arg("ids", (1, operator.top_k), "int32")
+        weights = WeightReader(build, operator.layout)
+        out = build.arg("out", (operator.top_k, operator.outputs), "float32")
+        lanes = lanes_for(weights.units)
+        tile = tile_rows(lanes)
+        with launch(THREADS, -(-rows // tile), operator.top_k) as (block, k, thread):
+            lane = let(tirx.floormod(thread, lanes))
+            first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
+            base = let(ids[0, k] * rows)
+            sums = [Cell("float32", zero()) for _ in range(ROWS)]
+            owned = [base + tirx.min(first + r, rows - 1) for r in range(ROWS)]
+
+            def accumulate(part: Sequence[Any], begin: int) -> None:
+                inside = [row - begin for row in owned]
+                accumulate_rows(weights, part, inside, lambda c: as_f32(x[0, c]), lane, lanes, sums)
+
+            weights.in_part(base, accumulate)
+            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            with when(lane == 0):
+                for r in range(0, ROWS, 2):
+                    with when(first + r < rows):
+                        gated = gelu_tanh(let(totals[r])) * totals[r + 1]
+                        store(out, gated, k, tirx.floordiv(first + r, 2))
+    return build.result
+
+
+def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
+    """One launch for down of all chosen experts and their weighted sum.
+
+    Grid: expert rows / tile; a block goes through the experts one after the other. Reference:
+    `ExpertDown.plain`.
+    """
+    rows = operator.expert_rows
+    with function(scheduled=True) as build:
+        x = build.arg("x", (operator.top_k, operator.cols), operator.in_dtype)
+        ids = build.arg("ids", (1, operator.top_k), "int32")
+        chosen = build.arg("chosen", (1, operator.top_k), "float32")
+        weights = WeightReader(build, operator.layout)
+        out = build.arg("out", (1, rows), "float32")
+        lanes = lanes_for(weights.units)
+        tile = tile_rows(lanes)
+        with launch(THREADS, -(-rows // tile)) as (block, _, thread):
+            lane = let(tirx.floormod(thread, lanes))
+            first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
+            sums = [Cell("float32", zero()) for _ in range(ROWS)]
+            with T.serial(0, operator.top_k) as k:
+                base = let(ids[0, k] * rows)
+                dots = [Cell("float32", zero()) for _ in range(ROWS)]
+                owned = [base + tirx.min(first + r, rows - 1) for r in range(ROWS)]
+
+                def accumulate(part: Sequence[Any], begin: int) -> None:
+                    inside = [row - begin for row in owned]
+                    accumulate_rows(
+                        weights, part, inside, lambda c: as_f32(x[k, c]), lane, lanes, dots
+                    )
+
+                weights.in_part(base, accumulate)
+                for total, dot in zip(sums, dots, strict=True):
+                    total.add(chosen[0, k] * dot.value)
+            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            with when(lane == 0):
+                for r, total in enumerate(totals):
+                    with when(first + r < rows):
+                        store(out, total, 0, first + r)
+    return build.result
+
+
+def make_expert_gemm(operator: ExpertGemm, _spec: TargetSpec) -> tirx.PrimFunc:
+    """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
+
+    Grid: expert rows / TILE_N x tiles of `GroupRows`. Reference: `ExpertGemm.plain`.
+    """
+    assert operator.tile == gemm.TILE_M, "rows are grouped in tiles of the kernel's height"
+    (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
+    tile_count = operator.tile_count(pairs)
+    with function(scheduled=True) as build:
+        x = build.arg("x", (rows, cols), operator.in_dtype)
+        order = build.arg("order", (pairs,), "int32")
+        tiles = build.arg("tiles", (tile_count, 3), "int32")
+        weights = WeightReader(build, operator.layout)
+        out = build.arg("out", (pairs, operator.outputs), "float32")
+        grid_n = -(-expert_rows // gemm.TILE_N)
+        with launch(gemm.THREADS, grid_n, tile_count) as (block_n, tile, thread):
+            x_tile, w_tile = (shared((size, gemm.PITCH)) for size in (gemm.TILE_M, gemm.TILE_N))
+            sums = local((gemm.THREAD_M * gemm.THREAD_N,))
+            for index in range(gemm.THREAD_M * gemm.THREAD_N):
+                store(sums, zero(), index)
+            base = let(tiles[tile, 0] * expert_rows)
+            begin, end = let(tiles[tile, 1]), let(tiles[tile, 2])
+            first_n = let(tirx.floormod(thread, gemm.THREADS_N) * gemm.THREAD_N)
+            first_m = let(tirx.floordiv(thread, gemm.THREADS_N) * gemm.THREAD_M)
+
+            def row_of_x(i: Any) -> Any:
+                row = tirx.min(begin + i, end - 1)
+                return tirx.floordiv(order[row], operator.top_k) if operator.is_gate_up else row
+
+            def row_of_w(r: Any) -> Any:
+                return base + tirx.min(block_n * gemm.TILE_N + r, expert_rows - 1)
+
+            steps = tirx.Select(begin < end, i32(-(-cols // gemm.TILE_K)), i32(0))
+            with T.serial(0, steps) as step:
+                barrier()
+                gemm.load_x(x, x_tile, thread, row_of_x, step, cols)
+                gemm.load_w(weights, w_tile, thread, row_of_w, base, step)
+                barrier()
+                gemm.multiply(x_tile, w_tile, sums, first_m, first_n)
+            column = let(block_n * gemm.TILE_N + first_n)
+            for i in range(gemm.THREAD_M):
+                row = let(begin + first_m + i)
+                values = [sums[i * gemm.THREAD_N + j] for j in range(gemm.THREAD_N)]
+                with when(row < end):
+                    _store_row(operator, out, order, row, column, values)
+    return build.result
+
+
+def _store_row(
+    operator: ExpertGemm, out: Any, order: Any, row: Any, column: Any, values: Sequence[Any]
+) -> None:
+    if operator.is_gate_up:
+        for j in range(0, len(values), 2):
+            with when(column + j < operator.expert_rows):
+                gated = gelu_tanh(let(values[j])) * values[j + 1]
+                store(out, gated, row, tirx.floordiv(column + j, 2))
+        return
+    for j, value in enumerate(values):
+        with when(column + j < operator.expert_rows):
+            store(out, value, order[row], column + j)
