@@ -212,6 +212,15 @@ def test_pop_at_the_border(state: NativeState) -> None:
     assert state.length == 0
 
 
+def test_popping_everything_makes_the_ring_new(state: NativeState) -> None:
+    for _ in range(5):
+        state.forward(4)
+    state(abi.KV_POP_N, 20)
+    state.forward(4)
+    state(abi.KV_POP_N, 3)
+    assert state.length == 1
+
+
 def test_pop_within_the_ring_is_free(state: NativeState) -> None:
     for _ in range(3):
         state.forward(4)
