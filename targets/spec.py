@@ -37,6 +37,7 @@ class TargetSpec:
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
     host_triple : LLVM triple of the host code, or "" for the machine that compiles
+    host_vector_bits : width of the host's vectors, or 0 where the code generator knows it
     """
 
     name: str
@@ -51,6 +52,7 @@ class TargetSpec:
     features: tuple[str, ...] = ()
     processor: str = ""
     host_triple: str = ""
+    host_vector_bits: int = 0
 
     @property
     def is_gpu(self) -> bool:
@@ -79,9 +81,11 @@ class TargetSpec:
 
     def tvm_target(self) -> tvm.target.Target:
         """Return the TVM target: the code generator with this spec's limits, and its host."""
-        host: dict[str, str] = {"kind": "llvm"}
+        host: dict[str, str | int] = {"kind": "llvm"}
         if self.host_triple:
             host["mtriple"] = self.host_triple
+        if self.host_vector_bits:
+            host["vector-width"] = self.host_vector_bits
         if self.processor:
             host["mcpu"] = self.processor
         if not self.is_gpu:

@@ -24,6 +24,7 @@ DEFAULT = TargetSpec(
     max_binding_bytes=128 * 1024 * 1024,
     max_grid_dim=65_535,
     host_triple="wasm32-unknown-unknown-wasm",
+    host_vector_bits=128,
 )
 """What the WebLLM client asks of every adapter."""
 
