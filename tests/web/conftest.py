@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.web.compiled import Compiler
 from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, VulkanDriver
 from tests.web.webllm import find_browser
 
@@ -48,3 +49,9 @@ def browser() -> str:
 def folder(tmp_path: Path) -> Path:
     """For a driver's job and results."""
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """Compiles a model for a target in a recipe, once per session."""
+    return Compiler(tmp_path_factory.mktemp("packages"))

@@ -1,0 +1,79 @@
+"""Packages that the WebGPU tests compare: one model, compiled for webgpu and for cpu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.pipeline import CompileRequest, compile_model
+from tests import models
+
+TINY = "tiny"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a model is compiled with: small, so that prompts pass several windows and chunks."""
+
+    context_length: int
+    prefill_chunk: int
+
+
+SIZES = {
+    TINY: Sizes(context_length=512, prefill_chunk=24),
+    "e2b": Sizes(context_length=96, prefill_chunk=12),
+    "e4b": Sizes(context_length=96, prefill_chunk=12),
+    "dense": Sizes(context_length=96, prefill_chunk=12),
+}
+WINDOWS = {
+    TINY: 32,
+    **{kind: int(config["sliding_window"]) for kind, config in models.KINDS.items()},
+}
+
+
+class _Silent:
+    """A reporter for tests."""
+
+    def stage(self, text: str) -> None:
+        """Say nothing."""
+
+    @contextmanager
+    def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
+        yield lambda count: None
+
+
+@dataclass
+class Compiler:
+    """Compiles on demand, each package once."""
+
+    root: Path
+    _done: dict[tuple[str, str, str], Path] = field(default_factory=dict)
+
+    def __call__(self, model: str, target: str, quant: str) -> Path:
+        """Return the package of `model` ("tiny" or a kind of `tests.models`)."""
+        key = (model, target, quant)
+        if key not in self._done:
+            output = self.root / "-".join(key)
+            sizes = SIZES[model]
+            compile_model(
+                CompileRequest(
+                    model=TINY if model == TINY else str(self._checkpoint(model)),
+                    target=target,
+                    quant=quant,
+                    output=output,
+                    context_length=sizes.context_length,
+                    prefill_chunk=sizes.prefill_chunk,
+                ),
+                _Silent(),
+            )
+            self._done[key] = output
+        return self._done[key]
+
+    def _checkpoint(self, kind: str) -> Path:
+        path = self.root / "checkpoints" / kind
+        if not path.is_dir():
+            models.write_checkpoint(path, models.KINDS[kind])
+        return path
