@@ -1,0 +1,43 @@
+"""Rounds weights to what a recipe stores, in torch, for the last phase of the training.
+
+The same scheme as `gemma4_compile.quantization.packing`: groups of 32 input channels, symmetric,
+``scale = max|w| / (2**(bits - 1) - 1)`` in float16. The gradient passes as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+GROUP = 32
+_SMALL = ("per_layer_input_gate", "per_layer_projection.", "per_layer_model_projection")
+
+
+def bits_of(name: str, bits: int) -> int | None:
+    """Bits of a parameter in the recipe of `bits` bits; None for vectors, which stay dense."""
+    if name.endswith(("norm.weight", "layer_scalar")):
+        return None
+    return 8 if any(part in name for part in _SMALL) else bits
+
+
+def rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """The values that `weight` (rows, cols) has after quantisation."""
+    limit = 2 ** (bits - 1) - 1
+    groups = weight.unflatten(-1, (-1, GROUP))
+    scale = (groups.abs().amax(-1, keepdim=True) / limit).half().float()
+    scale = scale.clamp_min(torch.finfo(torch.float16).tiny)
+    whole = (groups / scale).round().clamp(-limit, limit)
+    return (whole * scale).flatten(-2)
+
+
+def quantised_parameters(model: Any, bits: int) -> dict[str, torch.Tensor]:
+    """Every matrix of a recipe after quantisation, by name; gradients pass straight through."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        width = bits_of(name, bits)
+        if width is not None:
+            with torch.no_grad():
+                step = rounded(parameter, width) - parameter
+            found[name] = parameter + step
+    return found
