@@ -40,6 +40,12 @@ class ForwardResult:
     hidden_states: tuple[Float32Array, ...]
 
 
+def linear(x: Float32Array, weight: Float32Array) -> Float32Array:
+    """``weight x`` for every row of x; the weight is (out, in)."""
+    product: Float32Array = x @ weight.T
+    return product
+
+
 def rms_norm(x: Float32Array, weight: Float32Array | None, eps: float) -> Float32Array:
     """``x / sqrt(mean(x**2) + eps) * weight`` over the last axis; the weight is w, not 1 + w."""
     mean_square = np.mean(np.square(x), axis=-1, keepdims=True, dtype=np.float32)
@@ -118,11 +124,11 @@ def keys_and_values(
     """Keys and values (S, K, D) of an owning layer from its normed input (S, hidden_size)."""
     prefix, kind = f"layers.{layer}.self_attn.", config.layer_types[layer]
     head_dim, eps = config.head_dim[layer], config.rms_norm_eps
-    raw_key = (x @ weights[prefix + "k_proj.weight"].T).reshape(x.shape[0], -1, head_dim)
+    raw_key = linear(x, weights[prefix + "k_proj.weight"]).reshape(x.shape[0], -1, head_dim)
     if config.attention_k_eq_v and kind is AttentionKind.FULL:
         raw_value = raw_key  # before norm and RoPE, so that K and V still differ
     else:
-        raw_value = (x @ weights[prefix + "v_proj.weight"].T).reshape(raw_key.shape)
+        raw_value = linear(x, weights[prefix + "v_proj.weight"]).reshape(raw_key.shape)
     key = rotate(
         rms_norm(raw_key, weights[prefix + "k_norm.weight"], eps),
         inverse_frequencies(config, kind, head_dim),
@@ -137,7 +143,7 @@ def per_layer_inputs(
     shape = (len(ids), config.num_hidden_layers, config.hidden_size_per_layer_input)
     token = weights["embed_tokens_per_layer.weight"][ids].reshape(shape)
     token = token * np.float32(per_layer_embedding_scale(config))
-    context = x @ weights["per_layer_model_projection.weight"].T
+    context = linear(x, weights["per_layer_model_projection.weight"])
     context = context.reshape(shape) * np.float32(per_layer_projection_scale(config))
     context = rms_norm(context, weights["per_layer_projection_norm.weight"], config.rms_norm_eps)
     return (context + token) * np.float32(PER_LAYER_INPUT_SCALE)
@@ -145,9 +151,9 @@ def per_layer_inputs(
 
 def feed_forward(weights: Weights, prefix: str, x: Float32Array) -> Float32Array:
     """``down(gelu(gate x) * (up x))``."""
-    gate = x @ weights[prefix + "mlp.gate_proj.weight"].T
-    up = x @ weights[prefix + "mlp.up_proj.weight"].T
-    return (gelu(gate) * up) @ weights[prefix + "mlp.down_proj.weight"].T
+    gate = linear(x, weights[prefix + "mlp.gate_proj.weight"])
+    up = linear(x, weights[prefix + "mlp.up_proj.weight"])
+    return linear(gelu(gate) * up, weights[prefix + "mlp.down_proj.weight"])
 
 
 def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardResult:
@@ -170,7 +176,7 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
 
         # Attention
         normed = rms_norm(x, weights[prefix + "input_layernorm.weight"], eps)
-        query = (normed @ weights[prefix + "self_attn.q_proj.weight"].T).reshape(
+        query = linear(normed, weights[prefix + "self_attn.q_proj.weight"]).reshape(
             len(ids), -1, head_dim
         )
         query = rotate(
@@ -181,8 +187,8 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
         if source == layer:
             stored[layer] = keys_and_values(config, weights, layer, normed)
         mask = visible(len(ids), kind, config.sliding_window)
-        attended = (
-            attend(query, *stored[source], mask) @ weights[prefix + "self_attn.o_proj.weight"].T
+        attended = linear(
+            attend(query, *stored[source], mask), weights[prefix + "self_attn.o_proj.weight"]
         )
         x = x + rms_norm(attended, weights[prefix + "post_attention_layernorm.weight"], eps)
 
@@ -193,14 +199,15 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
 
         # Per-layer embedding
         if ple is not None:
-            gated = gelu(x @ weights[prefix + "per_layer_input_gate.weight"].T) * ple[:, layer]
-            projection = weights[prefix + "per_layer_projection.weight"]
-            projected: Float32Array = gated @ projection.T
+            gated = gelu(linear(x, weights[prefix + "per_layer_input_gate.weight"])) * ple[:, layer]
+            projected = linear(gated, weights[prefix + "per_layer_projection.weight"])
             x = x + rms_norm(projected, weights[prefix + "post_per_layer_input_norm.weight"], eps)
 
         x = x * weights[prefix + "layer_scalar"]
         hidden_states.append(x)
 
     normed = rms_norm(x, weights["norm.weight"], eps)
-    logits = soft_cap(normed @ weights["embed_tokens.weight"].T, config.final_logit_softcapping)
+    logits = soft_cap(
+        linear(normed, weights["embed_tokens.weight"]), config.final_logit_softcapping
+    )
     return ForwardResult(logits, tuple(hidden_states))

@@ -12,6 +12,8 @@ from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
 Float32Array = npt.NDArray[np.float32]
 
+torch.set_num_threads(1)  # the models are tiny, and test machines are shared
+
 
 def load(
     text_config: Mapping[str, Any], weights: Mapping[str, Float32Array], dtype: str
@@ -38,6 +40,13 @@ def logits(model: Gemma4ForCausalLM, ids: Sequence[int]) -> Float32Array:
     """Logits (len(ids), vocab_size) of one whole sequence, without a cache."""
     with torch.no_grad():
         result = model(torch.tensor([list(ids)]), use_cache=False).logits[0]
+    return np.asarray(result.numpy(), dtype=np.float32)
+
+
+def last_logits(model: Gemma4ForCausalLM, ids: npt.NDArray[np.int64]) -> Float32Array:
+    """Logits (sequences, vocab_size) after each of several sequences of the same length."""
+    with torch.no_grad():
+        result = model(torch.from_numpy(ids), use_cache=False).logits[:, -1]
     return np.asarray(result.numpy(), dtype=np.float32)
 
 

@@ -179,9 +179,14 @@ def write_checkpoint(
     dtype: str = "float32",
     residual_scale: float = 1.0,
     form: Form = "hub",
+    weights: Mapping[str, Float32Array] | None = None,
 ) -> Checkpoint:
-    """Write config, weights and tokenizer files into `directory` (created if missing)."""
-    weights = random_weights(text_config, seed=seed, dtype=dtype, residual_scale=residual_scale)
+    """Write config, weights and tokenizer files into `directory` (created if missing).
+
+    `weights` are used instead of random ones, if given.
+    """
+    if weights is None:
+        weights = random_weights(text_config, seed=seed, dtype=dtype, residual_scale=residual_scale)
     prefix = "model.language_model." if form == "hub" else "model."
     directory.mkdir(parents=True, exist_ok=True)
     write_safetensors(

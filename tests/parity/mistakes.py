@@ -1,0 +1,186 @@
+"""Known mistakes in Gemma 4 implementations, each planted into the compiler or its input.
+
+The list is what implementations got wrong in public, and small variations of it. A mistake that
+amounts to other weights or another config is planted there; the others replace a piece of the
+compiler's code while a model is compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tvm import te, tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec import (
+    decoder,
+    layer_plan,
+    parameters,
+    per_layer_embedding,
+    scales,
+)
+from gemma4_compile.model_spec.operators.attention import PrepareQkv
+from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.norms import TakeLastRow, te_prim_func
+from gemma4_compile.model_spec.operators.tir import let
+from gemma4_compile.quantization import operators as matrix_operators
+
+Float32Array = npt.NDArray[np.float32]
+Weights = Mapping[str, Float32Array]
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """What to change before compiling, and for which kind and checkpoint dtype it matters."""
+
+    kind: str = "e2b"
+    dtype: str = "float32"
+    weights: Callable[[str, Float32Array], Float32Array] = lambda name, values: values
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    patch: Patch = lambda monkeypatch: None
+
+
+def _norm_as_one_plus_w(name: str, values: Float32Array) -> Float32Array:
+    return values + np.float32(1) if "norm" in name else values
+
+
+def _scores_divided(name: str, values: Float32Array) -> Float32Array:
+    return values / np.float32(np.sqrt(len(values))) if "q_norm" in name else values
+
+
+def _no_layer_scalar(name: str, values: Float32Array) -> Float32Array:
+    return np.ones_like(values) if name.endswith("layer_scalar") else values
+
+
+def _no_embedding_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "embedding_scale", lambda config: 1.0)
+
+
+def _no_per_layer_embedding_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (per_layer_embedding, parameters):
+        monkeypatch.setattr(module, "per_layer_embedding_scale", lambda config: 1.0)
+
+
+def _unrounded_scales(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scales, "round_to_dtype", lambda value, dtype: value)
+
+
+def _erf_gelu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gelu(value: Any) -> Any:
+        return f32(0.5) * value * (f32(1.0) + tirx.erf(value * f32(0.5**0.5)))
+
+    monkeypatch.setattr(matrix_operators, "gelu_tanh", gelu)
+
+
+def _exponent_over_rotated_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = layer_plan._rotary_plan
+
+    def wrong(*arguments: Any) -> Any:
+        plan = right(*arguments)
+        return dataclasses.replace(plan, head_dim=2 * plan.pairs)
+
+    monkeypatch.setattr(layer_plan, "_rotary_plan", wrong)
+
+
+def _first_layer_as_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = layer_plan.layer_plans
+
+    def wrong(config: Any) -> Any:
+        plans = right(config)
+        first = {plan.kind: plan.kv_slot for plan in reversed(plans) if plan.owns_kv}
+        return tuple(
+            plan if plan.owns_kv else dataclasses.replace(plan, kv_slot=first[plan.kind])
+            for plan in plans
+        )
+
+    monkeypatch.setattr(decoder, "layer_plans", wrong)
+
+
+def _interleaved_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PrepareQkv._head
+
+    def wrong(self: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
+        half = self.head_dim // 2
+
+        class Permuted:
+            """qkv with channels 0 2 4 ... 1 3 5 ... of this head, so that neighbours pair."""
+
+            def __getitem__(self, at: Any) -> Any:
+                d = at[1] - column
+                return qkv[at[0], column + tirx.floormod(d, half) * 2 + tirx.floordiv(d, half)]
+
+        right(self, Permuted(), i, column, *rest)
+
+    monkeypatch.setattr(PrepareQkv, "_head", wrong)
+
+
+def _value_not_normed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PrepareQkv._head
+
+    def wrong(
+        self: Any, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, to: Any
+    ) -> None:
+        if weight is None:
+            with T.serial(0, self.head_dim) as d:
+                to(d, let(as_f32(qkv[i, column + d])))
+        else:
+            right(self, qkv, i, column, weight, rotary, step, to)
+
+    monkeypatch.setattr(PrepareQkv, "_head", wrong)
+
+
+def _value_is_the_rotated_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PrepareQkv._head
+    of_key: list[Any] = []
+
+    def wrong(
+        self: Any, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, to: Any
+    ) -> None:
+        if weight is not None:
+            of_key[:] = [weight, rotary]
+        elif self.value_is_key:
+            weight, rotary = of_key
+        right(self, qkv, i, column, weight, rotary, step, to)
+
+    monkeypatch.setattr(PrepareQkv, "_head", wrong)
+
+
+def _first_row_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(self: Any) -> Any:
+        x = te.placeholder((tirx.Var("n", "int64"), self.width), self.dtype, name="x")
+        return te_prim_func([x, te.compute((1, self.width), lambda i, j: x[i, j], name="y")])
+
+    monkeypatch.setattr(TakeLastRow, "plain", plain)
+
+
+MISTAKES: Mapping[str, Mistake] = {
+    "norm weight as 1 + w": Mistake(weights=_norm_as_one_plus_w),
+    "v norm missing": Mistake(patch=_value_not_normed),
+    "value is the key after norm and RoPE": Mistake("dense", patch=_value_is_the_rotated_key),
+    "scores divided by sqrt(head_dim)": Mistake(weights=_scores_divided),
+    "window + 1": Mistake(config={"sliding_window": 9}),
+    "window - 1": Mistake(config={"sliding_window": 7}),
+    "RoPE exponent over the rotated channels": Mistake(patch=_exponent_over_rotated_channels),
+    "interleaved RoPE pairs": Mistake(patch=_interleaved_pairs),
+    "embedding scale missing": Mistake(patch=_no_embedding_scale),
+    "embedding scales not rounded": Mistake(dtype="bfloat16", patch=_unrounded_scales),
+    "per-layer embedding scale missing": Mistake(patch=_no_per_layer_embedding_scale),
+    "layer scalar missing": Mistake(weights=_no_layer_scalar),
+    "softcap missing": Mistake(config={"final_logit_softcapping": None}),
+    "erf in GELU": Mistake(patch=_erf_gelu),
+    "first layer's keys for all": Mistake(patch=_first_layer_as_source),
+    "first row of a chunk for the last": Mistake(patch=_first_row_for_last),
+    "no double-wide MLP columns": Mistake(
+        weights=lambda name, values: (
+            np.concatenate([values[:, :128], 0 * values[:, 128:]], axis=1)
+            if name.endswith("down_proj.weight")
+            else values
+        )
+    ),
+}

@@ -1,0 +1,68 @@
+"""The parity tests' power: every known mistake, planted into the compiler, must be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.model_spec.operators import base
+from gemma4_compile.runtime import Engine
+from tests import hf, models, packages, tolerances
+from tests.parity.conftest import Case
+from tests.parity.mistakes import MISTAKES, Mistake
+
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_operators() -> Iterator[None]:
+    """Kernels are cached by a description that a planted mistake does not change."""
+    base._marked.cache_clear()
+    yield
+    base._marked.cache_clear()
+
+
+def compiled_with(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """Compile with the mistake; the truth is that of the model without it."""
+    text = models.KINDS[mistake.kind]
+    weights = models.random_weights(text, dtype=mistake.dtype)
+    wrong = models.write_checkpoint(
+        folder / "checkpoint",
+        {**text, **mistake.config},
+        dtype=mistake.dtype,
+        weights={name: mistake.weights(name, values) for name, values in weights.items()},
+    )
+    with monkeypatch.context() as patched:
+        mistake.patch(patched)
+        package = packages.compile_package(wrong.path, "f32", folder / "package")
+    return Case(
+        package=package,
+        engine=Engine.open(package),
+        model=hf.load(text, weights, mistake.dtype),
+        window=text["sliding_window"],
+        tolerance=tolerances.LOGITS_F32,
+    )
+
+
+def run(case: Case) -> None:
+    """What the tests of f32 packages do: a prompt of several windows in chunks, then decoding."""
+    count = 3 * case.window + 5
+    ids = models.prompt(count + 4)
+    found = case.prefill(ids, 0, count, 7)
+    found |= case.decode(ids, count, len(ids))
+    case.check(ids, found)
+
+
+def test_without_a_mistake_nothing_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(compiled_with(Mistake(), tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = compiled_with(MISTAKES[name], tmp_path, monkeypatch)
+    with pytest.raises(AssertionError):
+        run(case)
