@@ -37,6 +37,7 @@ TEXT_PREFIXES = ("model.language_model.", "model.")
 # Parts of the multimodal model that a text decoder does not use: image and audio input.
 SKIPPED_PREFIXES = (
     "model.vision_tower.",
+    "model.vision_embedder.",
     "model.audio_tower.",
     "model.embed_vision.",
     "model.embed_audio.",

@@ -1,7 +1,7 @@
 """The error classes of the whole project. Imports nothing of ours.
 
-Every error that a user, a file or a device can cause is one of these. The message says what failed, what was
-expected and what was found; ``hint`` says what to do.
+Every error that a user, a file or a device can cause is one of these. The message says what failed,
+what was expected and what was found; ``hint`` says what to do.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class Gemma4CompileError(Exception):
 
 
 class UsageError(Gemma4CompileError):
-    """The command line asks for something that does not exist or does not fit together (exit code 2)."""
+    """The command line asks for what does not exist or fit together (exit code 2)."""
 
 
 class CheckpointError(Gemma4CompileError):
-    """A checkpoint directory, index or safetensors file is missing, damaged or does not match the model."""
+    """A checkpoint file is missing, damaged, or does not match the model."""
 
 
 class ConfigError(Gemma4CompileError):
-    """`config.json` is damaged, names an unknown key, or describes a variant that is not supported."""
+    """`config.json` is damaged, has an unknown key, or describes an unsupported variant."""
 
 
 class QuantizationError(Gemma4CompileError):

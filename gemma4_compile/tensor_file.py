@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +135,20 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     """Read rows [begin, end) of a tensor (elements, of a vector), widened to float32.
 
+    A tensor of several matrices has the rows of all of them, one matrix after the other.
+
     Raises
     ------
     CheckpointError
         If the file changed since its header was read, or the dtype is no float of FLOAT_DTYPES.
     """
-    assert 0 <= begin <= end <= tensor.shape[0], f"rows {begin}:{end} of {tensor}"
+    count = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
+    assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
     if tensor.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
         )
-    row_bytes = tensor.nbytes // tensor.shape[0]
+    row_bytes = tensor.nbytes // count
     raw = np.empty((end - begin) * row_bytes, np.uint8)
     try:
         with tensor.path.open("rb", buffering=0) as file:
@@ -159,7 +163,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
             f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
             hint="run the command again",
         )
-    shape = (end - begin, *tensor.shape[1:])
+    shape = (end - begin, *tensor.shape[1:][-1:])
     if tensor.dtype == "BF16":
         bits = raw.view("<u2").astype(np.uint32)
         bits <<= 16

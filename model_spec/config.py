@@ -20,6 +20,7 @@ PRESETS_DIR = Path(__file__).parent / "presets"
 MAX_LAYERS = 512
 MAX_WIDTH = 1 << 18  # channels of a hidden or intermediate vector
 MAX_HEADS = 1 << 10
+MAX_EXPERTS = 1 << 10
 MAX_HEAD_DIM = 1 << 12
 MAX_VOCABULARY = 1 << 22
 MAX_POSITIONS = 1 << 24  # a position is exact in float32
@@ -35,13 +36,10 @@ IGNORED_KEYS: Mapping[str, str] = {
     "initializer_range": "training only",
     "is_encoder_decoder": "transformers' generic flag, always false here",
     "label2id": "classification heads only",
-    "moe_intermediate_size": "experts only; enable_moe_block is false",
-    "num_experts": "experts only; enable_moe_block is false",
     "output_attentions": "output option of transformers",
     "output_hidden_states": "output option of transformers",
     "problem_type": "classification heads only",
     "return_dict": "output option of transformers",
-    "top_k_experts": "experts only; enable_moe_block is false",
     "transformers_version": "who wrote the file",
     "use_cache": "runtime option of transformers",
 }
@@ -59,9 +57,12 @@ IGNORED_TOP_KEYS: Mapping[str, str] = {
     "vision_config": "image input is not compiled",
     "vision_soft_tokens_per_image": "image input is not compiled",
 }
+# The multimodal model types and those of their text decoders.
+_TEXT_TYPES: Mapping[str, str] = {
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+}
 _UNSUPPORTED_TYPES: Mapping[str, str] = {
-    "gemma4_unified": "the unified (12B) variant",
-    "gemma4_unified_text": "the unified (12B) variant",
     "gemma4_assistant": "a drafter",
     "gemma4_unified_assistant": "a drafter",
 }
@@ -92,6 +93,7 @@ class Gemma4Config:
     num_key_value_heads, head_dim : per layer, resolved from either form of the file
     hidden_size_per_layer_input : width of the per-layer embedding, 0 when there is none
     vocab_size_per_layer_input : rows of its table, 0 when there is none
+    num_experts, top_k_experts, moe_intermediate_size : 0 when there are no experts
     dtype : the checkpoint's; constant scales are rounded to it
     """
 
@@ -112,6 +114,9 @@ class Gemma4Config:
     vocab_size_per_layer_input: int
     num_kv_shared_layers: int
     use_double_wide_mlp: bool
+    num_experts: int
+    top_k_experts: int
+    moe_intermediate_size: int
     attention_k_eq_v: bool
     final_logit_softcapping: float | None
     dtype: str
@@ -133,10 +138,10 @@ class Gemma4Config:
             raise ConfigError(f"config.json: expected a JSON object, found {type(values).__name__}")
         top = ConfigFields(values, "")
         model_type = top.get("model_type")
-        if model_type == "gemma4":
+        if model_type in _TEXT_TYPES:
             text = top.fields("text_config")
-            text.fixed("model_type", "gemma4_text")
-        elif model_type == "gemma4_text":
+            text.fixed("model_type", _TEXT_TYPES[model_type])
+        elif model_type in _TEXT_TYPES.values():
             text = top
         else:
             raise _unsupported_type(model_type)
@@ -167,7 +172,7 @@ def _unsupported_type(model_type: object) -> ConfigError:
     what = f"is {known}, which is not supported yet" if known else "is not a Gemma 4 text model"
     return ConfigError(
         f"config key `model_type`: {model_type!r} {what}",
-        hint="supported: `gemma4` and `gemma4_text` (E2B, E4B, 31B)",
+        hint="supported: `gemma4`, `gemma4_unified` and their text decoders",
     )
 
 
@@ -180,12 +185,6 @@ def _refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
                 hint="use the original bfloat16 checkpoint",
             )
         fields.fixed("tie_word_embeddings", True)
-    if text.get("enable_moe_block") not in (None, False):
-        raise ConfigError(
-            f"config key `{text.key('enable_moe_block')}`: "
-            "mixture-of-experts models (26B-A4B) are not supported yet",
-            hint="supported: the dense models E2B, E4B and 31B",
-        )
     if text.get("use_bidirectional_attention") not in (None, "vision"):
         raise ConfigError(
             f"config key `{text.key('use_bidirectional_attention')}`: "
@@ -318,6 +317,18 @@ def _check_attention(config: Gemma4Config) -> None:
                 )
 
 
+def _experts(text: ConfigFields) -> tuple[int, int, int]:
+    """Number of experts, how many are chosen, their width; all 0 unless `enable_moe_block`."""
+    names = ("num_experts", "top_k_experts", "moe_intermediate_size")
+    if text.get("enable_moe_block") in (None, False):
+        for name in names:
+            text.get(name)  # known keys without a meaning here
+        return 0, 0, 0
+    text.fixed("enable_moe_block", True)
+    experts = text.integer(names[0], 1, MAX_EXPERTS)
+    return experts, text.integer(names[1], 1, experts), text.integer(names[2], 1, MAX_WIDTH)
+
+
 def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     layers = text.integer("num_hidden_layers", 1, MAX_LAYERS)
     vocab = text.integer("vocab_size", 32, MAX_VOCABULARY)
@@ -330,12 +341,19 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     k_eq_v = text.boolean("attention_k_eq_v")
     kv_heads, head_dim = _heads(text, kinds, k_eq_v)
     rope = text.fields("rope_parameters")
-    ple = text.integer("hidden_size_per_layer_input", 0, MAX_WIDTH)
+    ple = text.optional_integer("hidden_size_per_layer_input", 0, MAX_WIDTH) or 0
+    experts, top_k, expert_width = _experts(text)
     ple_vocab = text.optional_integer("vocab_size_per_layer_input", 0, MAX_VOCABULARY) or 0
     if ple and ple_vocab != vocab:
         raise ConfigError(
             f"config key `{text.key('vocab_size_per_layer_input')}`: "
             f"expected vocab_size = {vocab}, found {ple_vocab}"
+        )
+    if ple and experts:
+        raise ConfigError(
+            f"config key `{text.key('enable_moe_block')}`: experts together with per-layer "
+            "embeddings are not supported",
+            hint="no released Gemma 4 has both",
         )
     softcap = None
     if text.require("final_logit_softcapping") is not None:
@@ -358,6 +376,9 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         vocab_size_per_layer_input=ple_vocab if ple else 0,
         num_kv_shared_layers=text.integer("num_kv_shared_layers", 0, layers - 1),
         use_double_wide_mlp=text.boolean("use_double_wide_mlp"),
+        num_experts=experts,
+        top_k_experts=top_k,
+        moe_intermediate_size=expert_width,
         attention_k_eq_v=k_eq_v,
         final_logit_softcapping=softcap,
         dtype=_dtype(top, text),

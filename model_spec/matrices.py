@@ -31,8 +31,26 @@ class Matrix(Protocol):
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
 
 
+class Experts(Protocol):
+    """The weight matrices of all experts, however they are stored."""
+
+    def gate_up(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
+        """Gate and up of one position's experts: (1, cols), (1, top_k) -> (top_k, width) f32."""
+
+    def down(self, x: nn.Tensor, ids: nn.Tensor, weights: nn.Tensor) -> nn.Tensor:
+        """Weighted down of one position's experts: (top_k, width) f32 -> (1, hidden_size) f32."""
+
+    def grouped(
+        self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, tail: Tail
+    ) -> nn.Tensor:
+        """Matmul of a chunk's pairs in the order of `GroupRows`: (pairs, outputs) f32."""
+
+
 class Matrices(Protocol):
     """Makes matrices by parameter name."""
 
     def matrix(self, name: str) -> Matrix:
         """The matrix of parameter `name`."""
+
+    def experts(self, name: str) -> Experts:
+        """The matrices of all experts, parameter `name`."""

@@ -21,6 +21,8 @@ class Role(str, Enum):
     PER_LAYER_EMBEDDING = "per_layer_embedding"
     LINEAR = "linear"
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
+    EXPERTS = "experts"
+    ROUTER = "router"  # its choice is discrete, so it is never quantised
     VECTOR = "vector"  # norm weights and layer scalars
 
 
@@ -30,6 +32,7 @@ class Arrangement(str, Enum):
     COPY = "copy"
     CONCAT_ROWS = "concat_rows"
     INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
+    INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Parameter:
     name : as in the checkpoint, or the fused name; without `.weight`
     shape : (rows, cols) of a matrix, (n,) of a vector
     scale : a power of two that the stored weight carries (so folding it is exact)
+    row_group : rows that stay together when the parameter is split: those of one expert
     """
 
     name: str
@@ -57,6 +61,7 @@ class Parameter:
     sources: tuple[Source, ...]
     arrangement: Arrangement = Arrangement.COPY
     scale: float = 1.0
+    row_group: int = 1
 
 
 def is_power_of_two(value: float) -> bool:
@@ -99,6 +104,34 @@ def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
     return table
 
 
+def _stack(name: str, experts: int, rows: int, cols: int, arrangement: Arrangement) -> Parameter:
+    """The experts' matrices, one after the other."""
+    source = Source(name, (experts, rows, cols))
+    shape = (experts * rows, cols)
+    return Parameter(name, Role.EXPERTS, shape, (source,), arrangement, row_group=rows)
+
+
+def _experts(prefix: str, config: Gemma4Config) -> list[Parameter]:
+    hidden, experts, width = config.hidden_size, config.num_experts, config.moe_intermediate_size
+    router = f"{prefix}.router"
+
+    def plain_vector(name: str, size: int) -> Parameter:
+        return Parameter(name, Role.VECTOR, (size,), (Source(name, (size,)),))
+
+    projection = Source(f"{router}.proj.weight", (experts, hidden))
+    halves, copy = Arrangement.INTERLEAVE_HALVES, Arrangement.COPY
+    return [
+        _vector(f"{prefix}.post_feedforward_layernorm_1", hidden),
+        plain_vector(f"{router}.scale", hidden),
+        Parameter(f"{router}.proj", Role.ROUTER, (experts, hidden), (projection,)),
+        plain_vector(f"{router}.per_expert_scale", experts),
+        _vector(f"{prefix}.pre_feedforward_layernorm_2", hidden),
+        _stack(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden, halves),
+        _stack(f"{prefix}.experts.down_proj", experts, hidden, width, copy),
+        _vector(f"{prefix}.post_feedforward_layernorm_2", hidden),
+    ]
+
+
 def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
     prefix, hidden, width = f"layers.{plan.index}", config.hidden_size, plan.intermediate_size
     gate, up = (
@@ -119,6 +152,8 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
         _matrix(f"{prefix}.mlp.down_proj", Role.LINEAR, hidden, width),
         _vector(f"{prefix}.post_feedforward_layernorm", hidden),
     ]
+    if config.num_experts:
+        table += _experts(prefix, config)
     ple = config.hidden_size_per_layer_input
     if ple:
         table += [

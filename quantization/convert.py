@@ -44,12 +44,30 @@ def read_parameter_rows(
                 pieces.append(read_rows(source.name, low, high))
             first += source.shape[0]
         rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-    else:
+    elif parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
         even, odd = parameter.sources
         rows = np.empty((end - begin, *parameter.shape[1:]), np.float32)
         rows[begin % 2 :: 2] = read_rows(even.name, (begin + 1) // 2, (end + 1) // 2)
         rows[(begin + 1) % 2 :: 2] = read_rows(odd.name, begin // 2, end // 2)
+    else:
+        rows = _interleave_halves(parameter, read_rows, begin, end)
     return rows if parameter.scale == 1.0 else rows * np.float32(parameter.scale)
+
+
+def _interleave_halves(
+    parameter: Parameter, read_rows: RowReader, begin: int, end: int
+) -> Float32Array:
+    """Rows of a stack of matrices: row 2r of each is its row r, row 2r + 1 the other half's."""
+    (source,) = parameter.sources
+    size = parameter.row_group
+    rows = np.empty((end - begin, *parameter.shape[1:]), np.float32)
+    for first in range(begin // size * size, end, size):
+        low, high = max(begin, first) - first, min(end, first + size) - first
+        out = rows[first + low - begin : first + high - begin]
+        second = first + size // 2
+        out[low % 2 :: 2] = read_rows(source.name, first + (low + 1) // 2, first + (high + 1) // 2)
+        out[(low + 1) % 2 :: 2] = read_rows(source.name, second + low // 2, second + high // 2)
+    return rows
 
 
 def _part_blocks(

@@ -9,22 +9,31 @@ from tvm import te, tirx
 
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
+from gemma4_compile.model_spec.operators.math import as_f32, f32, gelu_tanh
+from gemma4_compile.model_spec.operators.router import EXPERT_TILE
 from gemma4_compile.quantization.operators import WeightLayout
 
 
 @dataclass(frozen=True)
 class OverExperts(Operator):
-    """The stored experts: a matrix of the rows of expert 0, then of expert 1, ..."""
+    """The stored experts: a matrix of the rows of expert 0, then of expert 1, ...
+
+    The parts hold the experts from `expert_begin` on. With `accumulate` the result of an earlier
+    call comes as the last argument, and what belongs to other experts is kept (or added to): so a
+    model with more parts than a kernel may bind takes several calls.
+    """
 
     bits: int
     weight_dtype: str
     group_size: int
     cols: int
     part_rows: tuple[int, ...]
+    expert_rows: int
     experts: int
     top_k: int
     in_dtype: str
+    expert_begin: int = 0
+    accumulate: bool = False
 
     kind: ClassVar[str] = "over_experts"
 
@@ -36,9 +45,21 @@ class OverExperts(Operator):
         )
 
     @property
-    def expert_rows(self) -> int:
-        """Rows of one expert."""
-        return self.layout.rows // self.experts
+    def held(self) -> int:
+        """Experts in the parts."""
+        return self.layout.rows // self.expert_rows
+
+    def holds(self, expert: Any) -> Any:
+        """Whether the parts hold an expert."""
+        return tirx.all(expert >= self.expert_begin, expert < self.expert_begin + self.held)
+
+    def first_row(self, expert: Any) -> Any:
+        """The first row of an expert in the parts; of some held expert for one that is not."""
+        local = tirx.max(tirx.min(expert - self.expert_begin, self.held - 1), 0)
+        return local * self.expert_rows
+
+    def _previous(self, shape: tuple[Any, ...]) -> list[te.Tensor]:
+        return [te.placeholder(shape, "float32", name="previous")] if self.accumulate else []
 
 
 @dataclass(frozen=True)
@@ -61,20 +82,24 @@ class ExpertGateUp(OverExperts):
         x = te.placeholder((1, self.cols), self.in_dtype, name="x")
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
         weights = layout.placeholders()
+        shape = (self.top_k, self.outputs)
+        previous = self._previous(shape)
         c = te.reduce_axis((0, self.cols), name="c")
         sums = te.compute(
             (self.top_k, self.expert_rows),
             lambda k, r: te.sum(
-                as_f32(x[0, c]) * layout.value(weights, ids[0, k] * self.expert_rows + r, c), axis=c
+                as_f32(x[0, c]) * layout.value(weights, self.first_row(ids[0, k]) + r, c), axis=c
             ),
             name="sums",
         )
-        out = te.compute(
-            (self.top_k, self.outputs),
-            lambda k, j: gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1],
-            name="out",
-        )
-        return te_prim_func([x, ids, *weights, out])
+
+        def keep(k: Any, j: Any) -> Any:
+            gated = gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1]
+            other = previous[0][k, j] if previous else f32(0.0)
+            return tirx.if_then_else(self.holds(ids[0, k]), gated, other)
+
+        out = te.compute(shape, keep, name="out")
+        return te_prim_func([x, ids, *weights, *previous, out])
 
 
 @dataclass(frozen=True)
@@ -93,24 +118,26 @@ class ExpertDown(OverExperts):
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
         chosen = te.placeholder((1, self.top_k), "float32", name="chosen")
         weights = layout.placeholders()
+        shape = (1, self.expert_rows)
+        previous = self._previous(shape)
         k = te.reduce_axis((0, self.top_k), name="k")
         c = te.reduce_axis((0, self.cols), name="c")
-        out = te.compute(
-            (1, self.expert_rows),
-            lambda i, r: te.sum(
-                chosen[0, k]
-                * as_f32(x[k, c])
-                * layout.value(weights, ids[0, k] * self.expert_rows + r, c),
-                axis=[k, c],
-            ),
-            name="out",
-        )
-        return te_prim_func([x, ids, chosen, *weights, out])
+
+        def term(r: Any) -> Any:
+            share = tirx.if_then_else(self.holds(ids[0, k]), chosen[0, k], f32(0.0))
+            weight = layout.value(weights, self.first_row(ids[0, k]) + r, c)
+            return share * as_f32(x[k, c]) * weight
+
+        sums = te.compute(shape, lambda i, r: te.sum(term(r), axis=[k, c]), name="sums")
+        if not previous:
+            return te_prim_func([x, ids, chosen, *weights, sums])
+        out = te.compute(shape, lambda i, r: sums[i, r] + previous[0][i, r], name="out")
+        return te_prim_func([x, ids, chosen, *weights, *previous, out])
 
 
 @dataclass(frozen=True)
 class ExpertGemm(OverExperts):
-    """Matmul of a chunk's (position, slot) pairs, each with its expert, in the order of `GroupRows`.
+    """Matmul of a chunk's (position, slot) pairs, each with its expert, as `GroupRows` orders them.
 
     With tail GELU_PAIRS row m reads position ``order[m] // top_k`` of x (rows, cols) and writes row
     m: gate and up. With tail NONE it reads row m of x (rows * top_k, cols) and writes row
@@ -121,7 +148,7 @@ class ExpertGemm(OverExperts):
     """
 
     kind: ClassVar[str] = "expert_gemm"
-    tile: int = 32
+    tile: int = EXPERT_TILE
     tail: str = Tail.GELU_PAIRS.value
 
     @property
@@ -170,17 +197,25 @@ class ExpertGemm(OverExperts):
         sums = te.compute(
             (pairs, self.expert_rows),
             lambda m, r: te.sum(
-                read(m, c) * layout.value(weights, expert[m] * self.expert_rows + r, c), axis=c
+                read(m, c) * layout.value(weights, self.first_row(expert[m]) + r, c), axis=c
             ),
             name="sums",
         )
+        shape = (pairs, self.outputs)
+        previous = self._previous(shape)
+
+        def keep(m: Any, row: Any, j: Any, value: Any) -> Any:
+            other = previous[0][row, j] if previous else f32(0.0)
+            return tirx.if_then_else(self.holds(expert[m]), value, other)
+
+        inputs = [x, order, tiles, *weights, *previous]
         if self.is_gate_up:
-            out = te.compute(
-                (pairs, self.outputs),
-                lambda m, j: gelu_tanh(sums[m, 2 * j]) * sums[m, 2 * j + 1],
+            gated = te.compute(
+                shape,
+                lambda m, j: keep(m, m, j, gelu_tanh(sums[m, 2 * j]) * sums[m, 2 * j + 1]),
                 name="out",
             )
-            return te_prim_func([x, order, tiles, *weights, out])
+            return te_prim_func([*inputs, gated])
         s = te.reduce_axis((0, pairs), name="s")
         zero = tirx.const(0, "int32")
         position = te.compute(  # the inverse of `order`: where pair p was computed
@@ -188,5 +223,7 @@ class ExpertGemm(OverExperts):
             lambda p: te.sum(tirx.Select(order[s] == p, s.astype("int32"), zero), axis=s),
             name="position",
         )
-        out = te.compute((pairs, self.outputs), lambda p, r: sums[position[p], r], name="out")
-        return te_prim_func([x, order, tiles, *weights, out])
+        out = te.compute(
+            shape, lambda p, r: keep(position[p], p, r, sums[position[p], r]), name="out"
+        )
+        return te_prim_func([*inputs, out])

@@ -13,6 +13,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.base import emit
 from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
@@ -133,6 +134,62 @@ class QuantizedMatrix(nn.Module):
         return result
 
 
+class QuantizedExperts(QuantizedMatrix):
+    """The stored matrices of all experts; only those that a position chose are read."""
+
+    def _run(
+        self,
+        operator: type[ExpertGateUp] | type[ExpertDown] | type[ExpertGemm],
+        inputs: Sequence[nn.Tensor],
+        shape: tuple[Any, ...],
+        top_k: int,
+        **fields: Any,
+    ) -> nn.Tensor:
+        result: nn.Tensor | None = None
+        expert_rows = self.stored.parameter.row_group
+        for parts in self._calls(len(inputs) + 1, len(inputs) + 2):
+            layout = layout_of(self.stored, parts)
+            description = operator(
+                bits=layout.bits,
+                weight_dtype=layout.dtype,
+                group_size=layout.group_size,
+                cols=layout.cols,
+                part_rows=layout.part_rows,
+                expert_rows=expert_rows,
+                experts=self.stored.parameter.shape[0] // expert_rows,
+                top_k=top_k,
+                in_dtype=inputs[0].dtype,
+                expert_begin=parts[0].row_begin // expert_rows,
+                accumulate=result is not None,
+                **fields,
+            )
+            previous = [] if result is None else [result]
+            args = [*inputs, *self._tensors(parts), *previous]
+            (result,) = emit(description, args, [(shape, "float32")])
+        assert result is not None, "a stored matrix has at least one part"
+        return result
+
+    def gate_up(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
+        """Gate and up of one position's experts: (1, cols), (1, top_k) -> (top_k, width) f32."""
+        top_k = int(ids.shape[1])
+        shape = (top_k, self.stored.parameter.row_group // 2)
+        return self._run(ExpertGateUp, [x, ids], shape, top_k)
+
+    def down(self, x: nn.Tensor, ids: nn.Tensor, weights: nn.Tensor) -> nn.Tensor:
+        """Weighted down of one position's experts: (top_k, width) f32 -> (1, hidden_size) f32."""
+        shape = (1, self.stored.parameter.row_group)
+        return self._run(ExpertDown, [x, ids, weights], shape, int(ids.shape[1]))
+
+    def grouped(
+        self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, tail: Tail
+    ) -> nn.Tensor:
+        """Matmul of a chunk's pairs in the order of `GroupRows`: (pairs, outputs) f32."""
+        rows = self.stored.parameter.row_group
+        outputs = rows // 2 if tail is Tail.GELU_PAIRS else rows
+        shape = (order.shape[0], outputs)
+        return self._run(ExpertGemm, [x, order, tiles], shape, top_k, tail=tail.value)
+
+
 class StoredMatrices:
     """Makes the matrices of a model from its storage plan, by parameter name."""
 
@@ -143,3 +200,7 @@ class StoredMatrices:
     def matrix(self, name: str) -> QuantizedMatrix:
         """The matrix of parameter `name`."""
         return QuantizedMatrix(self._stored[name], self._max_buffers)
+
+    def experts(self, name: str) -> QuantizedExperts:
+        """The matrices of all experts, parameter `name`."""
+        return QuantizedExperts(self._stored[name], self._max_buffers)

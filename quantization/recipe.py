@@ -36,6 +36,7 @@ def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> 
     # an E2B token).
     schemes[Role.PER_LAYER_LINEAR] = small
     schemes[Role.VECTOR] = DenseScheme("float32")
+    schemes[Role.ROUTER] = DenseScheme(activation_dtype)
     return Recipe(name, activation_dtype, MappingProxyType(schemes))
 
 
@@ -81,13 +82,19 @@ class StoredParameter:
         return tuple(tensor for part in self.parts for tensor in part.tensors)
 
 
+def _alignment(parameter: Parameter) -> int:
+    """Rows of a part are a multiple of this."""
+    return parameter.row_group if parameter.row_group > 1 else ROW_ALIGNMENT
+
+
 def _rows_per_part(parameter: Parameter, scheme: Scheme, max_binding_bytes: int) -> int:
     row = scheme.tensors(parameter.name, "", (1, *parameter.shape[1:]))
     fitting = max_binding_bytes // max(tensor.nbytes for tensor in row)
-    aligned = fitting // ROW_ALIGNMENT * ROW_ALIGNMENT
+    alignment = _alignment(parameter)
+    aligned = fitting // alignment * alignment
     if aligned == 0:
         raise QuantizationError(
-            f"`{parameter.name}`: {ROW_ALIGNMENT} rows do not fit into one binding of "
+            f"`{parameter.name}`: {alignment} rows do not fit into one binding of "
             f"{max_binding_bytes} bytes ({fitting} do)",
             hint="choose a smaller recipe or a target profile with larger bindings",
         )
@@ -101,7 +108,8 @@ def _store(parameter: Parameter, scheme: Scheme, max_binding_bytes: int | None) 
         return StoredParameter(parameter, scheme, (Part(0, rows, whole),))
     limit = _rows_per_part(parameter, scheme, max_binding_bytes)
     count = -(-rows // limit)
-    size = -(-rows // (count * ROW_ALIGNMENT)) * ROW_ALIGNMENT  # parts of about equal size
+    alignment = _alignment(parameter)
+    size = -(-rows // (count * alignment)) * alignment  # parts of about equal size
     parts = []
     for index, begin in enumerate(range(0, rows, size)):
         end = min(begin + size, rows)
@@ -120,7 +128,7 @@ def storage_plan(
     Raises
     ------
     QuantizationError
-        If a matrix does not fit its scheme, or 64 of its rows do not fit into a binding.
+        If a matrix does not fit its scheme, or the rows that stay together do not fit a binding.
     """
     return tuple(
         _store(parameter, recipe.schemes[parameter.role], max_binding_bytes)

@@ -13,6 +13,7 @@ from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import inverse_rms
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 
+EXPERT_TILE = 32  # rows of a tile of one expert; the height of the matmul kernel's tile
 UNCHOSEN = -1.0  # below every probability
 
 
@@ -24,8 +25,8 @@ class Router(Operator):
     sum, times the expert's own scale. Of equal probabilities the lower index wins.
 
     Arguments: x (rows, width) f32, the residual before any norm; scale (width,) f32; projection
-    (experts, width) weight_dtype; expert_scale (experts,) f32; w (width,) f32, of the experts' norm.
-    Results: ids (rows, top_k) int32; weights (rows, top_k) f32; ``norm(x; w)`` (rows, width)
+    (experts, width) weight_dtype; expert_scale (experts,) f32; w (width,) f32, of the experts'
+    norm. Results: ids (rows, top_k) int32; weights (rows, top_k) f32; ``norm(x; w)`` (rows, width)
     out_dtype.
 
     References
@@ -106,16 +107,16 @@ class GroupRows(Operator):
     top_k: int
     tile: int
 
-    def tile_count(self, rows: Any) -> Any:
+    def tile_count(self, pairs: Any) -> Any:
         """An upper bound on the tiles: full ones, and one that is not full for each expert."""
-        return tirx.floordiv(rows * self.top_k, self.tile) + self.experts
+        return tirx.floordiv(pairs, self.tile) + self.experts
 
     def plain(self) -> tirx.PrimFunc:
         rows = symbolic_rows(None)
         with function(scheduled=False) as build:
             ids = build.arg("ids", (rows, self.top_k), "int32")
             order = build.arg("order", (rows * self.top_k,), "int32")
-            tiles = build.arg("tiles", (self.tile_count(rows), 3), "int32")
+            tiles = build.arg("tiles", (self.tile_count(rows * self.top_k), 3), "int32")
             written, tile = Cell("int32", i32(0)), Cell("int32", i32(0))
             with T.serial(0, self.experts) as e:
                 first = let(written.value)
@@ -134,7 +135,10 @@ class GroupRows(Operator):
                     store(tiles, begin, tile.value, 1)
                     store(tiles, tirx.min(begin + self.tile, written.value), tile.value, 2)
                     tile.add(i32(1))
-            with T.serial(tile.value, i32(self.tile_count(rows))) as t, T.serial(0, 3) as c:
+            with (
+                T.serial(tile.value, i32(self.tile_count(rows * self.top_k))) as t,
+                T.serial(0, 3) as c,
+            ):
                 store(tiles, i32(0), t, c)
         return build.result
 
@@ -170,9 +174,9 @@ class ExpertResidualNorm(Operator):
     """The tail of a layer with experts.
 
     ``m = norm(dense; w_dense) + norm(experts; w_experts)``,
-    ``r' = (r + norm(m; w_branch)) * scalar``, ``h = norm(r'; w_next)``. Arguments: dense, experts, r (rows, width) f32; w_dense, w_experts,
-    w_branch (width,) f32; scalar (1,) f32; w_next (width,) f32. Results: r' (rows, width) f32 and
-    h (rows, width) next_dtype.
+    ``r' = (r + norm(m; w_branch)) * scalar``, ``h = norm(r'; w_next)``. Arguments: dense, experts,
+    r (rows, width) f32; w_dense, w_experts, w_branch (width,) f32; scalar (1,) f32; w_next (width,)
+    f32. Results: r' (rows, width) f32 and h (rows, width) next_dtype.
     """
 
     kind: ClassVar[str] = "expert_residual_norm"

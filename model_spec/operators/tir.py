@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
@@ -35,7 +36,15 @@ def function(scheduled: bool) -> Iterator[FunctionBuilder]:
             attrs["tirx.is_scheduled"] = True
         T.func_attr(attrs)
         yield build
-    build.result = builder.get()
+    build.result = builder.get() if scheduled else _with_root_block(builder.get())
+
+
+def _with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """TVM's graph passes look for the root block of whatever is not scheduled yet."""
+    if isinstance(func.body, SBlockRealize):
+        return func
+    root = SBlock([], [], [], "root", func.body)
+    return func.with_body(SBlockRealize([], True, root))
 
 
 @contextmanager

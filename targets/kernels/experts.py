@@ -38,13 +38,15 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
         x = build.arg("x", (1, operator.cols), operator.in_dtype)
         ids = build.arg("ids", (1, operator.top_k), "int32")
         weights = WeightReader(build, operator.layout)
-        out = build.arg("out", (operator.top_k, operator.outputs), "float32")
+        shape = (operator.top_k, operator.outputs)
+        previous = build.arg("previous", shape, "float32") if operator.accumulate else None
+        out = build.arg("out", shape, "float32")
         lanes = lanes_for(weights.units)
         tile = tile_rows(lanes)
         with launch(THREADS, -(-rows // tile), operator.top_k) as (block, k, thread):
             lane = let(tirx.floormod(thread, lanes))
             first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
-            base = let(ids[0, k] * rows)
+            base = let(operator.first_row(ids[0, k]))
             sums = [Cell("float32", zero()) for _ in range(ROWS)]
             owned = [base + tirx.min(first + r, rows - 1) for r in range(ROWS)]
 
@@ -57,8 +59,11 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
             with when(lane == 0):
                 for r in range(0, ROWS, 2):
                     with when(first + r < rows):
+                        column = let(tirx.floordiv(first + r, 2))
                         gated = gelu_tanh(let(totals[r])) * totals[r + 1]
-                        store(out, gated, k, tirx.floordiv(first + r, 2))
+                        store(
+                            out, _kept(operator, ids[0, k], gated, previous, k, column), k, column
+                        )
     return build.result
 
 
@@ -74,6 +79,7 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
         ids = build.arg("ids", (1, operator.top_k), "int32")
         chosen = build.arg("chosen", (1, operator.top_k), "float32")
         weights = WeightReader(build, operator.layout)
+        previous = build.arg("previous", (1, rows), "float32") if operator.accumulate else None
         out = build.arg("out", (1, rows), "float32")
         lanes = lanes_for(weights.units)
         tile = tile_rows(lanes)
@@ -82,7 +88,8 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
             first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
             sums = [Cell("float32", zero()) for _ in range(ROWS)]
             with T.serial(0, operator.top_k) as k:
-                base = let(ids[0, k] * rows)
+                base = let(operator.first_row(ids[0, k]))
+                share = let(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
                 dots = [Cell("float32", zero()) for _ in range(ROWS)]
                 owned = [base + tirx.min(first + r, rows - 1) for r in range(ROWS)]
 
@@ -94,12 +101,13 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
 
                 weights.in_part(base, accumulate)
                 for total, dot in zip(sums, dots, strict=True):
-                    total.add(chosen[0, k] * dot.value)
+                    total.add(share * dot.value)
             totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
             with when(lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):
-                        store(out, total, 0, first + r)
+                        added = total if previous is None else total + previous[0, first + r]
+                        store(out, added, 0, first + r)
     return build.result
 
 
@@ -116,14 +124,17 @@ def make_expert_gemm(operator: ExpertGemm, _spec: TargetSpec) -> tirx.PrimFunc:
         order = build.arg("order", (pairs,), "int32")
         tiles = build.arg("tiles", (tile_count, 3), "int32")
         weights = WeightReader(build, operator.layout)
-        out = build.arg("out", (pairs, operator.outputs), "float32")
+        shape = (pairs, operator.outputs)
+        previous = build.arg("previous", shape, "float32") if operator.accumulate else None
+        out = build.arg("out", shape, "float32")
         grid_n = -(-expert_rows // gemm.TILE_N)
         with launch(gemm.THREADS, grid_n, tile_count) as (block_n, tile, thread):
             x_tile, w_tile = (shared((size, gemm.PITCH)) for size in (gemm.TILE_M, gemm.TILE_N))
             sums = local((gemm.THREAD_M * gemm.THREAD_N,))
             for index in range(gemm.THREAD_M * gemm.THREAD_N):
                 store(sums, zero(), index)
-            base = let(tiles[tile, 0] * expert_rows)
+            expert = let(tiles[tile, 0])
+            base = let(operator.first_row(expert))
             begin, end = let(tiles[tile, 1]), let(tiles[tile, 2])
             first_n = let(tirx.floormod(thread, gemm.THREADS_N) * gemm.THREAD_N)
             first_m = let(tirx.floordiv(thread, gemm.THREADS_N) * gemm.THREAD_M)
@@ -135,7 +146,8 @@ def make_expert_gemm(operator: ExpertGemm, _spec: TargetSpec) -> tirx.PrimFunc:
             def row_of_w(r: Any) -> Any:
                 return base + tirx.min(block_n * gemm.TILE_N + r, expert_rows - 1)
 
-            steps = tirx.Select(begin < end, i32(-(-cols // gemm.TILE_K)), i32(0))
+            needed = (begin < end) & operator.holds(expert)
+            steps = tirx.Select(needed, i32(-(-cols // gemm.TILE_K)), i32(0))
             with T.serial(0, steps) as step:
                 barrier()
                 gemm.load_x(x, x_tile, thread, row_of_x, step, cols)
@@ -147,19 +159,30 @@ def make_expert_gemm(operator: ExpertGemm, _spec: TargetSpec) -> tirx.PrimFunc:
                 row = let(begin + first_m + i)
                 values = [sums[i * gemm.THREAD_N + j] for j in range(gemm.THREAD_N)]
                 with when(row < end):
-                    _store_row(operator, out, order, row, column, values)
+                    target = let(row if operator.is_gate_up else order[row])
+                    columns = _tailed(operator, values)
+                    for j, value in columns:
+                        with when(column + j < expert_rows):
+                            at = let(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
+                            store(
+                                out,
+                                _kept(operator, expert, value, previous, target, at),
+                                target,
+                                at,
+                            )
     return build.result
 
 
-def _store_row(
-    operator: ExpertGemm, out: Any, order: Any, row: Any, column: Any, values: Sequence[Any]
-) -> None:
-    if operator.is_gate_up:
-        for j in range(0, len(values), 2):
-            with when(column + j < operator.expert_rows):
-                gated = gelu_tanh(let(values[j])) * values[j + 1]
-                store(out, gated, row, tirx.floordiv(column + j, 2))
-        return
-    for j, value in enumerate(values):
-        with when(column + j < operator.expert_rows):
-            store(out, value, order[row], column + j)
+def _tailed(operator: ExpertGemm, values: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Sums of neighbouring weight rows after the tail: (offset of the weight row, result)."""
+    if not operator.is_gate_up:
+        return list(enumerate(values))
+    return [(j, gelu_tanh(let(values[j])) * values[j + 1]) for j in range(0, len(values), 2)]
+
+
+def _kept(
+    operator: ExpertGateUp | ExpertGemm, expert: Any, value: Any, previous: Any, i: Any, j: Any
+) -> Any:
+    """The result, or what an earlier call left there if the parts do not hold the expert."""
+    other = zero() if previous is None else previous[i, j]
+    return tirx.Select(operator.holds(expert), value, other)

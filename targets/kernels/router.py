@@ -112,7 +112,7 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
         ids = build.arg("ids", (rows, top_k), "int32")
         order = build.arg("order", (rows * top_k,), "int32")
-        tile_count = operator.tile_count(rows)
+        tile_count = operator.tile_count(rows * top_k)
         tiles = build.arg("tiles", (tile_count, 3), "int32")
         with launch(threads, 1) as (_, _, thread):
             counts = shared((experts,), "int32")
