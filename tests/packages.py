@@ -41,7 +41,12 @@ class Silent:
 
 
 def compile_package(
-    model: Path | str, recipe: str, directory: Path, *, library_of: Path | None = None
+    model: Path | str,
+    recipe: str,
+    directory: Path,
+    *,
+    context_length: int = CONTEXT_LENGTH,
+    library_of: Path | None = None,
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.
 
@@ -52,7 +57,7 @@ def compile_package(
         target="cpu",
         quant=recipe,
         output=directory,
-        context_length=CONTEXT_LENGTH,
+        context_length=context_length,
         prefill_chunk=PREFILL_CHUNK,
         only=None if library_of is None else "weights",
     )

@@ -68,7 +68,7 @@ def _converse(chat: Chat, sampler: Sampler, max_tokens: int | None) -> None:
     print(_COMMANDS, file=sys.stderr)
     while True:
         try:
-            text = input("> ").strip()
+            text = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
             return
         if text == "/exit":

@@ -1,0 +1,130 @@
+"""Packages that are damaged or not for this machine: an error that names the file or the field."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime import Chat, Engine, Package
+
+Edit = Callable[[Path], None]
+
+
+def edit_json(name: str, change: Callable[[dict], None]) -> Edit:  # type: ignore[type-arg]
+    def edit(folder: Path) -> None:
+        values = json.loads((folder / name).read_text())
+        change(values)
+        (folder / name).write_text(json.dumps(values))
+
+    return edit
+
+
+def first_record(values: dict) -> dict:  # type: ignore[type-arg]
+    record: dict = values["records"][0]["records"][0]  # type: ignore[type-arg]
+    return record
+
+
+DAMAGE: dict[str, tuple[Edit, str]] = {
+    "no provenance": (
+        lambda folder: (folder / "provenance.json").unlink(),
+        "`provenance.json` is missing",
+    ),
+    "another package's schema": (
+        edit_json("provenance.json", lambda values: values.update(schema_version=99)),
+        "schema version 99, expected 1",
+    ),
+    "a browser package": (
+        edit_json(
+            "provenance.json",
+            lambda values: values.update(
+                library="model.wasm", files={"model.wasm": {"nbytes": 1, "sha256": ""}}
+            ),
+        ),
+        "no native library",
+    ),
+    "no library file": (lambda folder: (folder / "model.so").unlink(), "model library"),
+    "chat config cut short": (
+        lambda folder: (folder / "mlc-chat-config.json").write_text('{"vocab_size": 1'),
+        "mlc-chat-config.json` is damaged",
+    ),
+    "no stop tokens": (
+        edit_json(
+            "mlc-chat-config.json",
+            lambda values: values["conv_template"].update(stop_token_ids=[]),
+        ),
+        "stop_token_ids",
+    ),
+    "missing shard": (
+        lambda folder: (folder / "params_shard_0.bin").unlink(),
+        "params_shard_0.bin",
+    ),
+    "truncated shard": (
+        lambda folder: (folder / "params_shard_0.bin").write_bytes(b"\0" * 1000),
+        "expected [0-9]+ bytes, found 1000",
+    ),
+    "empty shard": (
+        lambda folder: (folder / "params_shard_0.bin").write_bytes(b""),
+        "params_shard_0.bin",
+    ),
+    "weight of another name": (
+        edit_json("tensor-cache.json", lambda values: first_record(values).update(name="other")),
+        "weight `embed_tokens",
+    ),
+    "shard outside the package": (
+        edit_json(
+            "tensor-cache.json", lambda values: values["records"][0].update(dataPath="../x.bin")
+        ),
+        "dataPath",
+    ),
+    "damaged tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_text("{}"),
+        "cannot load the tokenizer",
+    ),
+    "no chat template": (
+        lambda folder: (folder / "chat_template.jinja").unlink(),
+        "no chat template",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named(tiny_package: Path, tmp_path: Path, name: str) -> None:
+    damage, message = DAMAGE[name]
+    folder = tmp_path / "package"
+    shutil.copytree(tiny_package, folder)
+    damage(folder)
+    with pytest.raises(ArtifactError, match=message):
+        Chat.open(folder)
+
+
+def test_weights_are_mapped_at_addresses_that_kernels_can_take(tiny_package: Path) -> None:
+    for name, array in Package.open(tiny_package).map_weights():
+        assert array.ctypes.data % 64 == 0, name
+
+
+def test_template_may_stand_in_the_tokenizer_config(tiny_package: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(tiny_package, folder)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    edit_json("tokenizer_config.json", lambda values: values.update(chat_template=template))(folder)
+    assert Package.open(folder).load_chat_template() == template
+
+
+def test_sampling_defaults_are_the_checkpoints(tiny_package: Path) -> None:
+    defaults = Package.open(tiny_package).sampling_defaults()
+    assert (defaults.temperature, defaults.top_k, defaults.top_p) == (1.0, 64, 0.95)
+
+
+def test_running_does_not_change_the_weights_on_disk(tiny_package: Path) -> None:
+    shard = tiny_package / "params_shard_0.bin"
+    before = shard.read_bytes()
+    logits = Engine.open(tiny_package).prefill([2, 3, 4])
+    assert np.isfinite(logits).all()
+    assert shard.read_bytes() == before
