@@ -249,6 +249,16 @@ def copy_file(source: Path, directory: Path) -> None:
         shutil.copyfile(source, directory / source.name)
 
 
+def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
+    """Link files of an existing package into this run's directory (copy them across devices)."""
+    for name in names:
+        with write_errors(directory / name):
+            try:
+                os.link(package / name, directory / name)
+            except OSError:
+                shutil.copyfile(package / name, directory / name)
+
+
 def finish(directory: Path, library: str | None, build: dict[str, Any]) -> Provenance:
     """Hash every file and write `provenance.json`; what only the run needed is removed."""
     with write_errors(directory):

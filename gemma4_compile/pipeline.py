@@ -7,7 +7,7 @@ import importlib.metadata
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,7 +240,7 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
     ).to_json()
 
 
-def _provenance(build: _Build, only: Half | None) -> dict[str, Any]:
+def _provenance(build: _Build) -> dict[str, Any]:
     packages: Sequence[str] = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
     config = artifacts.identity(dataclasses.asdict(build.config))
     return {
@@ -255,8 +255,33 @@ def _provenance(build: _Build, only: Half | None) -> dict[str, Any]:
         "limits": build.target.profile,
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
-        "only": only,
     }
+
+
+def _other_half(
+    request: CompileRequest, provenance: Mapping[str, Any]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Library and files to keep of the package that `--only` renews a half of.
+
+    Raises
+    ------
+    UsageError
+        If the package there was made with other options, so that the halves would not fit.
+    """
+    path = request.output / abi.PROVENANCE_FILE
+    if request.only is None or request.force or not path.exists():
+        return None, ()
+    old = artifacts.Provenance.from_json(artifacts.read_artifact(path))
+    for name, value in provenance.items():
+        if name != "versions" and old.build.get(name) != value:
+            raise UsageError(
+                f"`{request.output}` holds a package with another `{name}`: the new "
+                f"{request.only} would not fit to it",
+                hint="choose another -o, or replace the whole package with --force",
+            )
+    if request.only == "weights":
+        return old.library, () if old.library is None else (old.library,)
+    return None, tuple(name for name in old.files if name != old.library)
 
 
 def _peak_memory_bytes() -> int:
@@ -291,17 +316,20 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)
             _chat_config(build, checkpoint)
-        library, report = None, None
+        provenance = _provenance(build)
+        library, kept = _other_half(request, provenance)
+        report = None
         with output_directory(request.output, force=request.force) as directory:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request.dump_ir, reporter)
             if checkpoint is not None:
                 _write_weights(build, checkpoint, directory, reporter)
-            provenance = packaging.finish(directory, library, _provenance(build, request.only))
+            packaging.take_over(request.output, kept, directory)
+            package = packaging.finish(directory, library, provenance)
     return Summary(
         output=request.output,
-        package_bytes=sum(nbytes for nbytes, _ in provenance.files.values()),
-        library_bytes=provenance.files[library][0] if library else None,
+        package_bytes=sum(nbytes for nbytes, _ in package.files.values()),
+        library_bytes=package.files[library][0] if library else None,
         report=report,
         seconds=time.monotonic() - begin,
         peak_memory_bytes=_peak_memory_bytes(),

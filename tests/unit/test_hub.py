@@ -74,6 +74,8 @@ def test_hub_ids(name: str) -> None:
     assert hub.is_hub_id(name)
 
 
-@pytest.mark.parametrize("name", ["gemma", "a/b/c", "/a", "a/", "a b/c", "", "a/b\n", "./a", "../a"])
+@pytest.mark.parametrize(
+    "name", ["gemma", "a/b/c", "/a", "a/", "a b/c", "", "a/b\n", "./a", "../a"]
+)
 def test_no_hub_ids(name: str) -> None:
     assert not hub.is_hub_id(name)

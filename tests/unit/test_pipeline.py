@@ -62,6 +62,35 @@ def test_half_with_library_comes_from_the_config_alone(request_for: CompileReque
     assert set(files(request_for.output)) == {"model.so", abi.PROVENANCE_FILE}
 
 
+def test_halves_make_a_whole(request_for: CompileRequest, tmp_path: Path) -> None:
+    run(request_for)
+    run(replace(request_for, only="library"))
+    run(request_for)  # and the other half is kept again
+    run(replace(request_for, only=None, output=tmp_path / "whole"))
+    assert set(files(request_for.output)) == set(files(tmp_path / "whole"))
+    provenance = Provenance.from_json(read_artifact(request_for.output / abi.PROVENANCE_FILE))
+    assert provenance.library == "model.so"
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"quant": "f32"}, "recipe"),
+        ({"context_length": 64}, "context_length"),
+        ({"target": "webgpu"}, "target"),
+        ({"model": "gemma-4-E2B-it"}, "source"),
+    ],
+)
+def test_half_that_does_not_fit(
+    change: dict[str, Any], name: str, request_for: CompileRequest
+) -> None:
+    run(request_for)
+    before = files(request_for.output)
+    with pytest.raises(UsageError, match=f"another `{name}`"):
+        run(replace(request_for, only="library", **change))
+    assert files(request_for.output) == before
+
+
 def test_same_input_gives_the_same_bytes(request_for: CompileRequest, tmp_path: Path) -> None:
     run(request_for)
     run(replace(request_for, output=tmp_path / "again"))
