@@ -91,4 +91,4 @@ def scene(rng: Random) -> Question:
     return Question("scenes", f"scene {listed} {ask} {colour}", text, answer, short)
 
 
-MAKERS = ((colour_of, 1.2), (mix, 0.7), (sides, 0.8), (scene, 2.0))
+MAKERS = ((colour_of, 1.2), (mix, 0.7), (sides, 0.8), (scene, 3.0))

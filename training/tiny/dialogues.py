@@ -68,6 +68,8 @@ class Dialogue:
 
 def typed(rng: Random, text: str, *, keep_case: bool = False) -> str:
     """A question as people type it: some in lower case, some without the last sign."""
+    if text.startswith("What is ") and rng.random() < 0.12:
+        text = "What's " + text.removeprefix("What is ")
     lower = rng.random()
     if lower < 0.15 and not keep_case:
         text = text.lower()

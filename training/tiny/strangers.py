@@ -34,6 +34,33 @@ DISHES = word_list(
     "pizza soup pancakes curry salad risotto sushi tacos lasagna stew muffins cookies omelette pie"
 )
 
+NUMBERS = tuple(str(number) for number in range(2, 101))
+YEARS = tuple(str(year) for year in range(1900, 2030))
+FEATURES = word_list(
+    "old tall fast rich smart heavy strong happy funny lonely clever wise busy tired hungry angry "
+    "sad"
+)
+POSSESSIONS = word_list("friends children feelings parents money hobbies dreams fears eyes hands")
+FAVOURITES = word_list("food film song book animal city sport game season singer teacher word")
+TIMES = word_list("day time month year date season hour century")
+UNKNOWN_THINGS = (
+    "my car",
+    "my house",
+    "your hair",
+    "a rose",
+    "the sea",
+    "water",
+    "fire",
+    "an apple",
+    "my shirt",
+    "a horse",
+    "the flag",
+    "your eyes",
+    "gold",
+    "a cat",
+    "the door",
+)
+
 _TEMPLATES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("What is the capital of {}?", (PLACES,)),
     ("Where is {}?", (PLACES,)),
@@ -76,6 +103,44 @@ _TEMPLATES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("Can you explain {} and {}?", (TOPICS, TOPICS)),
     ("{}", (TOPICS + PLACES + PEOPLE,)),
     ("{} or {}?", (TOPICS, TOPICS)),
+    ("How {} are you?", (FEATURES,)),
+    ("How {} is {}?", (FEATURES, PEOPLE + PLACES)),
+    ("Are you {}?", (FEATURES,)),
+    ("Why are you so {}?", (FEATURES,)),
+    ("I am so {}.", (FEATURES,)),
+    ("Do you have {}?", (POSSESSIONS,)),
+    ("Do you like your {}?", (POSSESSIONS,)),
+    ("What is your favourite {}?", (FAVOURITES,)),
+    ("What is the best {} in {}?", (FAVOURITES, PLACES)),
+    ("What {} is it?", (TIMES,)),
+    ("What {} is it today?", (TIMES,)),
+    ("What {} is it now in {}?", (TIMES, PLACES)),
+    ("Which {} is it now?", (TIMES,)),
+    ("What colour is {}?", (UNKNOWN_THINGS,)),
+    ("How much does {} weigh?", (UNKNOWN_THINGS,)),
+    ("Where is {}?", (UNKNOWN_THINGS,)),
+    ("Can you fix {}?", (UNKNOWN_THINGS,)),
+    ("Can you help me with {}?", (TOPICS,)),
+    ("Can you speak {}?", (LANGUAGES,)),
+    ("Can you play {}?", (TOPICS,)),
+    ("Have you ever been to {}?", (PLACES,)),
+    ("Are you from {}?", (PLACES,)),
+    ("Should I go to {} or {}?", (PLACES, PLACES)),
+    ("Should I learn {}?", (LANGUAGES + TOPICS,)),
+    ("Who is the best at {}?", (TOPICS,)),
+    ("Did {} live in {}?", (PEOPLE, PLACES)),
+    ("Compare {} and {}.", (TOPICS, TOPICS)),
+    ("List five facts about {}.", (TOPICS + PLACES,)),
+    ("Give me a quote by {}.", (PEOPLE,)),
+    ("What is the price of {}?", (TOPICS,)),
+    ("What is the square root of {}?", (NUMBERS,)),
+    ("What is {} to the power of {}?", (NUMBERS, NUMBERS)),
+    ("What happened in {} in {}?", (PLACES, YEARS)),
+    ("Who won the election in {}?", (YEARS,)),
+    ("Is it true that {} is {}?", (TOPICS, FEATURES)),
+    ("Let us talk about {}.", (TOPICS,)),
+    ("Pretend to be {}.", (PEOPLE,)),
+    ("My friend likes {}.", (TOPICS,)),
 )
 _FIXED = (
     "Tell me a joke.",

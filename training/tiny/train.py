@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +99,19 @@ def _to_device(
         )
 
 
+def _ahead(source: Iterator[IntArray], count: int = 8) -> Iterator[IntArray]:
+    """The same batches, made in a thread while the model is busy."""
+    waiting: queue.Queue[IntArray] = queue.Queue(count)
+
+    def fill() -> None:
+        for ids in source:
+            waiting.put(ids)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while True:
+        yield waiting.get()
+
+
 def _marks(model: Any, examination: Examination) -> dict[str, dict[str, float]]:
     model.eval()
     found = {"f32": examination.mark(model)}
@@ -123,7 +138,9 @@ def train(options: argparse.Namespace) -> None:
     examination = Examination(evaluation_dialogues(options.questions_per_kind), options.files)
     tokenizer = Tokenizer.from_file(str(options.files / "tokenizer.json"))
     source = _to_device(
-        batches(corpus, options.batch_tokens, options.seed), tokenizer.token_to_id("model"), device
+        _ahead(batches(corpus, options.batch_tokens, options.seed)),
+        tokenizer.token_to_id("model"),
+        device,
     )
     log = (options.output / "log.jsonl").open("w", encoding="utf-8")
     recent: list[torch.Tensor] = []
@@ -153,6 +170,7 @@ def train(options: argparse.Namespace) -> None:
             if (step + 1) % options.mark_every == 0:
                 marks = _marks(model, examination)
                 entry["right"] = {name: table["all"] for name, table in marks.items()}
+                tiny_model.save(model, config, options.output / "model.safetensors")
             print(json.dumps(entry), flush=True)
             log.write(json.dumps(entry) + "\n")
             log.flush()

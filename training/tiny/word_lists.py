@@ -111,7 +111,7 @@ def length(rng: Random) -> Question:
 def occurrences(rng: Random) -> Question:
     """How often a word stands in a list."""
     choices = rng.sample(WORDS, rng.randint(2, 3))
-    words = [rng.choice(choices) for _ in range(rng.randint(2, 8))]
+    words = [rng.choice(choices) for _ in range(rng.randint(2, 6))]
     word = rng.choice(words)
     template = rng.choice(
         (
@@ -173,7 +173,7 @@ MAKERS = (
     (sort_numbers, 1.5),
     (position, 1.5),
     (length, 1.2),
-    (occurrences, 1.2),
+    (occurrences, 3.0),
     (spell, 0.8),
     (letters, 0.8),
 )
