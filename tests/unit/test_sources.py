@@ -93,11 +93,11 @@ def test_hub_model_is_pinned_to_the_commit_of_its_config(
 def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "gemma4_unified"}')
+    (tmp_path / "config.json").write_text('{"model_type": "gemma4_assistant"}')
     monkeypatch.setattr(hub, "fetch_config", lambda model, revision: tmp_path)
     monkeypatch.setattr(hub, "fetch", lambda *_: pytest.fail("downloaded"))
     with (
-        pytest.raises(ConfigError, match="12B"),
+        pytest.raises(ConfigError, match="drafter"),
         open_source(sources.DEFAULT_MODEL, None, weights=True),
     ):
         pytest.fail("must not open")

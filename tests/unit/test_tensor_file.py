@@ -61,6 +61,13 @@ def test_rows_of_a_vector_are_elements(file: Path) -> None:
     assert read_rows(tensors["x"], 2, 4).tolist() == [2, 3]
 
 
+def test_rows_of_a_stack_are_those_of_its_matrices(file: Path) -> None:
+    values = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+    tensors = read_header(write(file, {"x": entry("F32", [2, 3, 4], 0, 96)}, values.tobytes()))
+    rows = read_rows(tensors["x"], 2, 5)
+    assert np.array_equal(rows, values.reshape(6, 4)[2:5])
+
+
 DAMAGED: dict[str, tuple[object, bytes, str]] = {
     "truncated data": ({"x": entry("F32", [4], 0, 16)}, bytes(12), "is truncated"),
     "trailing bytes": ({"x": entry("F32", [4], 0, 16)}, bytes(20), "trailing bytes"),
