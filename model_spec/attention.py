@@ -18,6 +18,7 @@ from gemma4_compile.model_spec.operators.attention import (
 )
 from gemma4_compile.model_spec.operators.base import emit, emit_inplace
 from gemma4_compile.model_spec.operators.norms import TakeLastRow
+from gemma4_compile.model_spec.pending import PendingNorm
 
 
 class Vector(nn.Module):
@@ -75,7 +76,7 @@ class Attention(nn.Module):
         self.o_proj = matrices.matrix(f"{prefix}.o_proj")
 
     def forward(
-        self, hidden: nn.Tensor, kv: KvTensors, rows: int | None, last_row_only: bool
+        self, hidden: nn.Tensor | PendingNorm, kv: KvTensors, rows: int | None, last_row_only: bool
     ) -> nn.Tensor:
         """Attend.
 

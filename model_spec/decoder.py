@@ -23,8 +23,9 @@ from gemma4_compile.model_spec.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.operators.base import emit
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.model_spec.operators.norms import RmsNorm
 from gemma4_compile.model_spec.operators.router import ExpertResidualNorm
+from gemma4_compile.model_spec.pending import PendingNorm
 from gemma4_compile.model_spec.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.scales import embedding_scale
 
@@ -56,22 +57,28 @@ class FeedForward(nn.Module):
         self.gate_up_proj = matrices.matrix(f"layers.{layer}.mlp.gate_up_proj")
         self.down_proj = matrices.matrix(f"layers.{layer}.mlp.down_proj")
 
-    def forward(self, hidden: nn.Tensor, rows: int | None) -> nn.Tensor:
+    def forward(self, hidden: nn.Tensor | PendingNorm, rows: int | None) -> nn.Tensor:
         """(rows, hidden_size) -> (rows, hidden_size) float32."""
         return self.down_proj.matmul(self.gate_up_proj.matmul(hidden, rows, Tail.GELU_PAIRS), rows)
 
 
 @dataclass
 class Stream:
-    """What flows from layer to layer.
+    """What flows from layer to layer."""
 
-    The residual, its norm for the next branch, the per-layer inputs.
-    """
-
-    residual: nn.Tensor  # (rows, hidden_size) float32
-    hidden: nn.Tensor  # (rows, hidden_size) activation dtype
-    ple: nn.Tensor | None  # (rows, layers * ple width) float32
+    hidden: (
+        nn.Tensor | PendingNorm
+    )  # (rows, hidden_size) activation dtype: input of the next branch
+    residual: nn.Tensor | None  # (rows, hidden_size) float32; None while its norm is pending
+    ple: nn.Tensor | None  # (rows, layers * ple width) float32, inputs of all layers
     rows: int | None
+
+    def current_residual(self) -> nn.Tensor:
+        """The residual; call it after the matmul that reads `hidden`, which may make it."""
+        if isinstance(self.hidden, PendingNorm):
+            return self.hidden.residual
+        assert self.residual is not None, "only a pending norm stands for the residual"
+        return self.residual
 
 
 class DecoderLayer(nn.Module):
@@ -116,36 +123,54 @@ class DecoderLayer(nn.Module):
         last_row_only : nobody reads the other rows of the result (K and V are written for all)
         """
         attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
-        residual, ple, rows = stream.residual, stream.ple, stream.rows
+        residual, ple, rows = stream.current_residual(), stream.ple, stream.rows
         if last_row_only and rows is None:
             residual, rows = take_last_row(residual), 1
             ple = None if ple is None else take_last_row(ple)
-        residual, hidden = self._add(
-            attended,
-            residual,
-            rows,
-            self.post_attention_layernorm,
-            self.pre_feedforward_layernorm,
-            False,
-        )
-        branch = self.mlp.forward(hidden, rows)
+        norm, next_to_it = self.post_attention_layernorm, self.pre_feedforward_layernorm
+        pending = self._pending(attended, residual, rows, norm, next_to_it)
+        branch = self.mlp.forward(pending, rows)
+        residual = pending.residual
         if self.config.num_experts:
             residual, hidden = self._add_experts(branch, residual, rows, next_norm)
-            return Stream(residual, hidden, ple, rows)
+            return Stream(hidden, residual, ple, rows)
         branch_norm = self.post_feedforward_layernorm
         # A config has experts or per-layer embeddings, not both (model_spec/config.py).
         if ple is not None:
-            residual, _ = self._add(branch, residual, rows, branch_norm, None, False)
+            pending = self._pending(branch, residual, rows, branch_norm, None)
             gate, projection = self.per_layer_input_gate, self.per_layer_projection
-            branch = inject(gate, projection, residual, ple, self.plan.index, rows)
-            branch_norm = self.post_per_layer_input_norm
-        residual, hidden = self._add(branch, residual, rows, branch_norm, next_norm, True)
-        return Stream(residual, hidden, ple, rows)
+            branch = inject(gate, projection, pending, ple, self.plan.index, rows)
+            residual, branch_norm = pending.residual, self.post_per_layer_input_norm
+        scalar = self.layer_scalar
+        return Stream(
+            self._pending(branch, residual, rows, branch_norm, next_norm, scalar), None, ple, rows
+        )
+
+    def _pending(
+        self,
+        branch: nn.Tensor,
+        residual: nn.Tensor,
+        rows: int | None,
+        norm: Vector,
+        next_norm: Vector | None,
+        scalar: Vector | None = None,
+    ) -> PendingNorm:
+        """Add the normed branch (and scale), then norm for the next branch."""
+        return PendingNorm(
+            branch,
+            residual,
+            norm.weight,
+            None if scalar is None else scalar.weight,
+            None if next_norm is None else next_norm.weight,
+            rows,
+            self.eps,
+            self.dtype,
+        )
 
     def _add_experts(
         self, dense: nn.Tensor, residual: nn.Tensor, rows: int | None, next_norm: Vector
     ) -> tuple[nn.Tensor, nn.Tensor]:
-        """Run the experts on the residual, and add both branches as `_add` does one."""
+        """Run the experts on the residual, and add both branches."""
         norm = self.pre_feedforward_layernorm_2
         chosen = run_experts(
             self.config, self.router, norm, self.experts, residual, rows, self.dtype
@@ -164,29 +189,6 @@ class DecoderLayer(nn.Module):
         shape = tuple(residual.shape)
         result = emit(operator, args, [(shape, "float32"), (shape, self.dtype)])
         return result[0], result[1]
-
-    def _add(
-        self,
-        branch: nn.Tensor,
-        residual: nn.Tensor,
-        rows: int | None,
-        norm: Vector,
-        next_norm: Vector | None,
-        scaled: bool,
-    ) -> tuple[nn.Tensor, nn.Tensor]:
-        """Add the normed branch (and scale), then norm for the next branch."""
-        next_dtype = None if next_norm is None else self.dtype
-        width = int(residual.shape[1])
-        operator = ResidualNorm(rows, width, self.eps, scaled, next_dtype)
-        args = [branch, residual, norm.weight]
-        if scaled:
-            args.append(self.layer_scalar.weight)
-        outputs = [(tuple(residual.shape), "float32")]
-        if next_norm is not None:
-            args.append(next_norm.weight)
-            outputs.append((tuple(residual.shape), self.dtype))
-        result = emit(operator, args, outputs)
-        return result[0], result[-1]
 
 
 class Gemma4ForCausalLM(nn.Module):
@@ -278,7 +280,7 @@ class Gemma4ForCausalLM(nn.Module):
         first_norm = RmsNorm(rows, width, config.rms_norm_eps, dtype)
         args = [residual, self.layers[0].input_layernorm.weight]
         (hidden,) = emit(first_norm, args, [(tuple(residual.shape), dtype)])
-        stream = Stream(residual, hidden, ple, rows)
+        stream = Stream(hidden, residual, ple, rows)
         following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
         for layer, next_norm in zip(self.layers, following, strict=True):
             stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)

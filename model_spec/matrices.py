@@ -10,6 +10,7 @@ from typing import Protocol
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.pending import PendingNorm
 
 
 class Matrix(Protocol):
@@ -17,7 +18,7 @@ class Matrix(Protocol):
 
     def matmul(
         self,
-        x: nn.Tensor,
+        x: nn.Tensor | PendingNorm,
         rows: int | None,
         tail: Tail = Tail.NONE,
         *,

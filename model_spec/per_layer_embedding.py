@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.operators.base import emit
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.norms import PerLayerInputs
 from gemma4_compile.model_spec.parameters import folded_scale
+from gemma4_compile.model_spec.pending import PendingNorm
 from gemma4_compile.model_spec.scales import (
     PER_LAYER_INPUT_SCALE,
     per_layer_embedding_scale,
@@ -62,7 +63,12 @@ def per_layer_inputs(
 
 
 def inject(
-    gate: Matrix, projection: Matrix, x: nn.Tensor, ple: nn.Tensor, layer: int, rows: int | None
+    gate: Matrix,
+    projection: Matrix,
+    x: nn.Tensor | PendingNorm,
+    ple: nn.Tensor,
+    layer: int,
+    rows: int | None,
 ) -> nn.Tensor:
     """``Wproj (gelu(Wgate x) * ple_layer)`` before its norm: (rows, hidden_size) float32.
 

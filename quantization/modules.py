@@ -6,14 +6,17 @@ A matmul and a row lookup, split into parts where the target needs it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.operators.base import emit
+from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.pending import PendingNorm
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.quantization.fused_operators import NormedLinear, fused_buffers
 from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
@@ -39,18 +42,32 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
         begin, limit = begin + limit, later
 
 
+@dataclass(frozen=True)
+class KernelLimits:
+    """What one kernel may bind and keep.
+
+    Attributes
+    ----------
+    max_buffers : storage buffers, None for any number
+    fused_width : longest vector that a kernel may norm for itself
+    """
+
+    max_buffers: int | None
+    fused_width: int
+
+
 class QuantizedMatrix(nn.Module):
     """A stored matrix as a matmul (`matmul`) and as a table of rows (`take`).
 
     Parameters
     ----------
     stored : the matrix and its parts
-    max_buffers : storage buffers that one kernel may bind, None for any number
+    limits : what one kernel may bind and keep
     """
 
-    def __init__(self, stored: StoredParameter, max_buffers: int | None) -> None:
+    def __init__(self, stored: StoredParameter, limits: KernelLimits) -> None:
         self.stored = stored
-        self.max_buffers = max_buffers
+        self.limits = limits
         stem = f"{stored.parameter.name}."
         for tensor in stored.tensors:
             # Attribute names become parameter names, which the package lists: `q_weight.part0`.
@@ -67,18 +84,18 @@ class QuantizedMatrix(nn.Module):
     def _calls(self, other_buffers: int, later_buffers: int) -> Iterator[list[Part]]:
         parts = self.stored.parts
         per_part = len(parts[0].tensors)
-        if self.max_buffers is None:
+        if self.limits.max_buffers is None:
             yield list(parts)
             return
         first, later = (
-            (self.max_buffers - other) // per_part for other in (other_buffers, later_buffers)
+            (self.limits.max_buffers - other) // per_part for other in (other_buffers, later_buffers)
         )
         for indices in split_calls(len(parts), first, later):
             yield [parts[i] for i in indices]
 
     def matmul(
         self,
-        x: nn.Tensor,
+        x: nn.Tensor | PendingNorm,
         rows: int | None,
         tail: Tail = Tail.NONE,
         *,
@@ -86,50 +103,74 @@ class QuantizedMatrix(nn.Module):
         ple: nn.Tensor | None = None,
         layer: int = 0,
     ) -> nn.Tensor:
-        """``tail(x W^T)``.
+        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
 
-        (rows, cols) -> (rows, outputs) float32; one launch unless there are too many parts.
+        One launch, unless there are too many parts. A norm that is still pending is done in the
+        same launch where buffers and memory allow it.
         """
+        tail_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
+        fields = {"tail": tail.value, "cap": cap, "ple_width": int(ple.shape[1]) if ple else 0}
+        if isinstance(x, PendingNorm):
+            if self._fuses(x, tail):
+                return self._normed_matmul(x, tail_args, fields)
+            x = x.hidden
         results: list[nn.Tensor] = []
         others = 2 if ple is None else 3
         for parts in self._calls(others, others):
-            layout = layout_of(self.stored, parts)
-            operator = Linear(
-                rows=rows,
-                bits=layout.bits,
-                weight_dtype=layout.dtype,
-                group_size=layout.group_size,
-                cols=layout.cols,
-                part_rows=layout.part_rows,
-                in_dtype=x.dtype,
-                tail=tail.value,
-                cap=cap,
-                ple_width=0 if ple is None else int(ple.shape[1]),
-            )
-            args: list[Any] = [x, *self._tensors(parts)]
-            if ple is not None:
-                args += [ple, tirx.const(layer, "int64")]
+            operator = Linear(rows=rows, in_dtype=x.dtype, **self._layout_fields(parts), **fields)
+            args = [x, *self._tensors(parts), *tail_args]
             results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])
         return results[0] if len(results) == 1 else nn.op.concat(results, dim=1)
+
+    def _layout_fields(self, parts: Sequence[Part]) -> dict[str, Any]:
+        layout = layout_of(self.stored, parts)
+        return {
+            "bits": layout.bits,
+            "weight_dtype": layout.dtype,
+            "group_size": layout.group_size,
+            "cols": layout.cols,
+            "part_rows": layout.part_rows,
+        }
+
+    def _fuses(self, x: PendingNorm, tail: Tail) -> bool:
+        """Whether one launch can do the norm, too."""
+        if x.rows != 1 or x.is_done or self.stored.parameter.shape[1] > self.limits.fused_width:
+            return False
+        buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
+        return self.limits.max_buffers is None or buffers <= self.limits.max_buffers
+
+    def _normed_matmul(
+        self, x: PendingNorm, tail_args: list[Any], fields: dict[str, Any]
+    ) -> nn.Tensor:
+        parts = self.stored.parts
+        operator = NormedLinear(
+            rows=1,
+            in_dtype=x.dtype,
+            eps=x.eps,
+            scaled=x.scalar is not None,
+            normed=x.normed,
+            **self._layout_fields(parts),
+            **fields,
+        )
+        args = [*x.arguments, *self._tensors(parts), *tail_args]
+        specs: list[TensorSpec] = [((1, operator.cols), "float32")]
+        residual, y = emit(operator, args, [*specs, ((1, operator.outputs), "float32")])
+        x.done(residual)
+        return y
 
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
         result: nn.Tensor | None = None
         for parts in self._calls(2, 3):
-            layout = layout_of(self.stored, parts)
             operator = EmbedRows(
                 rows=rows,
-                bits=layout.bits,
-                weight_dtype=layout.dtype,
-                group_size=layout.group_size,
-                cols=layout.cols,
-                part_rows=layout.part_rows,
+                **self._layout_fields(parts),
                 row_begin=parts[0].row_begin,
                 scale=scale,
                 accumulate=result is not None,
             )
             args = [ids, *self._tensors(parts), *([] if result is None else [result])]
-            (result,) = emit(operator, args, [((ids.shape[0], layout.cols), "float32")])
+            (result,) = emit(operator, args, [((ids.shape[0], operator.cols), "float32")])
         assert result is not None, "a stored matrix has at least one part"
         return result
 
@@ -148,13 +189,8 @@ class QuantizedExperts(QuantizedMatrix):
         result: nn.Tensor | None = None
         expert_rows = self.stored.parameter.row_group
         for parts in self._calls(len(inputs) + 1, len(inputs) + 2):
-            layout = layout_of(self.stored, parts)
             description = operator(
-                bits=layout.bits,
-                weight_dtype=layout.dtype,
-                group_size=layout.group_size,
-                cols=layout.cols,
-                part_rows=layout.part_rows,
+                **self._layout_fields(parts),
                 expert_rows=expert_rows,
                 experts=self.stored.parameter.shape[0] // expert_rows,
                 top_k=top_k,
@@ -193,14 +229,14 @@ class QuantizedExperts(QuantizedMatrix):
 class StoredMatrices:
     """Makes the matrices of a model from its storage plan, by parameter name."""
 
-    def __init__(self, plan: Sequence[StoredParameter], max_buffers: int | None) -> None:
+    def __init__(self, plan: Sequence[StoredParameter], limits: KernelLimits) -> None:
         self._stored = {stored.parameter.name: stored for stored in plan}
-        self._max_buffers = max_buffers
+        self._limits = limits
 
     def matrix(self, name: str) -> QuantizedMatrix:
         """The matrix of parameter `name`."""
-        return QuantizedMatrix(self._stored[name], self._max_buffers)
+        return QuantizedMatrix(self._stored[name], self._limits)
 
     def experts(self, name: str) -> QuantizedExperts:
         """The matrices of all experts, parameter `name`."""
-        return QuantizedExperts(self._stored[name], self._max_buffers)
+        return QuantizedExperts(self._stored[name], self._limits)

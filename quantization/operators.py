@@ -154,27 +154,28 @@ class Linear(Operator):
             lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
             name="sums",
         )
-        args: list[Any] = [x, *weights]
-        if self.tail == Tail.NONE.value:
-            return te_prim_func([*args, sums])
+        tail_args, y = self.apply_tail(sums)
+        return te_prim_func([x, *weights, *tail_args, y])
+
+    def apply_tail(self, sums: te.Tensor) -> tuple[list[Any], te.Tensor]:
+        """The tail's own arguments and the result, from the sums (rows, weight rows)."""
+        rows = sums.shape[0]
         shape = (rows, self.outputs)
+        if self.tail == Tail.NONE.value:
+            return [], sums
         if self.tail == Tail.GELU_PAIRS.value:
-            out = te.compute(
-                shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="out"
+            return [], te.compute(
+                shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="y"
             )
-        elif self.tail == Tail.SOFTCAP.value:
-            out = te.compute(shape, lambda i, j: softcap(sums[i, j], self.cap), name="out")
-        else:
-            ple = te.placeholder((rows, self.ple_width), "float32", name="ple")
-            layer = tirx.Var("layer", "int64")
-            args.append(ple)
-            out = te.compute(
-                shape,
-                lambda i, j: gelu_tanh(sums[i, j]) * ple[i, layer * self.outputs + j],
-                name="out",
-            )
-            return te_prim_func([*args, layer, out])
-        return te_prim_func([*args, out])
+        if self.tail == Tail.SOFTCAP.value:
+            return [], te.compute(shape, lambda i, j: softcap(sums[i, j], self.cap), name="y")
+        ple = te.placeholder((rows, self.ple_width), "float32", name="ple")
+        layer = tirx.Var("layer", "int64")
+        return [ple, layer], te.compute(
+            shape,
+            lambda i, j: gelu_tanh(sums[i, j]) * ple[i, layer * self.outputs + j],
+            name="y",
+        )
 
 
 @dataclass(frozen=True)

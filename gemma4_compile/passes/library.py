@@ -20,9 +20,10 @@ from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.lowering import lower, virtual_machine_passes
-from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.modules import KernelLimits, StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
-from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.kernels.normed_gemv import fused_width
+from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 
 GPU_SPLITS = AttentionOptions(sliding_splits=8, full_splits=16)
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
@@ -64,6 +65,13 @@ def decoder_options(recipe: Recipe, target: TargetSpec, prefill_chunk: int) -> D
         device_type=int(target.device_type),
         attention=GPU_SPLITS if target.is_gpu else CPU_SPLITS,
     )
+
+
+def kernel_limits(target: TargetSpec) -> KernelLimits:
+    """What the model's matmuls have to respect."""
+    if not target.is_gpu:
+        return KernelLimits(max_buffers=None, fused_width=UNLIMITED)
+    return KernelLimits(target.max_storage_buffers, fused_width(target))
 
 
 def _calls_of(module: tvm.IRModule, function: str) -> list[str]:
@@ -117,7 +125,7 @@ def build_executable(
         If a kernel breaks a limit of the target.
     """
     dump = options.dump or (lambda name, text: None)
-    matrices = StoredMatrices(plan, target.max_storage_buffers if target.is_gpu else None)
+    matrices = StoredMatrices(plan, kernel_limits(target))
     module, names = export_module(
         config,
         matrices,

@@ -17,7 +17,7 @@ from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.parameters import parameter_table
 from gemma4_compile.model_spec.sampler import SamplerOptions
-from gemma4_compile.passes.library import decoder_options, library_report
+from gemma4_compile.passes.library import decoder_options, kernel_limits, library_report
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
@@ -29,10 +29,18 @@ pytestmark = pytest.mark.smoke
 PARAMETERS = {
     "gemma-4-E2B-it": 4_628_569_379,
     "gemma-4-E4B-it": 7_463_013_418,
+    "gemma-4-12B-it": 11_907_350_320,
+    "gemma-4-26B-A4B-it": 25_233_141_790,
     "gemma-4-31B-it": 30_697_345_340,
 }
 # Layers that own K and V, of them with a ring.
-KV_LAYERS = {"gemma-4-E2B-it": (15, 12), "gemma-4-E4B-it": (24, 20), "gemma-4-31B-it": (60, 50)}
+KV_LAYERS = {
+    "gemma-4-E2B-it": (15, 12),
+    "gemma-4-E4B-it": (24, 20),
+    "gemma-4-12B-it": (48, 40),
+    "gemma-4-26B-A4B-it": (30, 25),
+    "gemma-4-31B-it": (60, 50),
+}
 PREFILL_CHUNK = 512
 
 
@@ -49,7 +57,7 @@ def exported(
     plan = storage_plan(parameter_table(config), RECIPES[recipe], target.max_binding_bytes)
     module, names = export_module(
         config,
-        StoredMatrices(plan, target.max_storage_buffers),
+        StoredMatrices(plan, kernel_limits(target)),
         decoder_options(RECIPES[recipe], target, PREFILL_CHUNK),
         SamplerOptions(softmax_blocks=64, lanes=target.max_threads_per_block),
     )

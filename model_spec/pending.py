@@ -1,0 +1,82 @@
+"""A norm between two matmuls that the second of them may do in its own launch."""
+
+from __future__ import annotations
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.operators.base import TensorSpec, emit
+from gemma4_compile.model_spec.operators.norms import ResidualNorm
+
+
+class PendingNorm:
+    """The end of a branch: ``r' = (r + norm(branch)) * scalar`` and ``hidden = norm(r')``.
+
+    Nothing is emitted until somebody asks for `residual` or `hidden`, or a matmul does it all by
+    itself and says so with `done`.
+
+    Parameters
+    ----------
+    branch, residual : (rows, width) float32
+    norm, scalar, next_norm : (width,), (1,), (width,) float32; without next_norm hidden is r'
+    rows : number of positions, None for a prefill chunk
+    activation_dtype : of hidden, if there is a next norm
+    """
+
+    def __init__(
+        self,
+        branch: nn.Tensor,
+        residual: nn.Tensor,
+        norm: nn.Tensor,
+        scalar: nn.Tensor | None,
+        next_norm: nn.Tensor | None,
+        rows: int | None,
+        eps: float,
+        activation_dtype: str,
+    ) -> None:
+        self.rows, self.eps = rows, eps
+        self.scalar = scalar
+        self.normed = next_norm is not None
+        self.dtype = activation_dtype if self.normed else "float32"
+        self.arguments = [
+            tensor for tensor in (branch, residual, norm, scalar, next_norm) if tensor is not None
+        ]
+        self._residual: nn.Tensor | None = None
+        self._hidden: nn.Tensor | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the new residual exists already."""
+        return self._residual is not None
+
+    def done(self, residual: nn.Tensor) -> None:
+        """A matmul has done the norm; this is the new residual."""
+        self._residual = residual
+
+    @property
+    def residual(self) -> nn.Tensor:
+        """The new residual: (rows, width) float32."""
+        if self._residual is None:
+            self._emit()
+        assert self._residual is not None
+        return self._residual
+
+    @property
+    def hidden(self) -> nn.Tensor:
+        """The input of the next branch: (rows, width), activation dtype if normed."""
+        if self._hidden is None:
+            assert self._residual is None, "a fused norm has one reader"
+            self._emit()
+        assert self._hidden is not None
+        return self._hidden
+
+    def _emit(self) -> None:
+        shape = tuple(self.arguments[1].shape)
+        next_dtype = self.dtype if self.normed else None
+        operator = ResidualNorm(
+            self.rows, int(shape[1]), self.eps, self.scalar is not None, next_dtype
+        )
+        specs: list[TensorSpec] = [(shape, "float32")]
+        if next_dtype is not None:
+            specs.append((shape, next_dtype))
+        result = emit(operator, self.arguments, specs)
+        self._residual, self._hidden = result[0], result[-1]
