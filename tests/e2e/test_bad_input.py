@@ -258,5 +258,5 @@ def test_interruption_leaves_nothing(delay_s: float, tmp_path: Path) -> None:
                 break
         rest = process.stderr.read().decode()
         assert process.wait() == 130, rest
-    assert rest.splitlines()[-2] == "error: interrupted"
+    assert "error: interrupted" in rest.splitlines()  # TVM may log more on its way out
     assert not list(tmp_path.iterdir())
