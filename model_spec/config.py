@@ -138,6 +138,8 @@ class Gemma4Config:
             raise ConfigError(f"config.json: expected a JSON object, found {type(values).__name__}")
         top = ConfigFields(values, "")
         model_type = top.get("model_type")
+        if not isinstance(model_type, str):
+            raise _unsupported_type(model_type)
         if model_type in _TEXT_TYPES:
             text = top.fields("text_config")
             text.fixed("model_type", _TEXT_TYPES[model_type])
@@ -320,11 +322,10 @@ def _check_attention(config: Gemma4Config) -> None:
 def _experts(text: ConfigFields) -> tuple[int, int, int]:
     """Number of experts, how many are chosen, their width; all 0 unless `enable_moe_block`."""
     names = ("num_experts", "top_k_experts", "moe_intermediate_size")
-    if text.get("enable_moe_block") in (None, False):
+    if text.get("enable_moe_block") is None or not text.boolean("enable_moe_block"):
         for name in names:
             text.get(name)  # known keys without a meaning here
         return 0, 0, 0
-    text.fixed("enable_moe_block", True)
     experts = text.integer(names[0], 1, MAX_EXPERTS)
     return experts, text.integer(names[1], 1, experts), text.integer(names[2], 1, MAX_WIDTH)
 
@@ -341,6 +342,8 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     k_eq_v = text.boolean("attention_k_eq_v")
     kv_heads, head_dim = _heads(text, kinds, k_eq_v)
     rope = text.fields("rope_parameters")
+    if text.get("model_type") == _TEXT_TYPES["gemma4"]:
+        text.require("hidden_size_per_layer_input")  # the unified model has no such key
     ple = text.optional_integer("hidden_size_per_layer_input", 0, MAX_WIDTH) or 0
     experts, top_k, expert_width = _experts(text)
     ple_vocab = text.optional_integer("vocab_size_per_layer_input", 0, MAX_VOCABULARY) or 0

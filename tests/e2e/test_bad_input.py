@@ -147,6 +147,17 @@ BAD_MODELS: dict[str, tuple[Change, str]] = {
     "empty config": (write_config("{}"), "model_type"),
     "unknown model_type": (write_config('{"model_type": "llama"}'), "'llama'"),
     "drafter": (write_config('{"model_type": "gemma4_assistant"}'), "a drafter"),
+    "experts without a number": (edit_config(enable_moe_block=True), "num_experts"),
+    "experts beside per-layer embeddings": (
+        edit_config(
+            enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32
+        ),
+        "enable_moe_block",
+    ),
+    "more experts chosen than there are": (
+        edit_config(enable_moe_block=True, num_experts=4, top_k_experts=5),
+        "top_k_experts",
+    ),
     "both directions": (edit_config(use_bidirectional_attention="all"), "use_bidirectional"),
     "unknown key": (edit_config(mystery=1), "`text_config.mystery` is unknown"),
     "NaN in config": (edit_config(rms_norm_eps=float("nan")), "rms_norm_eps"),

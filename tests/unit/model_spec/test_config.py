@@ -77,6 +77,22 @@ def hub_config(**changes: Any) -> dict[str, Any]:
     }
 
 
+MOE: dict[str, Any] = {
+    "enable_moe_block": True,
+    "num_experts": 8,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 48,
+    "hidden_size_per_layer_input": 0,
+}
+
+
+def unified_config(**changes: Any) -> dict[str, Any]:
+    """The encoder-free model; its text decoder knows neither experts nor per-layer embeddings."""
+    absent = ("enable_moe_block", "hidden_size_per_layer_input", "vocab_size_per_layer_input")
+    text = {**without(text_config(), *absent), "model_type": "gemma4_unified_text", **changes}
+    return {**hub_config(), "model_type": "gemma4_unified", "text_config": text}
+
+
 def without(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in names}
 
@@ -123,6 +139,38 @@ def test_old_dtype_key_is_read() -> None:
     assert Gemma4Config.from_dict(values).dtype == "float16"
 
 
+@pytest.mark.parametrize("value", [0, None])
+def test_no_per_layer_embedding(value: int | None) -> None:
+    config = Gemma4Config.from_dict(hub_config(hidden_size_per_layer_input=value))
+    assert config.hidden_size_per_layer_input == 0
+
+
+def test_experts_are_read() -> None:
+    config = Gemma4Config.from_dict(hub_config(**MOE))
+    assert (config.num_experts, config.top_k_experts, config.moe_intermediate_size) == (8, 2, 48)
+
+
+@pytest.mark.parametrize("enabled", [False, None])
+def test_numbers_of_absent_experts_are_no_facts(enabled: bool | None) -> None:
+    config = Gemma4Config.from_dict(hub_config(**{**MOE, "enable_moe_block": enabled}))
+    assert (config.num_experts, config.top_k_experts, config.moe_intermediate_size) == (0, 0, 0)
+
+
+def test_unified_model_has_the_same_decoder() -> None:
+    dense = Gemma4Config.from_dict(hub_config(hidden_size_per_layer_input=0))
+    assert Gemma4Config.from_dict(unified_config()) == dense
+    assert Gemma4Config.from_dict(unified_config()["text_config"]) == dense
+    written_out = unified_config(enable_moe_block=False, num_experts=None, top_k_experts=None)
+    assert Gemma4Config.from_dict(written_out) == dense
+
+
+def test_text_type_must_be_that_of_the_model() -> None:
+    for values in (hub_config(), unified_config()):
+        other = unified_config() if values["model_type"] == "gemma4" else hub_config()
+        with pytest.raises(ConfigError, match=r"text_config\.model_type"):
+            Gemma4Config.from_dict({**values, "text_config": other["text_config"]})
+
+
 def test_vocabulary_of_an_absent_table_is_not_a_fact() -> None:
     config = Gemma4Config.from_dict(hub_config(hidden_size_per_layer_input=0))
     assert config.vocab_size_per_layer_input == 0
@@ -133,6 +181,8 @@ def test_vocabulary_of_an_absent_table_is_not_a_fact() -> None:
     [
         ("gemma-4-E2B-it", 4_628_569_379),
         ("gemma-4-E4B-it", 7_463_013_418),
+        ("gemma-4-12B-it", 11_907_350_320),
+        ("gemma-4-26B-A4B-it", 25_233_141_790),
         ("gemma-4-31B-it", 30_697_345_340),
     ],
 )
@@ -180,6 +230,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "vocab_size_per_layer_input": {"vocab_size": 512, "vocab_size_per_layer_input": 512},
     "num_kv_shared_layers": {"num_kv_shared_layers": 2},
     "use_double_wide_mlp": {"use_double_wide_mlp": False},
+    "num_experts": MOE,
+    "top_k_experts": MOE,
+    "moe_intermediate_size": MOE,
     "attention_k_eq_v": {"attention_k_eq_v": False},
     "final_logit_softcapping": {"final_logit_softcapping": None},
     "dtype": {"dtype": "float32"},
@@ -235,12 +288,14 @@ def test_missing_key_is_named_or_has_transformers_default(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ({"model_type": "gemma4_unified"}, "12B"),
+        ({"model_type": "gemma4_unified"}, "text_config"),
         ({"model_type": "gemma4_assistant"}, "drafter"),
+        ({"model_type": "gemma4_unified_assistant"}, "drafter"),
         ({"model_type": "llama"}, "llama"),
         ({"model_type": ["gemma4"]}, "model_type"),
         ({}, "model_type"),
-        (hub_config(enable_moe_block=True), "enable_moe_block"),
+        (hub_config(enable_moe_block=True), "num_experts"),
+        (hub_config(**{**MOE, "hidden_size_per_layer_input": 32}), "enable_moe_block"),
         (hub_config(tie_word_embeddings=False), "tie_word_embeddings"),
         (hub_config(attention_bias=True), "attention_bias"),
         (hub_config(hidden_activation="silu"), "hidden_activation"),
@@ -282,6 +337,13 @@ def test_impossible_integer_is_refused_by_name(name: str, value: object) -> None
         Gemma4Config.from_dict(hub_config(**{name: value}))
 
 
+@pytest.mark.parametrize("name", ["num_experts", "top_k_experts", "moe_intermediate_size"])
+@pytest.mark.parametrize("value", [-1, 0, 10**12, 2.0, "2", True, None, []])
+def test_impossible_number_of_experts_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Gemma4Config.from_dict(hub_config(**{**MOE, name: value}))
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "1e-6", True, None, 1e30])
 def test_impossible_number_is_refused_by_name(value: object) -> None:
     with pytest.raises(ConfigError, match="rms_norm_eps"):
@@ -301,6 +363,8 @@ def test_impossible_number_is_refused_by_name(value: object) -> None:
         ({"num_kv_shared_layers": 6}, "num_kv_shared_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"head_dim": 33}, "head_dim"),
+        ({**MOE, "top_k_experts": 9}, "top_k_experts"),
+        ({**MOE, "enable_moe_block": 1}, "enable_moe_block"),
         ({"vocab_size": 250}, "vocab_size"),
         ({"vocab_size_per_layer_input": 128}, "vocab_size_per_layer_input"),
         ({"use_double_wide_mlp": 1}, "use_double_wide_mlp"),
@@ -360,3 +424,23 @@ def test_config_saved_by_transformers(whole: bool, tmp_path: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert Gemma4Config.from_dict(written) == Gemma4Config.from_dict(hub_config())
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("whole", [False, True], ids=["CausalLM", "ConditionalGeneration"])
+@pytest.mark.parametrize("kind", ["experts", "unified"])
+def test_config_of_other_kinds_saved_by_transformers(
+    kind: str, whole: bool, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    values = hub_config(**MOE, num_kv_shared_layers=0) if kind == "experts" else unified_config()
+    name = "Gemma4" if kind == "experts" else "Gemma4Unified"
+    text = without(values["text_config"], "model_type", "dtype")
+    saved = getattr(transformers, f"{name}TextConfig")(**text, dtype="bfloat16")
+    if whole:
+        saved = getattr(transformers, f"{name}Config")(
+            text_config=saved.to_dict(), vision_config=None, audio_config=None, dtype="bfloat16"
+        )
+    saved.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert Gemma4Config.from_dict(written) == Gemma4Config.from_dict(values)

@@ -20,6 +20,8 @@ from gemma4_compile.model_spec.parameters import (
 ELEMENTS = {
     "gemma-4-E2B-it": 4_628_569_379,
     "gemma-4-E4B-it": 7_463_013_418,
+    "gemma-4-12B-it": 11_907_350_320,
+    "gemma-4-26B-A4B-it": 25_233_141_790,
     "gemma-4-31B-it": 30_697_345_340,
 }
 
@@ -73,6 +75,68 @@ def test_gate_and_up_are_interleaved_by_rows() -> None:
     assert parameter.arrangement is Arrangement.INTERLEAVE_ROWS
     assert parameter.shape == (2 * 12288, 1536)
     assert [source.name.split(".")[-2] for source in parameter.sources] == ["gate_proj", "up_proj"]
+
+
+def test_experts_are_stacks_of_matrices_with_gate_and_up_interleaved() -> None:
+    found = table("gemma-4-26B-A4B-it")
+
+    gate_up = found["layers.3.experts.gate_up_proj"]
+    assert gate_up.sources[0].name == "layers.3.experts.gate_up_proj"  # no `.weight` in the file
+    assert gate_up.sources[0].shape == (128, 1408, 2816)
+    assert gate_up.shape == (128 * 1408, 2816)
+    assert gate_up.arrangement is Arrangement.INTERLEAVE_HALVES
+    down = found["layers.3.experts.down_proj"]
+    assert (down.shape, down.arrangement) == ((128 * 2816, 704), Arrangement.COPY)
+    assert [gate_up.row_group, down.row_group] == [1408, 2816]
+    assert {gate_up.role, down.role} == {Role.EXPERTS}
+
+
+def test_a_layer_with_experts_keeps_its_dense_mlp_and_has_a_router() -> None:
+    found = table("gemma-4-26B-A4B-it")
+
+    prefix = "layers.3."
+    shapes = {
+        name.removeprefix(prefix): parameter.shape
+        for name, parameter in found.items()
+        if name.startswith(prefix) and "self_attn" not in name
+    }
+    assert shapes == {
+        **dict.fromkeys(
+            (
+                "input_layernorm",
+                "post_attention_layernorm",
+                "pre_feedforward_layernorm",
+                "pre_feedforward_layernorm_2",
+                "post_feedforward_layernorm",
+                "post_feedforward_layernorm_1",
+                "post_feedforward_layernorm_2",
+                "router.scale",
+            ),
+            (2816,),
+        ),
+        "mlp.gate_up_proj": (2 * 2112, 2816),
+        "mlp.down_proj": (2816, 2112),
+        "router.proj": (128, 2816),
+        "router.per_expert_scale": (128,),
+        "experts.gate_up_proj": (128 * 1408, 2816),
+        "experts.down_proj": (128 * 2816, 704),
+        "layer_scalar": (1,),
+    }
+    names = {source.name for name in found for source in found[name].sources}
+    assert f"{prefix}router.proj.weight" in names
+    assert {f"{prefix}router.scale", f"{prefix}router.per_expert_scale"} <= names
+    assert found[f"{prefix}router.proj"].role is Role.ROUTER
+
+
+def test_only_experts_have_rows_that_stay_together() -> None:
+    for parameter in table("gemma-4-26B-A4B-it").values():
+        assert (parameter.row_group > 1) == (parameter.role is Role.EXPERTS)
+        assert parameter.shape[0] % parameter.row_group == 0
+
+
+def test_a_model_without_experts_has_none_of_their_parameters() -> None:
+    assert not [name for name in table("gemma-4-31B-it") if "expert" in name or "router" in name]
+    assert not [name for name in table("gemma-4-31B-it") if name.endswith(("norm_1", "norm_2"))]
 
 
 def test_only_the_per_layer_table_carries_a_scale() -> None:

@@ -16,6 +16,7 @@ RNG = np.random.default_rng(3)
 TENSORS = {
     "a": RNG.standard_normal((192, COLS)).astype(np.float32),
     "b": RNG.standard_normal((192, COLS)).astype(np.float32),
+    "e": RNG.standard_normal((4, 96, COLS)).astype(np.float32),
     "n": RNG.standard_normal(96).astype(np.float32),
 }
 
@@ -24,14 +25,20 @@ def reader() -> tuple[RowReader, list[int]]:
     sizes: list[int] = []
 
     def read_rows(name: str, begin: int, end: int) -> np.ndarray:
-        assert 0 <= begin <= end <= TENSORS[name].shape[0]
+        rows = TENSORS[name]
+        if rows.ndim > 1:
+            rows = rows.reshape(-1, COLS)  # a stack is the rows of its matrices
+        assert 0 <= begin <= end <= len(rows)
         sizes.append((end - begin) * 4 * COLS)
-        return TENSORS[name][begin:end].copy()
+        return rows[begin:end].copy()
 
     return read_rows, sizes
 
 
 def parameter(arrangement: Arrangement, scale: float = 1.0) -> Parameter:
+    if arrangement is Arrangement.INTERLEAVE_HALVES:
+        source = Source("e", TENSORS["e"].shape)
+        return Parameter("p", Role.EXPERTS, (384, COLS), (source,), arrangement, scale, 96)
     names = ("a",) if arrangement is Arrangement.COPY else ("a", "b")
     sources = tuple(Source(name, TENSORS[name].shape) for name in names)
     shape = (192 * len(names), COLS)
@@ -44,6 +51,8 @@ def expected(arrangement: Arrangement) -> np.ndarray:
         return a
     if arrangement is Arrangement.CONCAT_ROWS:
         return np.concatenate([a, b])
+    if arrangement is Arrangement.INTERLEAVE_HALVES:
+        return TENSORS["e"].reshape(4, 2, 48, COLS).swapaxes(1, 2).reshape(-1, COLS)
     return np.array([row for pair in zip(a, b, strict=True) for row in pair])
 
 
@@ -74,12 +83,14 @@ def test_rows_are_arranged_as_the_table_says(arrangement: Arrangement, block_row
     assert np.array_equal(arrays["p.weight"], expected(arrangement))
 
 
-@pytest.mark.parametrize("begin", [0, 1, 2, 191, 192])
-@pytest.mark.parametrize("length", [1, 2, 3, 100])
-@pytest.mark.parametrize("arrangement", [Arrangement.CONCAT_ROWS, Arrangement.INTERLEAVE_ROWS])
+@pytest.mark.parametrize("begin", [0, 1, 2, 95, 96, 97, 191, 192])
+@pytest.mark.parametrize("length", [1, 2, 3, 100, 192])
+@pytest.mark.parametrize("arrangement", Arrangement)
 def test_any_slice_of_rows(arrangement: Arrangement, begin: int, length: int) -> None:
     read_rows, _ = reader()
-    rows = read_parameter_rows(parameter(arrangement), read_rows, begin, begin + length)
+    param = parameter(arrangement)
+    begin = min(begin, param.shape[0] - length)
+    rows = read_parameter_rows(param, read_rows, begin, begin + length)
     assert np.array_equal(rows, expected(arrangement)[begin : begin + length])
 
 
@@ -103,6 +114,14 @@ def test_parts_hold_the_rows_that_they_name() -> None:
     for kind in ("q_weight", "q_scale"):
         pieces = [parts[f"p.{kind}.part{index}"] for index in range(count)]
         assert np.array_equal(np.concatenate(pieces), whole[f"p.{kind}"])
+
+
+def test_parts_of_experts_hold_whole_experts() -> None:
+    whole, _ = collect(parameter(Arrangement.INTERLEAVE_HALVES), "f32", None, 4096)
+    limit = 3 * 96 * COLS * 4
+    parts, _ = collect(parameter(Arrangement.INTERLEAVE_HALVES), "f32", limit, 4096)
+    assert [part.shape[0] for part in parts.values()] == [192, 192]
+    assert np.array_equal(np.concatenate(list(parts.values())), whole["p.weight"])
 
 
 def test_scale_is_folded_before_rounding() -> None:

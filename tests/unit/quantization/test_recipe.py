@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source, parameter_table
 from gemma4_compile.quantization.recipe import RECIPES, ROW_ALIGNMENT, storage_plan
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme
 
 MIB = 1 << 20
 
 
 def matrix(rows: int, cols: int, role: Role = Role.LINEAR) -> Parameter:
     return Parameter("w", role, (rows, cols), (Source("w.weight", (rows, cols)),))
+
+
+def experts(count: int, rows: int) -> Parameter:
+    source = Source("e", (count, rows, 64))
+    return Parameter("e", Role.EXPERTS, (count * rows, 64), (source,), row_group=rows)
 
 
 def test_the_five_recipes() -> None:
@@ -64,13 +69,49 @@ def test_a_larger_tensor_is_split_into_aligned_parts_that_cover_it(rows: int) ->
     assert len(stored.parts) >= 2
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_router_is_dense_in_every_recipe(name: str) -> None:
+    (stored,) = storage_plan([matrix(128, 96, Role.ROUTER)], RECIPES[name], None)
+
+    assert stored.scheme == DenseScheme(RECIPES[name].activation_dtype)
+
+
+def test_experts_have_the_recipes_main_scheme() -> None:
+    (stored,) = storage_plan([experts(8, 96)], RECIPES["q4f16"], None)
+
+    assert stored.scheme == GroupScheme(4, "float16")
+
+
+@pytest.mark.parametrize(("count", "rows"), [(8, 96), (7, 96), (128, 6), (5, 200)])
+@pytest.mark.parametrize("fitting", [1, 2, 3, 7])
+def test_experts_are_split_between_experts(count: int, rows: int, fitting: int) -> None:
+    limit = fitting * rows * 64 * 4 + 64 * 4  # and some rows more
+    (stored,) = storage_plan([experts(count, rows)], RECIPES["f32"], limit)
+
+    assert stored.parts[0].row_begin == 0
+    assert stored.parts[-1].row_end == count * rows
+    for before, after in zip(stored.parts, stored.parts[1:], strict=False):
+        assert before.row_end == after.row_begin
+    for part in stored.parts:
+        assert part.row_begin % rows == 0
+        assert part.rows % rows == 0
+        assert all(tensor.nbytes <= limit for tensor in part.tensors)
+    # As few parts as that allows, and of about equal size.
+    assert len(stored.parts) == -(-count // -(-count // -(-count // fitting)))
+
+
+def test_an_expert_larger_than_the_limit_is_refused_by_name() -> None:
+    with pytest.raises(QuantizationError, match="`e`: 96 rows do not fit"):
+        storage_plan([experts(8, 96)], RECIPES["f32"], 96 * 64 * 4 - 1)
+
+
 def test_a_row_group_larger_than_the_limit_is_refused_by_name() -> None:
     with pytest.raises(QuantizationError, match="`w`"):
         storage_plan([matrix(1024, 1024)], RECIPES["f32"], ROW_ALIGNMENT * 1024 * 4 - 1)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("preset", ["gemma-4-E2B-it", "gemma-4-E4B-it", "gemma-4-31B-it"])
+@pytest.mark.parametrize("preset", preset_names())
 def test_no_stored_tensor_of_a_released_size_exceeds_a_webgpu_binding(
     preset: str, recipe: str
 ) -> None:
