@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm.relax.frontend import nn
 
@@ -12,11 +13,17 @@ from gemma4_compile.model_spec.layer_plan import LayerPlan
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.operators.attention import (
     ChunkAttention,
+    DecodeAttention,
     MergeSplits,
     PrepareQkv,
     SplitAttention,
 )
-from gemma4_compile.model_spec.operators.base import emit, emit_inplace
+from gemma4_compile.model_spec.operators.base import (
+    Operator,
+    TensorSpec,
+    emit,
+    emit_inplace,
+)
 from gemma4_compile.model_spec.operators.norms import TakeLastRow
 from gemma4_compile.model_spec.pending import PendingNorm
 
@@ -91,68 +98,100 @@ class Attention(nn.Module):
         nn.Tensor
             (rows or 1, hidden_size) float32, before the post-attention norm.
         """
-        q = self._prepare(self.qkv_proj.matmul(hidden, rows), kv, rows)
-        if rows is None and last_row_only:
-            q, rows = take_last_row(q), 1
-        attended = self._decode(q, kv) if rows == 1 else self._chunk(q, kv, rows)
+        qkv = self.qkv_proj.matmul(hidden, rows)
+        if rows == 1:
+            attended = self._decode(qkv, kv)
+        else:
+            q = self._prepare(qkv, kv, rows)
+            if rows is None and last_row_only:
+                q, rows = take_last_row(q), 1
+                attended = self._last_row(q, kv)
+            else:
+                attended = self._chunk(q, kv, rows)
         return self.o_proj.matmul(attended, rows)
 
-    def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+    def _rotary_fields(self, kv: KvTensors) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "pairs": plan.rotary.pairs,
+            "rotary_offset": plan.rotary.offset,
+            "rotary_total": kv.layout.rotary_pairs,
+            "eps": self.eps,
+            "owns_kv": plan.owns_kv,
+            "value_is_key": plan.value_is_key,
+        }
+
+    def _cache_fields(self, kv: KvTensors) -> dict[str, Any]:
         plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
-        operator = PrepareQkv(
-            rows=rows,
-            heads=plan.num_attention_heads,
-            kv_heads=plan.num_key_value_heads,
-            head_dim=plan.head_dim,
-            pairs=plan.rotary.pairs,
-            rotary_offset=plan.rotary.offset,
-            rotary_total=kv.layout.rotary_pairs,
-            eps=self.eps,
-            owns_kv=plan.owns_kv,
-            value_is_key=plan.value_is_key,
-            cache_dtype=kv.layout.dtype,
-            cache_rows=slot.rows,
-        )
-        q_spec = ((qkv.shape[0], plan.num_attention_heads * plan.head_dim), "float32")
+        return {
+            "heads": plan.num_attention_heads,
+            "kv_heads": plan.num_key_value_heads,
+            "head_dim": plan.head_dim,
+            "cache_dtype": kv.layout.dtype,
+            "cache_rows": slot.rows,
+        }
+
+    def _emit_with_cache(
+        self, operator: Operator, qkv: nn.Tensor, kv: KvTensors, results: list[TensorSpec]
+    ) -> tuple[nn.Tensor, ...]:
+        """Call an operator that norms q, k and v; it writes K and V if the layer owns them."""
+        plan = self.plan
+        args = [qkv, self.q_norm.weight, kv.positions, kv.rotary]
         if not plan.owns_kv:
-            return emit(operator, [qkv, self.q_norm.weight, kv.positions, kv.rotary], [q_spec])[0]
+            reads_cache = isinstance(operator, DecodeAttention)
+            cache = kv.get(plan.kv_slot) if reads_cache else ()
+            return emit(operator, [*args, *cache], results)
         key, value = kv.get(plan.kv_slot)
         args = [qkv, self.q_norm.weight, self.k_norm.weight, kv.positions, kv.rotary, key, value]
-        outputs = [(tuple(key.shape), key.dtype), (tuple(value.shape), value.dtype), q_spec]
-        new_key, new_value, q = emit_inplace(operator, args, [5, 6, -1], outputs)
+        written: list[TensorSpec] = [(tuple(t.shape), t.dtype) for t in (key, value)]
+        inplace = [5, 6, *(-1 for _ in results)]
+        new_key, new_value, *rest = emit_inplace(operator, args, inplace, [*written, *results])
         kv.put(plan.kv_slot, new_key, new_value)
-        return q
+        return tuple(rest)
+
+    def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+        plan = self.plan
+        operator = PrepareQkv(rows=rows, **self._cache_fields(kv), **self._rotary_fields(kv))
+        width = plan.num_attention_heads * plan.head_dim
+        return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
 
     def _chunk(self, q: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
-        plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
         operator = ChunkAttention(
             rows=rows,
-            heads=plan.num_attention_heads,
-            kv_heads=plan.num_key_value_heads,
-            head_dim=plan.head_dim,
-            window=plan.window,
-            cache_dtype=kv.layout.dtype,
-            cache_rows=slot.rows,
+            window=self.plan.window,
             out_dtype=self.activation_dtype,
+            **self._cache_fields(kv),
         )
-        args = [q, *kv.get(plan.kv_slot), kv.positions]
+        args = [q, *kv.get(self.plan.kv_slot), kv.positions]
         return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
 
-    def _decode(self, q: nn.Tensor, kv: KvTensors) -> nn.Tensor:
-        plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
-        heads, dim = plan.num_attention_heads, plan.head_dim
-        splits = self.options.splits(plan.kind)
-        split = SplitAttention(
+    def _split_specs(self) -> list[TensorSpec]:
+        heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan.kind)
+        return [((splits, heads, self.plan.head_dim), "float32"), ((splits, heads, 2), "float32")]
+
+    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> nn.Tensor:
+        """The last position of a chunk: its q is prepared already."""
+        operator = SplitAttention(
             rows=1,
-            heads=heads,
-            kv_heads=plan.num_key_value_heads,
-            head_dim=dim,
-            window=plan.window,
-            cache_dtype=kv.layout.dtype,
-            cache_rows=slot.rows,
-            splits=splits,
+            window=self.plan.window,
+            splits=self.options.splits(self.plan.kind),
+            **self._cache_fields(kv),
         )
-        specs = [((splits, heads, dim), "float32"), ((splits, heads, 2), "float32")]
-        sums, stats = emit(split, [q, *kv.get(plan.kv_slot), kv.positions], specs)
-        merge = MergeSplits(heads, dim, splits, self.activation_dtype)
+        args = [q, *kv.get(self.plan.kv_slot), kv.positions]
+        return self._merge(*emit(operator, args, self._split_specs()))
+
+    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> nn.Tensor:
+        """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
+        operator = DecodeAttention(
+            rows=1,
+            window=self.plan.window,
+            splits=self.options.splits(self.plan.kind),
+            **self._cache_fields(kv),
+            **self._rotary_fields(kv),
+        )
+        return self._merge(*self._emit_with_cache(operator, qkv, kv, self._split_specs()))
+
+    def _merge(self, sums: nn.Tensor, stats: nn.Tensor) -> nn.Tensor:
+        heads, dim = self.plan.num_attention_heads, self.plan.head_dim
+        merge = MergeSplits(heads, dim, self.options.splits(self.plan.kind), self.activation_dtype)
         return emit(merge, [sums, stats], [((1, heads * dim), self.activation_dtype)])[0]

@@ -10,6 +10,7 @@ from tvm.ir.transform import Pass
 from tvm.s_tir import dlight
 
 from gemma4_compile.passes.check_limits import check_limits
+from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -48,6 +49,7 @@ def virtual_machine_passes() -> Sequence[Pass]:
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
+        OrderShapeFunctions(),  # TVM orders them by address, and the library must not depend on it
         relax.transform.AttachGlobalSymbol(),
     )
 

@@ -15,32 +15,11 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
+from gemma4_compile.model_spec.operators.heads import CacheShape, Head, norm_and_rotate
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store
 
 LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
-
-
-@dataclass(frozen=True)
-class CacheShape:
-    """K or V of one layer.
-
-    (cache_rows, kv_heads, head_dim); `cache_rows` is None for the whole context.
-    """
-
-    cache_rows: int | None
-    kv_heads: int
-    head_dim: int
-
-    def shape(self) -> tuple[Any, int, int]:
-        """Shape, with a fresh symbolic variable for a full layer."""
-        return symbolic_rows(self.cache_rows, "capacity"), self.kv_heads, self.head_dim
-
-    def row(self, position: Any) -> Any:
-        """The row that holds `position` (int32)."""
-        return (
-            position if self.cache_rows is None else tirx.floormod(position, i32(self.cache_rows))
-        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +57,11 @@ class PrepareQkv(Operator):
         return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
 
     @property
+    def head(self) -> Head:
+        """Norm and rotation of one head."""
+        return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
+
+    @property
     def width(self) -> int:
         """Columns of qkv."""
         kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
@@ -102,7 +86,8 @@ class PrepareQkv(Operator):
                 slot = let(self.cache.row(positions[0] + step))
 
                 def write(column: Any, weight: Any, rotate: bool, target: Any) -> None:
-                    self._head(qkv, i, column, weight, rotary if rotate else None, step, target)
+                    table = rotary if rotate else None
+                    norm_and_rotate(self.head, qkv, i, column, weight, table, step, target)
 
                 with T.serial(0, self.heads) as h:
                     write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
@@ -123,40 +108,6 @@ class PrepareQkv(Operator):
                             lambda d, y: store(value, y.astype(self.cache_dtype), slot, g, d),
                         )
         return build.result
-
-    def _head(
-        self, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, target: Any
-    ) -> None:
-        """Norm of one head; with a rotary table also RoPE.
-
-        Channel j pairs with j + head_dim / 2.
-        """
-        dim, half = self.head_dim, self.head_dim // 2
-        squares = Cell("float32", f32(0.0))
-        with T.serial(0, dim) as d:
-            squares.add(qkv[i, column + d] * qkv[i, column + d])
-        inverse = let(tirx.rsqrt(squares.value / f32(dim) + f32(self.eps)))
-
-        def normed(d: Any) -> Any:
-            y = qkv[i, column + d] * inverse
-            return y if weight is None else y * weight[d]
-
-        with T.serial(0, half) as j:
-            low, high = normed(j), normed(j + half)
-            if rotary is None:
-                target(j, low)
-                target(j + half, high)
-            else:
-                pair = tirx.min(j, self.pairs - 1)
-                rotated = j < self.pairs
-                cos = let(
-                    tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 0], f32(1.0))
-                )
-                sin = let(
-                    tirx.Select(rotated, rotary[step, self.rotary_offset + pair, 1], f32(0.0))
-                )
-                target(j, low * cos - high * sin)
-                target(j + half, high * cos + low * sin)
 
 
 @dataclass(frozen=True)
@@ -276,6 +227,85 @@ class SplitAttention(_OverCache):
             stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (let(bound) for bound in self.split_range(let(positions[2] - 1), s))
+                total, highest, weights = self._online(q, key, value, 0, h, begin, end)
+                with T.serial(0, dim) as d:
+                    store(sums, total[d], s, h, d)
+                store(stats, highest.value, s, h, 0)
+                store(stats, weights.value, s, h, 1)
+        return build.result
+
+
+@dataclass(frozen=True)
+class DecodeAttention(SplitAttention):
+    """`PrepareQkv` and `SplitAttention` of one position in one launch.
+
+    Arguments: qkv (1, width) f32; q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions
+    (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches, in place if `owns_kv`.
+    Results: sums and stats of `SplitAttention`.
+    """
+
+    kind: ClassVar[str] = "decode_attention"
+    pairs: int = 0
+    rotary_offset: int = 0
+    rotary_total: int = 0
+    eps: float = 0.0
+    owns_kv: bool = False
+    value_is_key: bool = False
+
+    @property
+    def head(self) -> Head:
+        """Norm and rotation of one head."""
+        return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
+
+    @property
+    def width(self) -> int:
+        """Columns of qkv."""
+        kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
+        return (self.heads + kv) * self.head_dim
+
+    def columns_of_kv(self, g: Any) -> tuple[Any, Any]:
+        """First columns of KV head g's key and value in qkv."""
+        k_column = (self.heads + g) * self.head_dim
+        v_column = k_column if self.value_is_key else k_column + self.kv_heads * self.head_dim
+        return k_column, v_column
+
+    def plain(self) -> tirx.PrimFunc:
+        dim = self.head_dim
+        with function(scheduled=False) as build:
+            qkv = build.arg("qkv", (1, self.width), "float32")
+            q_norm = build.arg("q_norm", (dim,), "float32")
+            k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
+            positions = build.arg("positions", (4,), "int32")
+            table = (tirx.Var("chunk", "int64"), self.rotary_total, 2)
+            rotary = build.arg("rotary", table, "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype)
+            value = build.arg("value", shape, self.cache_dtype)
+            sums = build.arg("sums", (self.splits, self.heads, dim), "float32")
+            stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
+            position, step = let(positions[2] - 1), let(positions[1] - 1)
+            q = T.alloc_buffer((1, self.heads * dim), "float32", scope="local")
+            if self.owns_kv:
+                slot = let(self.cache.row(position))
+                with T.serial(0, self.kv_heads) as g:
+                    k_column, v_column = self.columns_of_kv(g)
+                    for column, weight, turn, cache in (
+                        (k_column, k_norm, rotary, key),
+                        (v_column, None, None, value),
+                    ):
+                        norm_and_rotate(
+                            self.head, qkv, 0, column, weight, turn, step,
+                            lambda d, y, cache=cache: store(
+                                cache, y.astype(self.cache_dtype), slot, g, d
+                            ),
+                        )  # fmt: skip
+            with T.serial(0, self.heads) as h:
+                norm_and_rotate(
+                    self.head, qkv, 0, h * dim, q_norm, rotary, step,
+                    lambda d, y: store(q, y, 0, h * dim + d),
+                )  # fmt: skip
+            with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
+                begin, end = (let(bound) for bound in self.split_range(position, s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
                 with T.serial(0, dim) as d:
                     store(sums, total[d], s, h, d)

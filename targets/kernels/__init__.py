@@ -13,7 +13,11 @@ from tvm import tirx
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.targets.kernels.attention_decode import make_merge_splits, make_split_attention
+from gemma4_compile.targets.kernels.attention_decode import (
+    make_decode_attention,
+    make_merge_splits,
+    make_split_attention,
+)
 from gemma4_compile.targets.kernels.attention_prefill import make_chunk_attention
 from gemma4_compile.targets.kernels.embed_rows import make_embed_rows
 from gemma4_compile.targets.kernels.experts import (
@@ -51,6 +55,7 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "bitmask": make_bitmask,
     "chunk_attention": make_chunk_attention,
     "combine_experts": make_combine_experts,
+    "decode_attention": make_decode_attention,
     "embed_rows": make_embed_rows,
     "expert_down": make_expert_down,
     "expert_gate_up": make_expert_gate_up,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,6 +75,25 @@ class BlockReduction:
             barrier()
             half //= 2
         return let(memory[0])
+
+
+def sum_over_block(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
+    """Sum several float32 of every thread at once; every thread gets the results.
+
+    Every value has memory of its own: TVM would see a race between them and refuse.
+    """
+    memories = [shared((threads,)) for _ in values]
+    for memory, value in zip(memories, values, strict=True):
+        store(memory, value, thread)
+    barrier()
+    half = threads // 2
+    while half:
+        with when(thread < half):
+            for memory in memories:
+                store(memory, memory[thread] + memory[thread + half], thread)
+        barrier()
+        half //= 2
+    return [let(memory[0]) for memory in memories]
 
 
 @contextmanager
