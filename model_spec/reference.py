@@ -156,6 +156,39 @@ def feed_forward(weights: Weights, prefix: str, x: Float32Array) -> Float32Array
     return linear(gelu(gate) * up, weights[prefix + "mlp.down_proj.weight"])
 
 
+def route(
+    config: Gemma4Config, weights: Weights, prefix: str, x: Float32Array
+) -> tuple[IntArray, Float32Array]:
+    """Chosen experts and their weights, (S, top_k) each, from the residual before any norm."""
+    scale = weights[prefix + "router.scale"] * np.float32(config.hidden_size**-0.5)
+    normed = rms_norm(x, None, config.rms_norm_eps) * scale
+    scores = linear(normed, weights[prefix + "router.proj.weight"])
+    probabilities = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : config.top_k_experts]
+    share = np.take_along_axis(probabilities, chosen, axis=-1)
+    share /= share.sum(axis=-1, keepdims=True)
+    return chosen, share * weights[prefix + "router.per_expert_scale"][chosen]
+
+
+def expert_block(
+    config: Gemma4Config, weights: Weights, prefix: str, x: Float32Array, fed: Float32Array
+) -> Float32Array:
+    """The dense MLP's result `fed` and the chosen experts', each normed, added up."""
+    eps = config.rms_norm_eps
+    chosen, share = route(config, weights, prefix, x)
+    normed = rms_norm(x, weights[prefix + "pre_feedforward_layernorm_2.weight"], eps)
+    total = np.zeros_like(x)
+    for position, experts in enumerate(chosen):
+        for expert, part in zip(experts, share[position], strict=True):
+            pair = linear(normed[position], weights[prefix + "experts.gate_up_proj"][expert])
+            gate, up = np.split(pair, 2)  # the first half of the rows is the gate
+            down = weights[prefix + "experts.down_proj"][expert]
+            total[position] += part * linear(gelu(gate) * up, down)
+    first = rms_norm(fed, weights[prefix + "post_feedforward_layernorm_1.weight"], eps)
+    return first + rms_norm(total, weights[prefix + "post_feedforward_layernorm_2.weight"], eps)
+
+
 def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardResult:
     """Run the model on one sequence.
 
@@ -195,6 +228,8 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
         # Feed-forward
         normed = rms_norm(x, weights[prefix + "pre_feedforward_layernorm.weight"], eps)
         fed = feed_forward(weights, prefix, normed)
+        if config.num_experts:
+            fed = expert_block(config, weights, prefix, x, fed)
         x = x + rms_norm(fed, weights[prefix + "post_feedforward_layernorm.weight"], eps)
 
         # Per-layer embedding

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    Gemma4UnifiedForCausalLM,
+    Gemma4UnifiedTextConfig,
+)
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -23,9 +28,10 @@ def load(
     transformers rounds the two embedding scales to the dtype that the model runs in. A library is
     compiled for the checkpoint's own `dtype`, so the scales of that dtype are put in here.
     """
-    model = Gemma4ForCausalLM._from_config(
-        Gemma4TextConfig(**text_config), attn_implementation="eager", dtype=torch.float32
-    ).eval()
+    unified = text_config["model_type"] == "gemma4_unified_text"
+    kind = Gemma4UnifiedForCausalLM if unified else Gemma4ForCausalLM
+    config = (Gemma4UnifiedTextConfig if unified else Gemma4TextConfig)(**text_config)
+    model = kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     state = {f"model.{name}": torch.from_numpy(np.array(value)) for name, value in weights.items()}
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
@@ -48,6 +54,31 @@ def last_logits(model: Gemma4ForCausalLM, ids: npt.NDArray[np.int64]) -> Float32
     with torch.no_grad():
         result = model(torch.from_numpy(ids), use_cache=False).logits[:, -1]
     return np.asarray(result.numpy(), dtype=np.float32)
+
+
+def routing_gaps(model: Gemma4ForCausalLM, ids: npt.NDArray[np.int64]) -> Float32Array:
+    """How clearly experts are chosen in each of several sequences (sequences, length).
+
+    The smallest distance, over layers and positions, of the last chosen score from the first that
+    is not; infinite for a model without experts.
+    """
+    gaps = [np.full(ids.shape, np.inf, np.float32)]
+
+    def note(router: Any, inputs: Any, outputs: Any) -> None:
+        chosen = router.config.top_k_experts
+        scores = outputs[0].log().sort(dim=-1, descending=True).values
+        gaps.append((scores[:, chosen - 1] - scores[:, chosen]).reshape(ids.shape).numpy())
+
+    hooks = [
+        module.register_forward_hook(note)
+        for module in model.modules()
+        if type(module).__name__ == "Gemma4TextRouter"
+    ]
+    if hooks:
+        last_logits(model, ids)
+    for hook in hooks:
+        hook.remove()
+    return np.asarray(np.min(gaps, axis=(0, 2)))
 
 
 def hidden_states(model: Gemma4ForCausalLM, ids: Sequence[int]) -> tuple[Float32Array, ...]:

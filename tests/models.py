@@ -1,10 +1,11 @@
-"""Small random checkpoints of the three dense kinds of Gemma 4, written without torch.
+"""Small random checkpoints of every kind of Gemma 4, written without torch.
 
 `E2B_LIKE`: per-layer embeddings, KV sharing, double-wide MLP, one KV head, scales that are no
 powers of two. `E4B_LIKE`: two KV heads, per-layer embeddings, KV sharing, no double-wide MLP, a
 layer before the KV source of its kind. `DENSE_LIKE` (31B): K = V and other KV heads on full layers,
-no per-layer embeddings, no KV sharing. Every width is a multiple of 32, so that each quantised
-scheme applies.
+no per-layer embeddings, no KV sharing. `UNIFIED_LIKE` (12B): the same under another model type, one
+KV head on full layers. `MOE_LIKE` (26B-A4B): experts beside the dense MLP in every layer. Every
+width is a multiple of 32, so that each quantised scheme applies.
 """
 
 from __future__ import annotations
@@ -108,12 +109,48 @@ DENSE_LIKE = _text_config(
     hidden_size_per_layer_input=0,
     sliding_window=12,
 )
+MOE_LIKE = _text_config(
+    "SFSF",
+    hidden_size=64,
+    intermediate_size=96,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_global_key_value_heads=1,
+    attention_k_eq_v=True,
+    num_kv_shared_layers=0,
+    hidden_size_per_layer_input=0,
+    sliding_window=8,
+    enable_moe_block=True,
+    num_experts=8,
+    top_k_experts=2,
+    moe_intermediate_size=32,
+)
+UNIFIED_LIKE = _text_config(
+    "SSFSF",
+    model_type="gemma4_unified_text",
+    hidden_size=64,
+    intermediate_size=128,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_global_key_value_heads=1,
+    attention_k_eq_v=True,
+    num_kv_shared_layers=0,
+    hidden_size_per_layer_input=0,
+    sliding_window=10,
+    use_bidirectional_attention="vision",
+)
 BLOCK_OUTPUT_NORMS = (
     "post_attention_layernorm.weight",
     "post_feedforward_layernorm.weight",
     "post_per_layer_input_norm.weight",
 )
-KINDS: Mapping[str, dict[str, Any]] = {"e2b": E2B_LIKE, "e4b": E4B_LIKE, "dense": DENSE_LIKE}
+KINDS: Mapping[str, dict[str, Any]] = {
+    "e2b": E2B_LIKE,
+    "e4b": E4B_LIKE,
+    "dense": DENSE_LIKE,
+    "unified": UNIFIED_LIKE,
+    "moe": MOE_LIKE,
+}
 
 
 def character_tokenizer() -> dict[str, Any]:
@@ -152,7 +189,7 @@ def config_file(text_config: Mapping[str, Any], form: Form, dtype: str) -> dict[
     if form == "hub":
         return {
             "architectures": ["Gemma4ForConditionalGeneration"],
-            "model_type": "gemma4",
+            "model_type": str(text["model_type"]).removesuffix("_text"),
             "dtype": dtype,
             "eos_token_id": [1, 106],
             "tie_word_embeddings": True,

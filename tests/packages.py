@@ -103,6 +103,11 @@ def _sources(parameter: Parameter, values: Float32Array) -> dict[str, Float32Arr
     sources = parameter.sources
     if parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
         return {source.name: values[index::2] for index, source in enumerate(sources)}
+    if len(sources[0].shape) == 3:
+        stack = values.reshape(sources[0].shape)
+        if parameter.arrangement is Arrangement.INTERLEAVE_HALVES:
+            stack = np.concatenate([stack[:, 0::2], stack[:, 1::2]], axis=1)
+        return {sources[0].name: stack}
     ends = np.cumsum([source.shape[0] for source in sources])[:-1]
     pieces = np.split(values, ends)
     return {source.name: piece for source, piece in zip(sources, pieces, strict=True)}

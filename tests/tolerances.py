@@ -46,3 +46,15 @@ ACTIVATIONS = {
     "q8f16": LOGITS_F16,
 }
 """Tolerance of logits by recipe, against the same (dequantised) weights in float32."""
+
+# A router's scores are sums over H channels of a normed state (deviation 1), a scale (1), H^-0.5
+# and weights (deviation H^-0.5): their deviation is H^-0.5, 1/8 for 64 channels. An error of the
+# state moves the distance of two scores by sqrt(2) times as much; 3 deviations of that.
+_ROUTER_SCORE = 0.125
+_GAP_PER_ERROR = 3.0 * sqrt(2.0) * _ROUTER_SCORE
+
+ROUTING_GAPS = {
+    recipe: _GAP_PER_ERROR * (RELATIVE_F32 if bound == LOGITS_F32 else RELATIVE_F16)
+    for recipe, bound in ACTIVATIONS.items()
+}
+"""Distance of two experts' scores, by recipe, from which on their order is the reference's."""

@@ -51,6 +51,16 @@ def _layer_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str, tu
     yield "mlp.down_proj.weight", (hidden, width)
     for stem in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
         yield f"{stem}_layernorm.weight", (hidden,)
+    if text["enable_moe_block"]:
+        experts, expert_width = text["num_experts"], text["moe_intermediate_size"]
+        yield "router.proj.weight", (experts, hidden)
+        yield "router.scale", (hidden,)
+        yield "router.per_expert_scale", (experts,)
+        yield "experts.gate_up_proj", (experts, 2 * expert_width, hidden)
+        yield "experts.down_proj", (experts, hidden, expert_width)
+        for stem in ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_1"):
+            yield f"{stem}.weight", (hidden,)
+        yield "post_feedforward_layernorm_2.weight", (hidden,)
     if ple:
         yield "per_layer_input_gate.weight", (ple, hidden)
         yield "per_layer_projection.weight", (hidden, ple)
@@ -102,7 +112,7 @@ def random_tensor(name: str, shape: tuple[int, ...], seed: int) -> Float32Array:
         values = 0.5 + 0.25 * np.abs(values)
     elif "q_norm" in name or "k_norm" in name:
         values = 0.5 + 0.1 * values
-    elif "norm" in name:
+    elif "norm" in name or name.endswith(("router.scale", "per_expert_scale")):
         values = 1.0 + 0.2 * values
     elif "embed_tokens" in name:
         values = 0.5 * values

@@ -17,7 +17,10 @@ from gemma4_compile.runtime import Engine
 from tests import hf, models, packages, tolerances
 
 Float32Array = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
 CaseFactory = Callable[..., "Case"]
+
+PROMPTS_TRIED = 200
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Case:
     model: Any
     window: int
     tolerance: float
+    routing_gap: float
     _truths: dict[tuple[int, ...], Float32Array] = field(default_factory=dict)
 
     def truth(self, ids: Sequence[int]) -> Float32Array:
@@ -37,6 +41,18 @@ class Case:
         if key not in self._truths:
             self._truths[key] = hf.logits(self.model, key)
         return self._truths[key]
+
+    def prompt(self, count: int, *, seed: int = 0) -> IntArray:
+        """Token ids for which every choice of experts is decided, from `seed` on.
+
+        Where two experts score the same within the tolerance, both choices are right, and nothing
+        that follows can be compared.
+        """
+        seeds = range(seed, seed + PROMPTS_TRIED)
+        ids = np.stack([models.prompt(count, seed=one) for one in seeds])
+        decided = hf.routing_gaps(self.model, ids) > self.routing_gap
+        assert decided.any(), f"none of {PROMPTS_TRIED} prompts of {count} tokens is decided"
+        return ids[int(decided.argmax())]
 
     def check(self, ids: Sequence[int], found: Mapping[int, Float32Array]) -> None:
         """Compare logits by position, and the greedy token wherever the truth has decided on one.
@@ -105,6 +121,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
             model=hf.load(checkpoint.text_config, weights, dtype),
             window=checkpoint.text_config["sliding_window"],
             tolerance=tolerances.ACTIVATIONS[recipe] * enlarged,
+            routing_gap=tolerances.ROUTING_GAPS[recipe] * enlarged,
         )
 
     return make

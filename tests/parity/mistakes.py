@@ -24,26 +24,41 @@ from gemma4_compile.model_spec import (
     per_layer_embedding,
     scales,
 )
-from gemma4_compile.model_spec.operators.attention import PrepareQkv
+from gemma4_compile.model_spec.operators import attention
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import TakeLastRow, te_prim_func
-from gemma4_compile.model_spec.operators.tir import let
+from gemma4_compile.model_spec.operators.router import Router
+from gemma4_compile.model_spec.operators.tir import Cell, let, store
 from gemma4_compile.quantization import operators as matrix_operators
 
 Float32Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Float32Array]
+FULL_HEAD_DIM = 64
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """What to change before compiling, and for which kind and checkpoint dtype it matters."""
+    """What to change before compiling, and for which kind and checkpoint dtype it matters.
+
+    `taken_from` names tensors of a layer that hold another tensor's values.
+    """
 
     kind: str = "e2b"
     dtype: str = "float32"
     weights: Callable[[str, Float32Array], Float32Array] = lambda name, values: values
+    taken_from: Mapping[str, str] = dataclasses.field(default_factory=dict)
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     patch: Patch = lambda monkeypatch: None
+
+    def spoil(self, weights: Weights) -> dict[str, Float32Array]:
+        """The weights with the mistake."""
+        spoilt = {name: self.weights(name, values) for name, values in weights.items()}
+        for target, source in self.taken_from.items():
+            for name in weights:
+                if name.endswith(target):
+                    spoilt[name] = weights[name.removesuffix(target) + source]
+        return spoilt
 
 
 def _norm_as_one_plus_w(name: str, values: Float32Array) -> Float32Array:
@@ -56,6 +71,47 @@ def _scores_divided(name: str, values: Float32Array) -> Float32Array:
 
 def _no_layer_scalar(name: str, values: Float32Array) -> Float32Array:
     return np.ones_like(values) if name.endswith("layer_scalar") else values
+
+
+def _no_expert_scale(name: str, values: Float32Array) -> Float32Array:
+    return np.ones_like(values) if name.endswith("per_expert_scale") else values
+
+
+def _router_not_divided(name: str, values: Float32Array) -> Float32Array:
+    factor = np.float32(np.sqrt(values.shape[-1]))
+    return values * factor if name.endswith("router.scale") else values
+
+
+def _halves_swapped(name: str, values: Float32Array) -> Float32Array:
+    if not name.endswith("gate_up_proj"):
+        return values
+    return np.roll(values, values.shape[1] // 2, axis=1)
+
+
+def _unused_columns(name: str, values: Float32Array) -> Float32Array:
+    if not name.endswith("mlp.down_proj.weight"):
+        return values
+    return np.where(np.arange(values.shape[1]) < 128, values, np.float32(0))
+
+
+def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Router._choose
+
+    def wrong(self: Any, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
+        total = Cell("float32", f32(0.0))
+        highest = Cell("float32", scores[0])
+        with T.serial(0, self.experts) as e:
+            highest.set(tirx.max(highest.value, scores[e]))
+        with T.serial(0, self.experts) as e:
+            total.add(tirx.exp(scores[e] - highest.value))
+        kept = T.alloc_buffer((self.experts,), "float32", scope="local")
+        with T.serial(0, self.experts) as e:
+            store(kept, tirx.exp(scores[e] - highest.value) / total.value, e)
+        right(self, scores, expert_scale, ids, weights, i)
+        with T.serial(0, self.top_k) as k:
+            store(weights, kept[ids[i, k]] * expert_scale[ids[i, k]], i, k)
+
+    monkeypatch.setattr(Router, "_choose", wrong)
 
 
 def _no_embedding_scale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,10 +159,10 @@ def _first_layer_as_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _interleaved_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = PrepareQkv._head
+    right = attention.norm_and_rotate
 
-    def wrong(self: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
-        half = self.head_dim // 2
+    def wrong(head: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
+        half = head.head_dim // 2
 
         class Permuted:
             """qkv with channels 0 2 4 ... 1 3 5 ... of this head, so that neighbours pair."""
@@ -115,40 +171,38 @@ def _interleaved_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
                 d = at[1] - column
                 return qkv[at[0], column + tirx.floormod(d, half) * 2 + tirx.floordiv(d, half)]
 
-        right(self, Permuted(), i, column, *rest)
+        right(head, Permuted(), i, column, *rest)
 
-    monkeypatch.setattr(PrepareQkv, "_head", wrong)
+    monkeypatch.setattr(attention, "norm_and_rotate", wrong)
 
 
 def _value_not_normed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = PrepareQkv._head
+    right = attention.norm_and_rotate
 
-    def wrong(
-        self: Any, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, to: Any
-    ) -> None:
+    def wrong(head: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
+        weight, _, _, target = rest
         if weight is None:
-            with T.serial(0, self.head_dim) as d:
-                to(d, let(as_f32(qkv[i, column + d])))
+            with T.serial(0, head.head_dim) as d:
+                target(d, let(as_f32(qkv[i, column + d])))
         else:
-            right(self, qkv, i, column, weight, rotary, step, to)
+            right(head, qkv, i, column, *rest)
 
-    monkeypatch.setattr(PrepareQkv, "_head", wrong)
+    monkeypatch.setattr(attention, "norm_and_rotate", wrong)
 
 
 def _value_is_the_rotated_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = PrepareQkv._head
+    right = attention.norm_and_rotate
     of_key: list[Any] = []
 
-    def wrong(
-        self: Any, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, to: Any
-    ) -> None:
+    def wrong(head: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
+        weight, rotary, step, target = rest
         if weight is not None:
             of_key[:] = [weight, rotary]
-        elif self.value_is_key:
+        elif head.head_dim == FULL_HEAD_DIM:
             weight, rotary = of_key
-        right(self, qkv, i, column, weight, rotary, step, to)
+        right(head, qkv, i, column, weight, rotary, step, target)
 
-    monkeypatch.setattr(PrepareQkv, "_head", wrong)
+    monkeypatch.setattr(attention, "norm_and_rotate", wrong)
 
 
 def _first_row_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +230,16 @@ MISTAKES: Mapping[str, Mistake] = {
     "erf in GELU": Mistake(patch=_erf_gelu),
     "first layer's keys for all": Mistake(patch=_first_layer_as_source),
     "first row of a chunk for the last": Mistake(patch=_first_row_for_last),
-    "no double-wide MLP columns": Mistake(
-        weights=lambda name, values: (
-            np.concatenate([values[:, :128], 0 * values[:, 128:]], axis=1)
-            if name.endswith("down_proj.weight")
-            else values
-        )
+    "half of the double-wide MLP": Mistake(weights=_unused_columns),
+    "experts' scale missing": Mistake("moe", weights=_no_expert_scale),
+    "router input not divided by sqrt(hidden_size)": Mistake("moe", weights=_router_not_divided),
+    "gate and up of the experts swapped": Mistake("moe", weights=_halves_swapped),
+    "experts' shares not renormalised": Mistake("moe", patch=_shares_not_renormalised),
+    "experts fed with the MLP's norm": Mistake(
+        "moe",
+        taken_from={"pre_feedforward_layernorm_2.weight": "pre_feedforward_layernorm.weight"},
+    ),
+    "router fed with the MLP's norm": Mistake(
+        "moe", taken_from={"router.scale": "pre_feedforward_layernorm.weight"}
     ),
 }

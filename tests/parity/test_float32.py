@@ -28,7 +28,7 @@ NEW_TOKENS = 6
 def test_a_prompt_and_the_tokens_after_it(case: CaseFactory, kind: str, length: str) -> None:
     compiled = case(kind)
     count = LENGTHS[length](compiled.window)
-    ids = models.prompt(count + NEW_TOKENS)
+    ids = compiled.prompt(count + NEW_TOKENS)
     compiled.engine.clear()
     found = compiled.prefill(ids, 0, count)
     found |= compiled.decode(ids, count, len(ids))
@@ -39,7 +39,7 @@ def test_a_prompt_and_the_tokens_after_it(case: CaseFactory, kind: str, length: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_chunk_length_gives_the_whole_prefill(case: CaseFactory, kind: str, chunk: int) -> None:
     compiled = case(kind)
-    ids = models.prompt(3 * compiled.window + 5)
+    ids = compiled.prompt(3 * compiled.window + 5)
     compiled.engine.clear()
     compiled.check(ids, compiled.prefill(ids, 0, len(ids), chunk))
 
@@ -47,7 +47,7 @@ def test_any_chunk_length_gives_the_whole_prefill(case: CaseFactory, kind: str, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_token_by_token_gives_the_whole_prefill(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
-    ids = models.prompt(3 * compiled.window + 5)
+    ids = compiled.prompt(3 * compiled.window + 5)
     compiled.engine.clear()
     compiled.check(ids, compiled.decode(ids, 0, len(ids)))
 
@@ -57,7 +57,7 @@ def test_a_second_turn_after_decoding(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     first, second = compiled.window + 1, compiled.window + NEW_TOKENS + 1
     end = second + compiled.window + 3
-    ids = models.prompt(end + NEW_TOKENS)
+    ids = compiled.prompt(end + NEW_TOKENS)
     compiled.engine.clear()
     found = compiled.prefill(ids, 0, first)
     found |= compiled.decode(ids, first, second)
@@ -72,9 +72,9 @@ def test_a_one_token_prompt_after_a_conversation_starts_clean(
     case: CaseFactory, kind: str, token_id: int
 ) -> None:
     compiled = case(kind)
-    ids = [token_id, *models.prompt(NEW_TOKENS)[1:]]
+    ids = [token_id, *compiled.prompt(NEW_TOKENS)[1:]]
     compiled.engine.clear()
-    compiled.engine.prefill(models.prompt(3 * compiled.window).tolist())
+    compiled.engine.prefill(compiled.prompt(3 * compiled.window).tolist())
     compiled.engine.decode(9)
 
     compiled.engine.clear()
@@ -88,7 +88,7 @@ def test_a_one_token_prompt_after_a_conversation_starts_clean(
 def test_greedy_generation_is_the_same(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     for seed in range(4):
-        prompt = models.prompt(compiled.window + 2, seed=seed).tolist()
+        prompt = compiled.prompt(compiled.window + 2, seed=seed).tolist()
         compiled.engine.clear()
         logits = compiled.engine.prefill(prompt)
         ids = list(prompt)
@@ -106,7 +106,7 @@ def test_greedy_generation_is_the_same(case: CaseFactory, kind: str) -> None:
 def test_popped_tokens_leave_no_trace(case: CaseFactory, kind: str) -> None:
     compiled = case(kind)
     kept, popped = 2 * compiled.window, 3
-    ids = models.prompt(kept + 8)
+    ids = compiled.prompt(kept + 8)
     compiled.engine.clear()
     compiled.engine.prefill(ids[:kept].tolist())
     compiled.engine.prefill([5] * popped)
@@ -120,7 +120,7 @@ def test_a_pop_beyond_the_rings_is_refused_and_changes_nothing(
     case: CaseFactory, kind: str
 ) -> None:
     compiled = case(kind)
-    ids = models.prompt(80)
+    ids = compiled.prompt(80)
     compiled.engine.clear()
     compiled.engine.prefill(ids[:-1].tolist())
     assert not compiled.engine.pop(60)
@@ -130,7 +130,7 @@ def test_a_pop_beyond_the_rings_is_refused_and_changes_nothing(
 
 def test_the_whole_context_can_be_used_and_not_more(case: CaseFactory) -> None:
     compiled: Case = case("e2b")
-    ids = models.prompt(packages.CONTEXT_LENGTH)
+    ids = compiled.prompt(packages.CONTEXT_LENGTH)
     compiled.engine.clear()
     found = compiled.prefill(ids, 0, len(ids) - 1)
     found |= compiled.decode(ids, len(ids) - 1, len(ids))
@@ -143,7 +143,7 @@ def test_the_whole_context_can_be_used_and_not_more(case: CaseFactory) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_scales_are_those_of_a_bfloat16_checkpoint(case: CaseFactory, kind: str) -> None:
     compiled = case(kind, dtype="bfloat16")
-    ids = models.prompt(compiled.window + NEW_TOKENS)
+    ids = compiled.prompt(compiled.window + NEW_TOKENS)
     compiled.engine.clear()
     found = compiled.prefill(ids, 0, compiled.window)
     found |= compiled.decode(ids, compiled.window, len(ids))
@@ -152,7 +152,7 @@ def test_scales_are_those_of_a_bfloat16_checkpoint(case: CaseFactory, kind: str)
 
 def test_engine_repeats_itself_to_the_bit(case: CaseFactory) -> None:
     compiled = case("e2b")
-    ids = models.prompt(20).tolist()
+    ids = compiled.prompt(20).tolist()
     runs = []
     for _ in range(2):
         compiled.engine.clear()

@@ -32,7 +32,7 @@ def compiled_with(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatc
         folder / "checkpoint",
         {**text, **mistake.config},
         dtype=mistake.dtype,
-        weights={name: mistake.weights(name, values) for name, values in weights.items()},
+        weights=mistake.spoil(weights),
     )
     with monkeypatch.context() as patched:
         mistake.patch(patched)
@@ -43,13 +43,14 @@ def compiled_with(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatc
         model=hf.load(text, weights, mistake.dtype),
         window=text["sliding_window"],
         tolerance=tolerances.LOGITS_F32,
+        routing_gap=tolerances.ROUTING_GAPS["f32"],
     )
 
 
 def run(case: Case) -> None:
     """What the tests of f32 packages do: a prompt of several windows in chunks, then decoding."""
     count = 3 * case.window + 5
-    ids = models.prompt(count + 4)
+    ids = case.prompt(count + 4)
     found = case.prefill(ids, 0, count, 7)
     found |= case.decode(ids, count, len(ids))
     case.check(ids, found)

@@ -22,7 +22,7 @@ def run_two_turns(compiled: Case) -> None:
     first = 2 * compiled.window + 1
     second = first + NEW_TOKENS
     end = second + compiled.window + 2
-    ids = models.prompt(end + NEW_TOKENS)
+    ids = compiled.prompt(end + NEW_TOKENS)
     compiled.engine.clear()
     found = compiled.prefill(ids, 0, first, 7)
     found |= compiled.decode(ids, first, second)
@@ -42,7 +42,7 @@ def test_two_turns_in_chunks(case: CaseFactory, kind: str, recipe: str) -> None:
 def test_short_prompts(case: CaseFactory, kind: str, recipe: str) -> None:
     compiled = case(kind, recipe)
     for count in (1, 2, compiled.window):
-        ids = models.prompt(count + 2)
+        ids = compiled.prompt(count + 2)
         compiled.engine.clear()
         found = compiled.prefill(ids, 0, count)
         found |= compiled.decode(ids, count, len(ids))
@@ -57,6 +57,7 @@ def decided_prompts(compiled: Case, count: int) -> list[tuple[list[int], list[in
         logits = hf.last_logits(compiled.model, ids)
         decided = [margin(row) > 2 * compiled.tolerance for row in logits]
         ids = np.concatenate([ids, logits.argmax(-1)[:, None]], axis=1)[decided]
+    ids = ids[hf.routing_gaps(compiled.model, ids) > compiled.routing_gap]
     assert len(ids) >= count, f"{len(ids)} of {PROMPTS_TRIED} prompts are decided"
     return [(row[:length].tolist(), row[length:].tolist()) for row in ids[:count]]
 
@@ -85,5 +86,5 @@ def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str, re
 
 
 def hidden_maximum(compiled: Case) -> float:
-    states = hf.hidden_states(compiled.model, models.prompt(compiled.window).tolist())
+    states = hf.hidden_states(compiled.model, compiled.prompt(compiled.window).tolist())
     return max(float(np.abs(state).max()) for state in states)
