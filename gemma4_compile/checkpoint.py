@@ -70,10 +70,7 @@ class Checkpoint:
                 hint="give a directory with config.json and safetensors files, or a hub id",
             )
         config = read_json(path / CONFIG_FILE)
-        generation: Mapping[str, Any] = {}
-        if (path / GENERATION_FILE).exists():
-            generation = read_json(path / GENERATION_FILE)
-        return cls(path, config, generation, _open_tensors(path))
+        return cls(path, config, read_generation_config(path), _open_tensors(path))
 
     def tokenizer(self, vocab_size: int) -> dict[str, Any]:
         """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
@@ -139,6 +136,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise CheckpointError(f"`{path.name}` is damaged: not a JSON object")
     return values
+
+
+def read_generation_config(path: Path) -> dict[str, Any]:
+    """The `generation_config.json` of a directory, empty if it has none."""
+    file = path / GENERATION_FILE
+    return read_json(file) if file.exists() else {}
 
 
 def _open_tensors(path: Path) -> dict[str, TensorInfo]:

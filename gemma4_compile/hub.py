@@ -93,6 +93,24 @@ def fetch_config(model: str, revision: str | None) -> Path:
     return Path(file).parent
 
 
+def fetch_generation_config(model: str, commit: str) -> None:
+    """Fetch `generation_config.json` into the snapshot of the config, if the model has one.
+
+    Raises
+    ------
+    CheckpointError
+        If the hub cannot be reached.
+    """
+    with _clear_errors(model, commit), contextlib.suppress(hub_errors.RemoteEntryNotFoundError):
+        huggingface_hub.hf_hub_download(
+            model,
+            GENERATION_FILE,
+            revision=commit,
+            library_name="gemma4_compile",
+            library_version=__version__,
+        )
+
+
 def fetch(model: str, revision: str | None) -> Path:
     """Fetch config, tokenizer and safetensors files; returns their directory.
 

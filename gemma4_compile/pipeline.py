@@ -26,6 +26,7 @@ from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.sources import Source, open_source
+from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
 
 DEFAULT_CONTEXT_LENGTH = 8192
@@ -83,6 +84,7 @@ class _Build:
     context_length: int
     prefill_chunk: int
     plan: tuple[StoredParameter, ...]
+    suppressed: tuple[int, ...]
 
     @property
     def config(self) -> Gemma4Config:
@@ -168,6 +170,7 @@ def _build_library(
         context_length=build.context_length,
         prefill_chunk=build.prefill_chunk,
         metadata=_metadata(build),
+        suppressed=build.suppressed,
         dump=_Dump(dump_ir) if dump_ir else None,
     )
     executable, report = build_executable(
@@ -224,7 +227,7 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
         bos_token_id=build.config.bos_token_id,
         eos_token_ids=build.config.eos_token_id,
         tokenizer=checkpoint.tokenizer(build.config.vocab_size),
-        generation_config=checkpoint.generation_config,
+        generation_config=build.source.generation_config,
         chat_template=checkpoint.chat_template(),
     )
     return artifacts.ChatConfig(
@@ -255,6 +258,7 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "limits": build.target.profile,
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
+        "suppressed_tokens": list(build.suppressed),
     }
 
 
@@ -311,7 +315,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     with open_source(request.model, request.revision, weights=weights) as source:
         context, chunk = _lengths(request, source.config)
         plan = storage_plan(parameter_table(source.config), recipe, target.max_binding_bytes)
-        build = _Build(source, recipe, target, context, chunk, plan)
+        suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
+        build = _Build(source, recipe, target, context, chunk, plan, suppressed)
         checkpoint = source.checkpoint
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)

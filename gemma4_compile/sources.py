@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import hub, tiny
-from gemma4_compile.checkpoint import CONFIG_FILE, Checkpoint, read_json
+from gemma4_compile.checkpoint import (
+    CONFIG_FILE,
+    Checkpoint,
+    read_generation_config,
+    read_json,
+)
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config, preset_names
 
@@ -25,11 +30,13 @@ class Source:
     Attributes
     ----------
     identity : what provenance says of it; no paths of this machine
+    generation_config : the parsed `generation_config.json`, empty if there is none
     checkpoint : None when only the config was asked for
     """
 
     identity: Mapping[str, Any]
     config: Gemma4Config
+    generation_config: Mapping[str, Any]
     checkpoint: Checkpoint | None
 
 
@@ -43,7 +50,14 @@ def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Sou
             f"`{path}` is no directory", hint="give the directory that holds config.json"
         )
     config = _read_config(path)  # first, so that another architecture is called by its name
-    return Source(identity, config, Checkpoint.open(path) if weights else None)
+    return _source(identity, path, config, weights=weights)
+
+
+def _source(
+    identity: Mapping[str, Any], path: Path, config: Gemma4Config, *, weights: bool
+) -> Source:
+    checkpoint = Checkpoint.open(path) if weights else None
+    return Source(identity, config, read_generation_config(path), checkpoint)
 
 
 def _from_hub(model: str, revision: str | None, *, weights: bool) -> Source:
@@ -51,8 +65,10 @@ def _from_hub(model: str, revision: str | None, *, weights: bool) -> Source:
     config = _read_config(path)  # before gigabytes are downloaded
     if weights:
         path = hub.fetch(model, path.name)
+    else:
+        hub.fetch_generation_config(model, path.name)
     identity = {"kind": "hub", "model": model, "revision": path.name}
-    return Source(identity, config, Checkpoint.open(path) if weights else None)
+    return _source(identity, path, config, weights=weights)
 
 
 @contextlib.contextmanager
@@ -85,7 +101,7 @@ def open_source(model: str, revision: str | None, *, weights: bool) -> Iterator[
                 hint=f"add --only library, or compile google/{model}",
             )
         config = Gemma4Config.from_dict(read_json(PRESETS_DIR / f"{model}.json"))
-        yield Source({"kind": "preset", "model": model}, config, None)
+        yield Source({"kind": "preset", "model": model}, config, {}, None)
     elif hub.is_hub_id(model):
         yield _from_hub(model, revision, weights=weights)
     else:

@@ -39,12 +39,14 @@ class DecoderOptions:
     activation_dtype : of bounded matmul inputs, K and V
     prefill_chunk : longest prefill chunk
     device_type : DLPack device type of the KV state
+    suppressed : ids of tokens whose logits are MASKED
     """
 
     activation_dtype: str
     prefill_chunk: int
     device_type: int
     attention: AttentionOptions
+    suppressed: tuple[int, ...] = ()
 
 
 class FeedForward(nn.Module):
@@ -286,5 +288,7 @@ class Gemma4ForCausalLM(nn.Module):
             stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
         cap = config.final_logit_softcapping
         tail = Tail.NONE if cap is None else Tail.SOFTCAP
-        logits = self.embed_tokens.matmul(stream.hidden, 1, tail, cap=cap or 0.0)
+        logits = self.embed_tokens.matmul(
+            stream.hidden, 1, tail, cap=cap or 0.0, suppressed=self.options.suppressed
+        )
         return nn.op.reshape(logits, (1, 1, config.vocab_size))

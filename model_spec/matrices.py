@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tvm.relax.frontend import nn
@@ -25,8 +26,12 @@ class Matrix(Protocol):
         cap: float = 0.0,
         ple: nn.Tensor | None = None,
         layer: int = 0,
+        suppressed: Sequence[int] = (),
     ) -> nn.Tensor:
-        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32."""
+        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
+
+        Columns in `suppressed` are MASKED instead, so low that no sampler chooses them.
+        """
 
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""

@@ -87,9 +87,8 @@ class QuantizedMatrix(nn.Module):
         if self.limits.max_buffers is None:
             yield list(parts)
             return
-        first, later = (
-            (self.limits.max_buffers - other) // per_part for other in (other_buffers, later_buffers)
-        )
+        limit = self.limits.max_buffers
+        first, later = ((limit - other) // per_part for other in (other_buffers, later_buffers))
         for indices in split_calls(len(parts), first, later):
             yield [parts[i] for i in indices]
 
@@ -102,14 +101,21 @@ class QuantizedMatrix(nn.Module):
         cap: float = 0.0,
         ple: nn.Tensor | None = None,
         layer: int = 0,
+        suppressed: Sequence[int] = (),
     ) -> nn.Tensor:
         """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
 
         One launch, unless there are too many parts. A norm that is still pending is done in the
-        same launch where buffers and memory allow it.
+        same launch where buffers and memory allow it. Columns in `suppressed` are MASKED instead.
         """
         tail_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
-        fields = {"tail": tail.value, "cap": cap, "ple_width": int(ple.shape[1]) if ple else 0}
+        width = 0 if ple is None else int(ple.shape[1])
+        fields: dict[str, Any] = {
+            "tail": tail.value,
+            "cap": cap,
+            "ple_width": width,
+            "suppressed": tuple(suppressed),
+        }
         if isinstance(x, PendingNorm):
             if self._fuses(x, tail):
                 return self._normed_matmul(x, tail_args, fields)
@@ -117,6 +123,8 @@ class QuantizedMatrix(nn.Module):
         results: list[nn.Tensor] = []
         others = 2 if ple is None else 3
         for parts in self._calls(others, others):
+            begin, end = parts[0].row_begin, parts[-1].row_end
+            fields["suppressed"] = tuple(row - begin for row in suppressed if begin <= row < end)
             operator = Linear(rows=rows, in_dtype=x.dtype, **self._layout_fields(parts), **fields)
             args = [x, *self._tensors(parts), *tail_args]
             results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])

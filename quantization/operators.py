@@ -11,6 +11,7 @@ from tvm import te, tirx
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32, gelu_tanh, softcap
+from gemma4_compile.model_spec.operators.sampling import MASKED
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ class Linear(Operator):
 
     Arguments: x (rows, cols) in_dtype; the tensors of all parts; with GELU_GATE also the per-layer
     inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows, outputs)
-    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise.
+    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
+    columns in `suppressed` (tails NONE and SOFTCAP) are MASKED.
     """
 
     kind: ClassVar[str] = "linear"
@@ -126,6 +128,7 @@ class Linear(Operator):
     tail: str = Tail.NONE.value
     cap: float = 0.0
     ple_width: int = 0
+    suppressed: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -157,18 +160,26 @@ class Linear(Operator):
         tail_args, y = self.apply_tail(sums)
         return te_prim_func([x, *weights, *tail_args, y])
 
+    def logit(self, value: Any, column: Any) -> Any:
+        """A sum with tail NONE or SOFTCAP, or MASKED in the columns that are `suppressed`."""
+        if self.tail == Tail.SOFTCAP.value:
+            value = softcap(value, self.cap)
+        for hidden in self.suppressed:
+            value = tirx.Select(column == hidden, f32(MASKED), value)
+        return value
+
     def apply_tail(self, sums: te.Tensor) -> tuple[list[Any], te.Tensor]:
         """The tail's own arguments and the result, from the sums (rows, weight rows)."""
         rows = sums.shape[0]
         shape = (rows, self.outputs)
-        if self.tail == Tail.NONE.value:
+        if self.tail == Tail.NONE.value and not self.suppressed:
             return [], sums
         if self.tail == Tail.GELU_PAIRS.value:
             return [], te.compute(
                 shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="y"
             )
-        if self.tail == Tail.SOFTCAP.value:
-            return [], te.compute(shape, lambda i, j: softcap(sums[i, j], self.cap), name="y")
+        if self.tail in (Tail.NONE.value, Tail.SOFTCAP.value):
+            return [], te.compute(shape, lambda i, j: self.logit(sums[i, j], j), name="y")
         ple = te.placeholder((rows, self.ple_width), "float32", name="ple")
         layer = tirx.Var("layer", "int64")
         return [ple, layer], te.compute(

@@ -39,12 +39,14 @@ class LibraryOptions:
     context_length : longest sequence that the chat config announces
     prefill_chunk : longest prefill chunk
     metadata : what `_metadata` returns, as JSON
+    suppressed : ids of tokens that the model must not say
     dump : called with a name and the module's text after each phase, or None
     """
 
     context_length: int
     prefill_chunk: int
     metadata: Mapping[str, Any]
+    suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
 
 
@@ -57,13 +59,16 @@ class LibraryReport:
     largest_binding_bytes: int
 
 
-def decoder_options(recipe: Recipe, target: TargetSpec, prefill_chunk: int) -> DecoderOptions:
+def decoder_options(
+    recipe: Recipe, target: TargetSpec, prefill_chunk: int, suppressed: tuple[int, ...] = ()
+) -> DecoderOptions:
     """The decoder's options for a recipe and a target."""
     return DecoderOptions(
         activation_dtype=recipe.activation_dtype,
         prefill_chunk=prefill_chunk,
         device_type=int(target.device_type),
         attention=GPU_SPLITS if target.is_gpu else CPU_SPLITS,
+        suppressed=suppressed,
     )
 
 
@@ -129,7 +134,7 @@ def build_executable(
     module, names = export_module(
         config,
         matrices,
-        decoder_options(recipe, target, options.prefill_chunk),
+        decoder_options(recipe, target, options.prefill_chunk, options.suppressed),
         SamplerOptions(
             softmax_blocks=SOFTMAX_BLOCKS,
             lanes=target.max_threads_per_block if target.is_gpu else 1,

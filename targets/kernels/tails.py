@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.math import gelu_tanh, softcap
+from gemma4_compile.model_spec.operators.math import gelu_tanh
 from gemma4_compile.model_spec.operators.tir import i32, let, store, when
 from gemma4_compile.quantization.operators import Linear
 
@@ -41,9 +41,7 @@ def apply_tail(
     for r, total in enumerate(sums):
         column = let(first + r)
         with when(column < rows):
-            if operator.tail == Tail.SOFTCAP.value:
-                store(y, softcap(total, operator.cap), i, column)
-            elif operator.tail == Tail.GELU_GATE.value:
+            if operator.tail == Tail.GELU_GATE.value:
                 store(y, gelu_tanh(let(total)) * ple[i, i32(layer) * rows + column], i, column)
             else:
-                store(y, total, i, column)
+                store(y, operator.logit(total, column), i, column)

@@ -116,6 +116,26 @@ def test_the_soft_cap_bounds_the_logits() -> None:
     close(y, 30.0 * np.tanh(x.astype(np.float64) @ matrix.T / 30.0))
 
 
+@pytest.mark.parametrize("cap", [None, 30.0])
+@pytest.mark.parametrize("rows", [None, 1])
+def test_suppressed_columns_are_so_low_that_nobody_chooses_them(
+    rows: int | None, cap: float | None
+) -> None:
+    tensors, matrix = stored(4, "float16", (64, 64))
+    x, y = values(1, rows or 3, COLS), np.zeros((rows or 3, 128), np.float32)
+
+    tail = Tail.NONE if cap is None else Tail.SOFTCAP
+    operator = Linear(
+        rows, 4, "float16", GROUP, COLS, (64, 64), "float32", tail.value, cap or 0.0, 0, (0, 70)
+    )
+    run(operator, x, *tensors, y)
+
+    assert (y[:, [0, 70]] == np.float32(-1e30)).all()
+    sums = x.astype(np.float64) @ matrix.T
+    expected = sums if cap is None else cap * np.tanh(sums / cap)
+    close(np.delete(y, [0, 70], axis=1), np.delete(expected, [0, 70], axis=1))
+
+
 @pytest.mark.parametrize("scale", [1.0, 39.25])
 @pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
 def test_embed_rows_reads_each_id_from_its_part(bits: int, dtype: str, scale: float) -> None:

@@ -90,6 +90,21 @@ def test_hub_model_is_pinned_to_the_commit_of_its_config(
     assert asked == ["0123abcd"]
 
 
+def test_the_config_of_a_hub_model_comes_with_its_generation_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library depends on it: see suppressed_tokens.py."""
+    snapshot = tmp_path / "0123abcd"
+    write_checkpoint(snapshot, DENSE_LIKE)
+    monkeypatch.setattr(hub, "fetch_config", lambda model, revision: snapshot)
+    asked: list[str] = []
+    monkeypatch.setattr(hub, "fetch_generation_config", lambda *name: asked.extend(name))
+    with open_source("google/gemma", "main", weights=False) as source:
+        assert source.generation_config["do_sample"] is True
+        assert source.checkpoint is None
+    assert asked == ["google/gemma", "0123abcd"]
+
+
 def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
