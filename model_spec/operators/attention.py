@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
-from gemma4_compile.model_spec.operators.heads import CacheShape, Head, norm_and_rotate
+from gemma4_compile.model_spec.operators.heads import CacheShape, Head, QkvColumns, norm_and_rotate
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store
 
@@ -62,15 +62,14 @@ class PrepareQkv(Operator):
         return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
 
     @property
-    def width(self) -> int:
-        """Columns of qkv."""
-        kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
-        return (self.heads + kv) * self.head_dim
+    def columns(self) -> QkvColumns:
+        """Where the heads lie in qkv."""
+        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
 
     def plain(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
         with function(scheduled=False) as build:
-            qkv = build.arg("qkv", (rows, self.width), "float32")
+            qkv = build.arg("qkv", (rows, self.columns.width), "float32")
             q_norm = build.arg("q_norm", (dim,), "float32")
             k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
             positions = build.arg("positions", (4,), "int32")
@@ -93,8 +92,7 @@ class PrepareQkv(Operator):
                     write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
                 if self.owns_kv:
                     with T.serial(0, self.kv_heads) as g:
-                        k_column = (self.heads + g) * dim
-                        v_column = k_column if self.value_is_key else k_column + self.kv_heads * dim
+                        k_column, v_column = self.columns.of_kv(g)
                         write(
                             k_column,
                             k_norm,
@@ -258,21 +256,14 @@ class DecodeAttention(SplitAttention):
         return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
 
     @property
-    def width(self) -> int:
-        """Columns of qkv."""
-        kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
-        return (self.heads + kv) * self.head_dim
-
-    def columns_of_kv(self, g: Any) -> tuple[Any, Any]:
-        """First columns of KV head g's key and value in qkv."""
-        k_column = (self.heads + g) * self.head_dim
-        v_column = k_column if self.value_is_key else k_column + self.kv_heads * self.head_dim
-        return k_column, v_column
+    def columns(self) -> QkvColumns:
+        """Where the heads lie in qkv."""
+        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
 
     def plain(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
-            qkv = build.arg("qkv", (1, self.width), "float32")
+            qkv = build.arg("qkv", (1, self.columns.width), "float32")
             q_norm = build.arg("q_norm", (dim,), "float32")
             k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
             positions = build.arg("positions", (4,), "int32")
@@ -288,7 +279,7 @@ class DecodeAttention(SplitAttention):
             if self.owns_kv:
                 slot = let(self.cache.row(position))
                 with T.serial(0, self.kv_heads) as g:
-                    k_column, v_column = self.columns_of_kv(g)
+                    k_column, v_column = self.columns.of_kv(g)
                     for column, weight, turn, cache in (
                         (k_column, k_norm, rotary, key),
                         (v_column, None, None, value),

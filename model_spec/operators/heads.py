@@ -36,6 +36,32 @@ class CacheShape:
 
 
 @dataclass(frozen=True)
+class QkvColumns:
+    """Where the heads lie in the result of the fused projection: q, then k, then v.
+
+    A layer that reads another layer's keys has q alone; with `value_is_key` there is no v.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    owns_kv: bool
+    value_is_key: bool
+
+    @property
+    def width(self) -> int:
+        """All columns."""
+        kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
+        return (self.heads + kv) * self.head_dim
+
+    def of_kv(self, g: Any) -> tuple[Any, Any]:
+        """First columns of KV head g's key, and of what its value is made from."""
+        k_column = (self.heads + g) * self.head_dim
+        v_column = k_column if self.value_is_key else k_column + self.kv_heads * self.head_dim
+        return k_column, v_column
+
+
+@dataclass(frozen=True)
 class Head:
     """What the norm and the rotation of one head need to know."""
 

@@ -175,7 +175,7 @@ def make_decode_attention(operator: DecodeAttention, _spec: TargetSpec) -> tirx.
     """
     dim, heads, owns = operator.head_dim, operator.heads, operator.owns_kv
     with function(scheduled=True) as build:
-        qkv = build.arg("qkv", (1, operator.width), "float32")
+        qkv = build.arg("qkv", (1, operator.columns.width), "float32")
         q_norm = build.arg("q_norm", (dim,), "float32")
         k_norm = build.arg("k_norm", (dim,), "float32") if owns else None
         positions = build.arg("positions", (4,), "int32")
@@ -195,7 +195,7 @@ def make_decode_attention(operator: DecodeAttention, _spec: TargetSpec) -> tirx.
             rows = [(h * dim, q_norm, rotary, query)]
             if owns:
                 new_key, new_value = shared((dim,)), shared((dim,))
-                k_column, v_column = operator.columns_of_kv(g)
+                k_column, v_column = operator.columns.of_kv(g)
                 rows += [(k_column, k_norm, rotary, new_key), (v_column, None, None, new_value)]
             _prepare(operator, qkv, rows, step, thread)
             softmax = _OnlineSoftmax(_Head(operator, key, value, g, thread, query))

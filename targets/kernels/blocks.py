@@ -77,23 +77,29 @@ class BlockReduction:
         return let(memory[0])
 
 
-def sum_over_block(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
-    """Sum several float32 of every thread at once; every thread gets the results.
+def sum_over_lanes(values: Sequence[Any], thread: Any, threads: int, lanes: int) -> list[Any]:
+    """Sum several float32 over groups of neighbouring threads; right in each group's first thread.
 
     Every value has memory of its own: TVM would see a race between them and refuse.
     """
+    lane = thread if lanes == threads else let(tirx.floormod(thread, lanes))
     memories = [shared((threads,)) for _ in values]
     for memory, value in zip(memories, values, strict=True):
         store(memory, value, thread)
     barrier()
-    half = threads // 2
+    half = lanes // 2
     while half:
-        with when(thread < half):
+        with when(lane < half):
             for memory in memories:
                 store(memory, memory[thread] + memory[thread + half], thread)
         barrier()
         half //= 2
-    return [let(memory[0]) for memory in memories]
+    return [memory[thread if lanes < threads else 0] for memory in memories]
+
+
+def sum_over_block(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
+    """Sum several float32 of every thread at once; every thread gets the results."""
+    return [let(total) for total in sum_over_lanes(values, thread, threads, threads)]
 
 
 @contextmanager

@@ -15,13 +15,19 @@ from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.targets.kernels import gemm
-from gemma4_compile.targets.kernels.blocks import barrier, launch, local, shared, zero
+from gemma4_compile.targets.kernels.blocks import (
+    barrier,
+    launch,
+    local,
+    shared,
+    sum_over_lanes,
+    zero,
+)
 from gemma4_compile.targets.kernels.gemv import (
     ROWS,
     THREADS,
     accumulate_rows,
     lanes_for,
-    sum_over_lanes,
     tile_rows,
 )
 from gemma4_compile.targets.kernels.weights import WeightReader
@@ -55,7 +61,7 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
                 accumulate_rows(weights, part, inside, lambda c: as_f32(x[0, c]), lane, lanes, sums)
 
             weights.in_part(base, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
             with when(lane == 0):
                 for r in range(0, ROWS, 2):
                     with when(first + r < rows):
@@ -102,7 +108,7 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
                 weights.in_part(base, accumulate)
                 for total, dot in zip(sums, dots, strict=True):
                     total.add(share * dot.value)
-            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
             with when(lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):

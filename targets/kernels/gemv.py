@@ -16,13 +16,12 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32
-from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
+from gemma4_compile.model_spec.operators.tir import Cell, function, let, when
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.blocks import (
-    barrier,
     launch,
     power_of_two_at_most,
-    shared,
+    sum_over_lanes,
     zero,
 )
 from gemma4_compile.targets.kernels.tails import apply_tail
@@ -65,7 +64,7 @@ def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
                 accumulate_rows(weights, part, local, lambda k: as_f32(x[0, k]), lane, lanes, sums)
 
             weights.in_part(block * tile, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
             with when(lane == 0):
                 apply_tail(operator, y, 0, first, totals, gate, layer, rows)
     return build.result
@@ -103,22 +102,3 @@ def accumulate_rows(
                 for value, item in zip(values, inputs, strict=True):
                     dot.add(value * item)
                 total.add(dot.value * scale)
-
-
-def sum_over_lanes(values: Sequence[Any], thread: Any, lane: Any, lanes: int) -> list[Any]:
-    """Sum each value over the lanes of a group; the result is right in lane 0.
-
-    Every value has memory of its own: TVM would see a race between them and refuse.
-    """
-    memories = [shared((THREADS,)) for _ in values]
-    for memory, value in zip(memories, values, strict=True):
-        store(memory, value, thread)
-    barrier()
-    half = lanes // 2
-    while half:
-        with when(lane < half):
-            for memory in memories:
-                store(memory, memory[thread] + memory[thread + half], thread)
-        barrier()
-        half //= 2
-    return [memory[thread] for memory in memories]

@@ -22,6 +22,7 @@ from gemma4_compile.targets.kernels.blocks import (
     launch,
     shared,
     strided,
+    sum_over_lanes,
     zero,
 )
 from gemma4_compile.targets.kernels.gemv import (
@@ -29,7 +30,6 @@ from gemma4_compile.targets.kernels.gemv import (
     THREADS,
     accumulate_rows,
     lanes_for,
-    sum_over_lanes,
     tile_rows,
 )
 from gemma4_compile.targets.kernels.tails import apply_tail
@@ -103,7 +103,7 @@ def make_normed_gemv(operator: NormedLinear, _spec: TargetSpec) -> tirx.PrimFunc
                 accumulate_rows(weights, part, local, lambda k: vector[place(k)], lane, lanes, sums)
 
             weights.in_part(block * tile, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, lane, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
             with when(lane == 0):
                 apply_tail(operator, y, 0, first, totals, gate, layer, rows)
     return build.result

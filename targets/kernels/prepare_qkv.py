@@ -41,7 +41,7 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
     threads = row_threads(half, spec.max_threads_per_block)
     blocks = heads + (2 * kv_heads if operator.owns_kv else 0)
     with function(scheduled=True) as build:
-        qkv = build.arg("qkv", (rows, operator.width), "float32")
+        qkv = build.arg("qkv", (rows, operator.columns.width), "float32")
         q_norm = build.arg("q_norm", (dim,), "float32")
         k_norm = build.arg("k_norm", (dim,), "float32") if operator.owns_kv else None
         positions = build.arg("positions", (4,), "int32")
