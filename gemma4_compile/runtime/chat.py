@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,9 +17,11 @@ from gemma4_compile.runtime.prompt import (
     Message,
     PromptBuilder,
 )
-from gemma4_compile.runtime.sampling import Sampler
 
 _CONTEXT_HINT = "start a new conversation, or compile with a larger --context-length"
+
+TokenChooser = Callable[[Float32Array], int]
+"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
 
 FinishReason = Literal["stop", "length", "context"]
 
@@ -92,7 +94,7 @@ class Chat:
         self.messages = [] if self._system is None else [Message("system", self._system)]
 
     def stream(
-        self, text: str, sampler: Sampler, *, max_tokens: int | None = None
+        self, text: str, sampler: TokenChooser, *, max_tokens: int | None = None
     ) -> Iterator[str]:
         """Ask, and yield the reply as it comes; at the end `last_reply` and `messages` have it.
 
@@ -133,7 +135,7 @@ class Chat:
         return shared
 
     def _generate(
-        self, logits: Float32Array, sampler: Sampler, max_tokens: int | None, reused: int
+        self, logits: Float32Array, sampler: TokenChooser, max_tokens: int | None, reused: int
     ) -> Iterator[str]:
         prompt_tokens = len(self._held)
         decoder = StreamingDetokenizer(self._tokenizer)
