@@ -1,0 +1,171 @@
+"""Gemma4Config: everything else is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config import (
+    Gemma4Config,
+)
+from tests.unit.model_spec.configs import (
+    MOE,
+    F,
+    S,
+    hub_config,
+    saved_config,
+    text_config,
+    without,
+)
+
+
+@pytest.mark.parametrize("place", ["top", "text", "rope", "layer"])
+def test_unknown_key_is_named_with_its_path(place: str) -> None:
+    values: dict[str, Any] = copy.deepcopy(hub_config())
+    text = values["text_config"]
+    where = {"top": values, "text": text, "rope": text["rope_parameters"][F]}
+    path = {"top": "new_key", "text": "text_config.new_key"}.get(place, "full_attention.new_key")
+    if place == "layer":
+        values = copy.deepcopy(saved_config())
+        where["layer"] = values["per_layer_config"]["2"]
+        path = "per_layer_config.2.new_key"
+    where[place]["new_key"] = 1
+    with pytest.raises(ConfigError, match=path):
+        Gemma4Config.from_dict(values)
+
+
+@pytest.mark.parametrize("name", sorted(without(text_config(), "model_type")))
+def test_missing_key_is_named_or_has_transformers_default(name: str) -> None:
+    values = without(text_config(), name)
+    optional = {
+        "attention_bias": False,
+        "enable_moe_block": False,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "num_global_key_value_heads": None,
+        "tie_word_embeddings": True,
+    }
+    if name in optional:
+        same = Gemma4Config.from_dict({**text_config(), name: optional[name]})
+        assert Gemma4Config.from_dict(values) == same
+    else:
+        with pytest.raises(ConfigError, match=name):
+            Gemma4Config.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"model_type": "gemma4_unified"}, "text_config"),
+        ({"model_type": "gemma4_assistant"}, "drafter"),
+        ({"model_type": "gemma4_unified_assistant"}, "drafter"),
+        ({"model_type": "llama"}, "llama"),
+        ({"model_type": ["gemma4"]}, "model_type"),
+        ({}, "model_type"),
+        (hub_config(enable_moe_block=True), "num_experts"),
+        (hub_config(**{**MOE, "hidden_size_per_layer_input": 32}), "enable_moe_block"),
+        (hub_config(tie_word_embeddings=False), "tie_word_embeddings"),
+        (hub_config(attention_bias=True), "attention_bias"),
+        (hub_config(hidden_activation="silu"), "hidden_activation"),
+        (hub_config(use_bidirectional_attention="all"), "use_bidirectional_attention"),
+        (hub_config(quantization_config={"bits": 4}), "quantization_config"),
+        ({**hub_config(), "text_config": None}, "text_config"),
+        ({**hub_config(), "text_config": {**text_config(), "model_type": "x"}}, "model_type"),
+    ],
+)
+def test_unsupported_variant_is_named(values: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        Gemma4Config.from_dict(values)
+
+
+INTEGERS = [
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "global_head_dim",
+    "num_global_key_value_heads",
+    "sliding_window",
+    "max_position_embeddings",
+    "hidden_size_per_layer_input",
+    "num_kv_shared_layers",
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id",
+]
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", [-1, 10**12, 64.0, "64", True, math.nan, [1.5], {}])
+def test_impossible_integer_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Gemma4Config.from_dict(hub_config(**{name: value}))
+
+
+@pytest.mark.parametrize("name", ["num_experts", "top_k_experts", "moe_intermediate_size"])
+@pytest.mark.parametrize("value", [-1, 0, 10**12, 2.0, "2", True, None, []])
+def test_impossible_number_of_experts_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Gemma4Config.from_dict(hub_config(**{**MOE, name: value}))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "1e-6", True, None, 1e30])
+def test_impossible_number_is_refused_by_name(value: object) -> None:
+    with pytest.raises(ConfigError, match="rms_norm_eps"):
+        Gemma4Config.from_dict(hub_config(rms_norm_eps=value))
+    if value is not None:
+        with pytest.raises(ConfigError, match="final_logit_softcapping"):
+            Gemma4Config.from_dict(hub_config(final_logit_softcapping=value))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"layer_types": [S, S, F]}, "layer_types"),
+        ({"layer_types": "SSFSSF"}, "layer_types"),
+        ({"layer_types": [S, S, F, S, "chunked_attention", F]}, r"layer_types\[4\]"),
+        ({"layer_types": [S, S, S, S, S, F]}, "num_kv_shared_layers"),
+        ({"num_kv_shared_layers": 6}, "num_kv_shared_layers"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"head_dim": 33}, "head_dim"),
+        ({**MOE, "top_k_experts": 9}, "top_k_experts"),
+        ({**MOE, "enable_moe_block": 1}, "enable_moe_block"),
+        ({"vocab_size": 250}, "vocab_size"),
+        ({"vocab_size_per_layer_input": 128}, "vocab_size_per_layer_input"),
+        ({"use_double_wide_mlp": 1}, "use_double_wide_mlp"),
+        ({"dtype": "float8"}, "dtype"),
+        ({"eos_token_id": []}, "eos_token_id"),
+        ({"eos_token_id": [1, 256]}, "eos_token_id"),
+        ({"rope_parameters": {S: {"rope_type": "default", "rope_theta": 1e4}}}, "full_attention"),
+        ({"rope_parameters": {**text_config()["rope_parameters"], "other": {}}}, "other"),
+    ],
+)
+def test_values_that_do_not_fit_together(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        Gemma4Config.from_dict(hub_config(**changes))
+
+
+@pytest.mark.parametrize("key", ["6", "-1", "x", "²", "02"])
+def test_layer_numbers_of_overrides(key: str) -> None:
+    values = saved_config()
+    values["per_layer_config"] = {**values["per_layer_config"], key: {"head_dim": 64}}
+    with pytest.raises(ConfigError, match="per_layer_config"):
+        Gemma4Config.from_dict(values)
+
+
+def test_both_forms_at_once_are_refused() -> None:
+    with pytest.raises(ConfigError, match="global_head_dim"):
+        Gemma4Config.from_dict({**saved_config(), "global_head_dim": 64})
+
+
+def test_a_layer_must_fit_the_layer_whose_keys_it_reads() -> None:
+    values = saved_config()
+    values["per_layer_config"] = {"2": {"head_dim": 64, "num_key_value_heads": 1}}
+    with pytest.raises(ConfigError, match="layer 5 shares the keys of layer 2"):
+        Gemma4Config.from_dict(values)
