@@ -1,0 +1,180 @@
+"""The fused operators of a decode step, against NumPy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.model_spec.operators.attention import DecodeAttention, MergeSplits
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.fused_operators import NormedLinear
+from tests.numerics.plain_forms import ROUNDED, run, values
+from tests.numerics.test_attention import (
+    DIM,
+    EPS,
+    HEADS,
+    KV_HEADS,
+    STEPS,
+    Case,
+    attend,
+    fill,
+    normed,
+    rotate,
+)
+from tests.numerics.test_operators import COLS, GROUP, close, gelu, stored
+
+PLE_WIDTH = 3 * 32
+
+
+def normed_linear(tail: Tail, scaled: bool, normed_input: bool, in_dtype: str) -> NormedLinear:
+    return NormedLinear(
+        rows=1,
+        bits=4,
+        weight_dtype="float16",
+        group_size=GROUP,
+        cols=COLS,
+        part_rows=(32,),
+        in_dtype=in_dtype,
+        tail=tail.value,
+        cap=30.0,
+        ple_width=PLE_WIDTH if tail is Tail.GELU_GATE else 0,
+        eps=EPS,
+        scaled=scaled,
+        normed=normed_input,
+    )
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("tail", [Tail.NONE, Tail.GELU_PAIRS, Tail.SOFTCAP])
+def test_norm_residual_and_matmul_in_one(tail: Tail, scaled: bool, size: float) -> None:
+    tensors, matrix = stored(4, "float16", (32,))
+    branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)
+    w_branch, w_next = values(3, COLS), values(4, COLS)
+    scalar = [np.array([0.3], np.float32)] if scaled else []
+    operator = normed_linear(tail, scaled, True, "float32")
+    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, operator.outputs), np.float32)
+
+    run(operator, branch, residual, w_branch, *scalar, w_next, *tensors, out, y)
+
+    total = (residual + normed(branch) * w_branch) * (0.3 if scaled else 1.0)
+    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
+    sums = (normed(total.astype(np.float32)) * w_next) @ matrix.T
+    expected = {
+        Tail.NONE: lambda: sums,
+        Tail.GELU_PAIRS: lambda: gelu(sums[:, 0::2]) * sums[:, 1::2],
+        Tail.SOFTCAP: lambda: 30 * np.tanh(sums / 30),
+    }[tail]()
+    close(y, expected)
+
+
+def test_the_gate_takes_the_residual_itself() -> None:
+    tensors, matrix = stored(4, "float16", (32,))
+    branch, residual = values(1, 1, COLS), values(2, 1, COLS, deviation=1e5)
+    w_branch, ple = values(3, COLS), values(5, 1, PLE_WIDTH)
+    operator = normed_linear(Tail.GELU_GATE, False, False, "float32")
+    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 32), np.float32)
+
+    run(operator, branch, residual, w_branch, *tensors, ple, 2, out, y)
+
+    total = residual + normed(branch) * w_branch
+    close(y, gelu(total @ matrix.T) * ple[:, 64:96])
+
+
+def test_the_normed_input_is_rounded_to_the_activation_dtype() -> None:
+    tensors, matrix = stored(4, "float16", (32,))
+    branch, residual = values(1, 1, COLS), values(2, 1, COLS)
+    w_branch, w_next = values(3, COLS), values(4, COLS)
+    operator = normed_linear(Tail.NONE, False, True, "float16")
+    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 32), np.float32)
+
+    run(operator, branch, residual, w_branch, w_next, *tensors, out, y)
+
+    total = residual + normed(branch) * w_branch
+    exact = normed(total.astype(np.float32)) * w_next
+    rounded = exact.astype(np.float32).astype(np.float16).astype(np.float64)
+    close(y, rounded @ matrix.T)
+
+
+def decode_attention(case: Case, **fields: Any) -> DecodeAttention:
+    return DecodeAttention(
+        rows=1,
+        heads=HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=DIM,
+        window=case.window,
+        cache_rows=case.ring,
+        rotary_offset=3,
+        rotary_total=24,
+        eps=EPS,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("value_is_key", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("case", STEPS, ids=str)
+def test_decode_attention_prepares_writes_and_attends(
+    case: Case, dtype: str, value_is_key: bool, splits: int
+) -> None:
+    pairs = DIM // 8
+    parts = HEADS + (1 if value_is_key else 2) * KV_HEADS
+    qkv = values(1, 1, parts * DIM, deviation=2.0)
+    q_norm, k_norm = values(2, DIM, deviation=0.5), values(3, DIM, deviation=0.5)
+    angles = np.random.default_rng(4).uniform(-3, 3, (1, 24))
+    rotary = np.full((12, 24, 2), 7.0, np.float32)
+    rotary[:1] = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    old_keys, old_values = (
+        values(seed, case.before, KV_HEADS, DIM).astype(dtype) for seed in (5, 6)
+    )
+    key, value = fill(case, old_keys, dtype), fill(case, old_values, dtype)
+    sums = np.zeros((splits, HEADS, DIM), np.float32)
+    stats = np.zeros((splits, HEADS, 2), np.float32)
+    out = np.zeros((1, HEADS * DIM), np.float32)
+
+    operator = decode_attention(
+        case,
+        cache_dtype=dtype,
+        pairs=pairs,
+        splits=splits,
+        owns_kv=True,
+        value_is_key=value_is_key,
+    )
+    run(operator, qkv, q_norm, k_norm, case.positions, rotary, key, value, sums, stats)
+    run(MergeSplits(HEADS, DIM, splits, "float32"), sums, stats, out)
+
+    heads = qkv.reshape(1, -1, DIM)
+    turned = angles[:, 3 : 3 + pairs]
+    q = rotate(normed(heads[:, :HEADS]) * q_norm, turned, pairs)
+    raw_k = heads[:, HEADS : HEADS + KV_HEADS]
+    raw_v = raw_k if value_is_key else heads[:, HEADS + KV_HEADS :]
+    new_key = rotate(normed(raw_k) * k_norm, turned, pairs).astype(dtype)
+    new_value = normed(raw_v).astype(dtype)
+    keys, data = np.concatenate([old_keys, new_key]), np.concatenate([old_values, new_value])
+    np.testing.assert_allclose(key, fill(case, keys, dtype), **ROUNDED[dtype])
+    np.testing.assert_allclose(value, fill(case, data, dtype), **ROUNDED[dtype])
+    expected = attend(q, keys.astype(np.float64), data.astype(np.float64), case)
+    tolerance = ROUNDED["float32"] if dtype == "float32" else {"rtol": 2e-3, "atol": 2e-3}
+    np.testing.assert_allclose(out, expected.reshape(1, -1), **tolerance)
+
+
+def test_a_shared_layer_only_reads_the_cache() -> None:
+    case = STEPS[-1]
+    qkv, q_norm = values(1, 1, HEADS * DIM), values(2, DIM, deviation=0.5)
+    angles = np.random.default_rng(4).uniform(-3, 3, (1, 24))
+    rotary = np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+    keys, data = (values(seed, case.before + 1, KV_HEADS, DIM) for seed in (5, 6))
+    key, value = fill(case, keys, "float32"), fill(case, data, "float32")
+    sums, stats = np.zeros((2, HEADS, DIM), np.float32), np.zeros((2, HEADS, 2), np.float32)
+    out = np.zeros((1, HEADS * DIM), np.float32)
+
+    operator = decode_attention(case, cache_dtype="float32", pairs=DIM // 2, splits=2)
+    run(operator, qkv, q_norm, case.positions, rotary, key, value, sums, stats)
+    run(MergeSplits(HEADS, DIM, 2, "float32"), sums, stats, out)
+
+    q = rotate(normed(qkv.reshape(1, HEADS, DIM)) * q_norm, angles[:, 3 : 3 + DIM // 2], DIM // 2)
+    expected = attend(q, keys.astype(np.float64), data.astype(np.float64), case)
+    np.testing.assert_allclose(out, expected.reshape(1, -1), **ROUNDED["float32"])
