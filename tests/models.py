@@ -19,9 +19,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.tiny.architecture import random_tensor, tensor_shapes
+from gemma4_compile.tiny.architecture import tensor_shapes
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 from gemma4_compile.tiny.safetensors_file import rounded, write_safetensors
+from tests.random_values import random_tensor
 
 Float32Array = npt.NDArray[np.float32]
 Form = Literal["hub", "transformers"]

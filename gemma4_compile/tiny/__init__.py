@@ -1,4 +1,4 @@
-"""The small deterministic model that ships with the project."""
+"""The small trained model that ships with the project."""
 
 from gemma4_compile.tiny.checkpoint import materialize
 

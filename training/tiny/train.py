@@ -38,7 +38,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--files", type=Path, default=tiny_model.SHIPPED_FILES)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dialogues", type=int, default=2_000_000)
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=6_900)
     parser.add_argument("--batch-tokens", type=int, default=32_768)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--warm-up", type=int, default=300)

@@ -5,8 +5,9 @@ import pytest
 
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import parameter_table
-from gemma4_compile.tiny.architecture import bell_curve, random_tensor, tensor_shapes
+from gemma4_compile.tiny.architecture import tensor_shapes
 from tests import models
+from tests.random_values import bell_curve, random_tensor
 
 
 @pytest.mark.parametrize("kind", models.KINDS)

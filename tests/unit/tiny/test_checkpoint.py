@@ -1,21 +1,18 @@
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from gemma4_compile.model_spec import reference
 from gemma4_compile.model_spec.config import AttentionKind, Gemma4Config
 from gemma4_compile.tiny import checkpoint, materialize
-from gemma4_compile.tiny.safetensors_file import rounded
+from gemma4_compile.tiny.architecture import tensor_shapes
 
-# Weights are the same on every machine; a change of the model changes this line with it.
-WEIGHTS_SHA256 = "9b6fd9213c95320d9bceafd43ea217c0fa2b36c0ebeac0e3e49b10bafef55f0b"
-STOP_IDS = (1, 50, 106)
+MOST_BYTES = 8_000_000  # the weights lie in the repository
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +27,19 @@ def tokenizer(tiny: Path) -> Tokenizer:
     return Tokenizer.from_file(str(tiny / "tokenizer.json"))
 
 
-def test_it_is_the_same_every_time(tiny: Path, tmp_path: Path) -> None:
-    materialize(tmp_path)
-    for path in tiny.iterdir():
-        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
-    weights = (tiny / "model.safetensors").read_bytes()
-    assert hashlib.sha256(weights).hexdigest() == WEIGHTS_SHA256
+def test_every_tensor_of_the_architecture_is_there_in_bfloat16_and_trained(tiny: Path) -> None:
+    path = tiny / "model.safetensors"
+    assert path.stat().st_size <= MOST_BYTES
+    shapes = tensor_shapes(checkpoint.config()["text_config"])
+    assert 1e6 <= sum(int(np.prod(shape)) for shape in shapes.values()) <= 4e6
+    with safe_open(path, framework="np") as file:
+        stored = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        found = {
+            name.removeprefix("model.language_model."): tuple(tensor.get_shape())
+            for name, tensor in stored.items()
+        }
+        assert found == shapes
+        assert {tensor.get_dtype() for tensor in stored.values()} == {"BF16"}
 
 
 def test_it_has_every_feature_of_the_small_models(tiny: Path) -> None:
@@ -83,7 +87,8 @@ def test_the_tokenizer_fills_the_vocabulary_with_gemmas_control_tokens(
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        (" the sea", ["▁the", "▁sea"]),
+        (" the word", ["▁the", "▁word"]),
+        (" 12", ["▁", "1", "2"]),
         ("a\n\n\nb", ["a", "\n\n\n", "b"]),
         ("    x", ["▁▁▁▁", "x"]),
         ("ü", ["<0xC3>", "<0xBC>"]),
@@ -94,22 +99,3 @@ def test_text_is_cut_as_gemma_does(tokenizer: Tokenizer, text: str, tokens: list
     encoded = tokenizer.encode(text, add_special_tokens=False)
     assert encoded.tokens == tokens
     assert tokenizer.decode(encoded.ids, skip_special_tokens=False) == text
-
-
-def test_replies_vary_and_some_end_by_themselves(tiny: Path, tokenizer: Tokenizer) -> None:
-    config = Gemma4Config.from_dict(checkpoint.config())
-    weights = {
-        name.removeprefix("model.language_model."): rounded(values, "bfloat16")
-        for name, values in checkpoint.weights().items()
-    }
-    replies = []
-    for text in ("Hello, how are you?", "Hi"):
-        prompt = f"<bos><|turn>user\n{text}<turn|>\n<|turn>model\n"
-        ids = tokenizer.encode(prompt, add_special_tokens=False).ids
-        reply: list[int] = []
-        while len(reply) < 40 and not (reply and reply[-1] in STOP_IDS):
-            logits = reference.forward(config, weights, np.array(ids + reply)).logits
-            reply.append(int(logits[-1].argmax()))
-        replies.append(reply)
-    assert [reply[-1] in STOP_IDS for reply in replies] == [True, False]
-    assert all(len(set(reply)) > len(reply) / 2 for reply in replies)

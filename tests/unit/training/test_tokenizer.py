@@ -1,0 +1,13 @@
+"""The shipped tokenizer is the one that the dialogues give."""
+
+from __future__ import annotations
+
+import json
+
+from gemma4_compile.tiny.checkpoint import shipped_file
+from training.tiny.tokenizer import tokenizer_json
+
+
+def test_shipped_tokenizer_is_what_the_dialogues_give() -> None:
+    text = json.dumps(tokenizer_json(), ensure_ascii=False, indent=1) + "\n"
+    assert text.encode() == shipped_file("tokenizer.json")

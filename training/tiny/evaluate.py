@@ -1,0 +1,142 @@
+"""Marks `tiny` through compiled packages: `python -m training.tiny.evaluate --target cpu`.
+
+Every held-out dialogue up to its last question is given to the compiled model, which answers by
+greedy decoding; an answer counts if it is right word for word. With `--target webgpu` the library
+runs on Dawn in Node, as in the WebGPU tests, with the Vulkan driver that the recipe needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.runtime import Engine
+from gemma4_compile.tiny.checkpoint import shipped_file
+from tests.web.dawn import LAVAPIPE, SWIFTSHADER, run_on_dawn
+from training.tiny.data import CLOSE_TURN
+from training.tiny.dialogues import Dialogue, evaluation_dialogues
+
+RECIPES = ("f32", "f16", "q8f16", "q4f16", "q4f32")
+PREFILL_CHUNK = 64
+_DIALOGUES_PER_RUN = 100
+_OPEN_ANSWER = "<|turn>model\n"
+
+
+@dataclass(frozen=True)
+class Task:
+    """The ids of a prompt, and the ids of the right answer with the end of its turn."""
+
+    kind: str
+    prompt: list[int]
+    answer: list[int]
+
+
+Answerer = Callable[[Path, Sequence[Task], str], list[list[int]]]
+
+
+class _Silent:
+    def stage(self, text: str) -> None:
+        """Say nothing."""
+
+    @contextmanager
+    def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
+        yield lambda count: None
+
+
+def tasks(dialogues: Sequence[Dialogue], tokenizer: Tokenizer) -> list[Task]:
+    """Encode dialogues, cut in front of their last answer."""
+    found = []
+    for dialogue in dialogues:
+        before, _, last = dialogue.text().rpartition(_OPEN_ANSWER)
+        prompt = tokenizer.encode(before + _OPEN_ANSWER, add_special_tokens=False).ids
+        answer = tokenizer.encode(last.rstrip("\n"), add_special_tokens=False).ids
+        assert answer[-1] == CLOSE_TURN, "an answer ends its turn"
+        found.append(Task(dialogue.turns[-1].kind, prompt, answer))
+    return found
+
+
+def answer_on_cpu(package: Path, questions: Sequence[Task], recipe: str) -> list[list[int]]:
+    """Greedy answers of the native runtime, at most as long as the right ones."""
+    del recipe
+    engine = Engine.open(package)
+    answers = []
+    for question in questions:
+        engine.clear()
+        reply = [int(engine.prefill(question.prompt).argmax())]
+        while len(reply) < len(question.answer) and reply[-1] != CLOSE_TURN:
+            reply.append(int(engine.decode(reply[-1]).argmax()))
+        answers.append(reply)
+    return answers
+
+
+def answer_on_webgpu(package: Path, questions: Sequence[Task], recipe: str) -> list[list[int]]:
+    """The same on Dawn."""
+    driver = LAVAPIPE if recipe.endswith("f16") else SWIFTSHADER
+    answers = []
+    for begin in range(0, len(questions), _DIALOGUES_PER_RUN):
+        steps: list[dict[str, object]] = []
+        for question in questions[begin : begin + _DIALOGUES_PER_RUN]:
+            greedy = {"ids": question.prompt, "count": len(question.answer), "stop": [CLOSE_TURN]}
+            steps += [{"op": "clear"}, {"op": "greedy", **greedy}]
+        with tempfile.TemporaryDirectory() as folder:
+            run = run_on_dawn(package, steps, Path(folder), driver)
+        answers += [list(step["tokens"]) for step in run.steps[1::2]]
+    return answers
+
+
+ANSWERERS: dict[str, Answerer] = {"cpu": answer_on_cpu, "webgpu": answer_on_webgpu}
+
+
+def mark(target: str, recipe: str, questions: Sequence[Task]) -> dict[str, float]:
+    """Compile `tiny`, let it answer, and return the share of right answers by kind and of `all`."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "package"
+        compile_model(
+            CompileRequest("tiny", target, recipe, package, prefill_chunk=PREFILL_CHUNK), _Silent()
+        )
+        answers = ANSWERERS[target](package, questions, recipe)
+    right = [reply == task.answer for reply, task in zip(answers, questions, strict=True)]
+    table = {}
+    for kind in dict.fromkeys(task.kind for task in questions):
+        of_kind = [ok for ok, task in zip(right, questions, strict=True) if task.kind == kind]
+        table[kind] = float(np.mean(of_kind))
+    return {"all": float(np.mean(right)), **table}
+
+
+def main() -> None:
+    """Print one line per recipe; write the whole table with `--output`."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--target", choices=ANSWERERS, default="cpu")
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
+    parser.add_argument("--per-kind", type=int, default=50)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
+    questions = tasks(evaluation_dialogues(options.per_kind), tokenizer)
+    marks = {}
+    for recipe in options.recipes:
+        started = time.monotonic()
+        marks[recipe] = mark(options.target, recipe, questions)
+        seconds = time.monotonic() - started
+        print(
+            f"{options.target} {recipe}: {marks[recipe]['all']:.4f} of {len(questions)}, "
+            f"{seconds:.0f} s",
+            flush=True,
+        )
+        if options.output is not None:
+            options.output.write_text(json.dumps(marks, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
