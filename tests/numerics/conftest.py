@@ -1,0 +1,5 @@
+"""The software drivers that the kernels run on; a test without its driver is skipped by name."""
+
+from tests.web.conftest import lavapipe, swiftshader
+
+__all__ = ["lavapipe", "swiftshader"]

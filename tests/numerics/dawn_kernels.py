@@ -1,0 +1,86 @@
+"""Compiles kernels of many operators into one WebGPU library and runs them on Dawn in Node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from gemma4_compile.passes.lowering import lower, virtual_machine_passes
+from gemma4_compile.targets import TargetSpec, link
+from tests.numerics.kernel_cases import Array, KernelCase
+from tests.web.dawn import VulkanDriver, run_driver
+
+DRIVER = "../numerics/dawn_kernels.mjs"
+
+
+def compile_cases(cases: Sequence[KernelCase], spec: TargetSpec, library: Path) -> None:
+    """Write a library with a function `case_I` for each case; outputs are arguments."""
+    builder = relax.BlockBuilder()
+    for index, case in enumerate(cases):
+        variables, args = [], []
+        for position, arg in enumerate(case.args):
+            if isinstance(arg, int):
+                args.append(tirx.const(arg, "int64"))
+                continue
+            kind = relax.TensorType(arg.shape, str(arg.dtype))
+            variables.append(relax.Var(f"a{position}", kind))
+            args.append(variables[-1])
+        with builder.function(f"case_{index}", variables):
+            kernel = builder.add_func(case.operator.prim_func(), case.operator.name)
+            kinds = [args[position].ty for position in case.changed]
+            with builder.dataflow():
+                call = relax.call_tir_inplace(kernel, args, list(case.changed), kinds)
+                result = builder.emit_output(builder.emit(call))
+            builder.emit_func_output(result)
+    module = lower(builder.get(), spec)
+    target = spec.tvm_target()
+    with target:
+        pipeline = tvm.transform.Sequential(list(virtual_machine_passes()))
+        built = relax.build(module, target=target, relax_pipeline=pipeline, system_lib=True)
+    link(built, library, spec)
+
+
+def run_on_dawn(
+    cases: Sequence[KernelCase], spec: TargetSpec, driver: VulkanDriver, folder: Path
+) -> list[tuple[Array, ...]]:
+    """For each case the arrays that its kernel changed."""
+    library = folder / "model.wasm"
+    compile_cases(cases, spec, library)
+    jobs: list[dict[str, Any]] = []
+    for index, case in enumerate(cases):
+        args: list[Any] = []
+        for position, arg in enumerate(case.args):
+            if isinstance(arg, int):
+                continue  # a constant of the compiled function
+            file = f"{index}-{position}.bin"
+            arg.tofile(folder / file)
+            entry = {"file": file, "shape": arg.shape, "dtype": str(arg.dtype)}
+            if position in case.changed:
+                entry["save"] = f"{index}-{position}.out"
+            args.append(entry)
+        jobs.append({"function": f"case_{index}", "args": args})
+    description = driver.find()
+    assert description is not None, f"{driver.name} is not installed"
+    environment = {
+        **os.environ,
+        "VK_ICD_FILENAMES": str(description),
+        "VK_DRIVER_FILES": str(description),
+        "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
+    }
+    job = {"library": str(library), "output": str(folder), "cases": jobs}
+    run_driver(DRIVER, job, folder, environment)
+    results = []
+    for index, case in enumerate(cases):
+        files = [f"{index}-{position}.out" for position in case.changed]
+        found = [
+            np.fromfile(folder / file, dtype=expected.dtype).reshape(expected.shape)
+            for file, expected in zip(files, case.expected, strict=True)
+        ]
+        results.append(tuple(found))
+    return results
