@@ -1,0 +1,149 @@
+// Measures one package for webgpu on Dawn in Node; prints one JSON line per measurement to stdout and a
+// table to stderr. usage: node bench.mjs --package DIR [options]; see ../README.md for what is measured.
+import fs from "node:fs";
+import path from "node:path";
+import { parseArgs } from "node:util";
+import { readBandwidth } from "./bandwidth.mjs";
+import { nvidiaSmi, openDevice, release, settle } from "./device.mjs";
+import { Model, weightBytesPerToken } from "./model.mjs";
+import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
+import { versions } from "./packages.mjs";
+import { namePipelines } from "./recorder.mjs";
+import { decodeSummary, kernelTable } from "./table.mjs";
+import { Filler } from "./weights.mjs";
+
+const { values: options } = parseArgs({
+  options: {
+    package: { type: "string" },
+    weights: { type: "string", default: "synthetic" }, // or "package": read its shards
+    context: { type: "string", default: "32" }, // lengths, separated by commas
+    capacity: { type: "string" }, // tokens that the KV state holds; what the package was compiled for
+    prefill: { type: "string", default: "0" }, // tokens of the prompt, 0 for no measurement
+    tokens: { type: "string", default: "32" }, // decoded in each sample and in the smoke run
+    repeats: { type: "string", default: "5" },
+    "active-experts": { type: "string", default: "8" }, // used per token, where there are experts
+    "skip-validation": { type: "boolean", default: false },
+    "no-kernels": { type: "boolean", default: false }, // no time by kernel
+    "no-sampler": { type: "boolean", default: false }, // its compilation takes lavapipe a minute
+    commit: { type: "string", default: "unknown" },
+  },
+});
+
+function provenance(directory) {
+  const { build } = JSON.parse(fs.readFileSync(path.join(directory, "provenance.json"), "utf8"));
+  return {
+    model: build.source.model,
+    recipe: build.recipe,
+    limits: build.limits,
+    prefill_chunk: build.prefill_chunk,
+    versions: { ...build.versions, ...versions },
+  };
+}
+
+/** Memory that the device lost since `before`, by the driver's count and by WebGPU's. */
+function memory({ ledger }, before) {
+  const now = nvidiaSmi();
+  return {
+    buffers_bytes: ledger.liveBytes,
+    buffers_peak_bytes: ledger.peakBytes,
+    driver_bytes: now && before ? now.usedBytes - before.usedBytes : null,
+  };
+}
+
+async function main() {
+  if (!options.package) throw new Error("--package DIR is missing");
+  const repeats = Number(options.repeats);
+  const tokens = Number(options.tokens);
+  const say = (text) => process.stderr.write(`${text}\n`);
+  const empty = nvidiaSmi();
+  const opened = await openDevice({ skipValidation: options["skip-validation"] });
+  const { device, description, ledger } = opened;
+  say(`device: ${description.name}, driver ${description.driver}`);
+  namePipelines();
+  const common = {
+    benchmark: "webgpu",
+    date: new Date().toISOString().slice(0, 10),
+    commit: options.commit,
+    ...provenance(options.package),
+    weights: options.weights,
+    device: description.name,
+    driver: description.driver,
+    validation: !options["skip-validation"],
+  };
+  const emit = (measure, values) =>
+    process.stdout.write(`${JSON.stringify({ ...common, measure, ...values })}\n`);
+
+  const before = nvidiaSmi();
+  const bandwidth = await readBandwidth(device, new Filler(device));
+  emit("read_bandwidth", {
+    bytes_per_second: bandwidth.bytesPerSecond, buffer_bytes: bandwidth.bytes, features: description.features,
+  });
+  say(`read bandwidth: ${(bandwidth.bytesPerSecond / 1e9).toFixed(0)} GB/s`);
+  await settle(opened);
+
+  const capacity = options.capacity && Number(options.capacity);
+  const model = await Model.load(options.package, opened, { weights: options.weights, capacity });
+  await settle(opened);
+  const { resources } = model.metadata.artifact;
+  const planned = resources.estimated_device_memory_bytes;
+  const loaded = memory(opened, before);
+  emit("load", {
+    seconds: model.loadSeconds,
+    library_bytes: model.libraryBytes,
+    capacity: model.capacity,
+    planned_memory_bytes: planned,
+    memory: loaded,
+    memory_from_start: memory(opened, empty),
+    state_bytes: model.stateBytes,
+  });
+  say(`loaded in ${Object.values(model.loadSeconds).reduce((a, b) => a + b, 0).toFixed(2)} s; buffers ` +
+    `${(loaded.buffers_bytes / 2 ** 20).toFixed(0)} MiB, planned ${(planned / 2 ** 20).toFixed(0)} MiB`);
+
+  const smoke = await measureSmoke(model, tokens);
+  await settle(opened);
+  emit("smoke", { ...smoke, planned_memory_bytes: planned, memory: memory(opened, before) });
+  say(`decoded ${tokens} tokens: ${smoke.finite ? "all logits finite" : "LOGITS NOT FINITE"}`);
+
+  const read = weightBytesPerToken(model.metadata, Number(options["active-experts"]));
+  const settings = {
+    repeats,
+    tokens,
+    kernels: !options["no-kernels"],
+    sampler: !options["no-sampler"],
+  };
+  for (const asked of options.context.split(",").map(Number)) {
+    const context = Math.min(asked, model.capacity - tokens - 1);
+    const decode = await measureDecode(model, context, settings);
+    await settle(opened);
+    const rate = (read / decode.replayed_ms.median) * 1000;
+    emit("decode", {
+      context, ...decode, weight_bytes_per_token: read, weight_bytes_per_second: Math.round(rate),
+      share_of_read_bandwidth: Number((rate / bandwidth.bytesPerSecond).toFixed(4)),
+    });
+    say(decodeSummary(context, decode, rate));
+    say(kernelTable(decode.kernels));
+    if (decode.sampler) say(`sampler\n${kernelTable(decode.sampler.kernels)}`);
+  }
+  const prompt = Math.min(Number(options.prefill), model.capacity - 1);
+  if (prompt > 0) {
+    const prefill = await measurePrefill(model, prompt, settings);
+    await settle(opened);
+    emit("prefill", prefill);
+    say(`\nprefill ${prompt}: ${prefill.tokens_per_second} tok/s through tvmjs, ` +
+      `${prefill.replayed_tokens_per_second} replayed, ${prefill.launches} launches`);
+    say(kernelTable(prefill.kernels));
+  }
+  emit("memory", { planned_memory_bytes: planned, memory: memory(opened, before) });
+  if (!smoke.finite) throw new Error("some logits are not finite");
+}
+
+let code = 0;
+try {
+  await main();
+} catch (error) {
+  process.stderr.write(`error: ${error.stack ?? error}\n`);
+  code = 1;
+}
+release();
+process.exitCode = code;
+process.stdout.write("", () => process.exit(code));
