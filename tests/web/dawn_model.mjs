@@ -114,16 +114,17 @@ export class DawnModel {
     const probabilities = this.#scoped(() =>
       softmax_with_temperature(
         this.#upload([1, 1, width], "float32", logits), this.#upload([1], "float32", [temperature])));
-    const tokens = [];
-    for (const uniform of uniforms) {
-      const token = this.#scoped(() => {
+    const drawn = uniforms.map((uniform) =>
+      this.#scoped(() => {
         const sorted = argsort_probs(probabilities.view([1, width]));
-        return sample_with_top_p(
+        const token = sample_with_top_p(
           sorted.get(0), sorted.get(1), this.#upload([1], "float32", [uniform]),
           this.#upload([1], "int32", [0]), this.#upload([1], "float32", [topP]));
-      });
-      tokens.push((await this.#read(token))[0]);
-    }
+        return this.tvm.empty(token.shape, token.dtype, this.tvm.cpu()).copyFrom(token);
+      }));
+    await this.gpu.sync();
+    const tokens = drawn.map((token) => token.toArray()[0]);
+    drawn.forEach((token) => token.dispose());
     return { tokens, probabilities: await this.#read(probabilities) };
   }
 

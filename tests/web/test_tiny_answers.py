@@ -1,0 +1,56 @@
+"""The shipped model, compiled for WebGPU in every recipe, answers questions on Dawn in Node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.runtime import Package
+from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from tests.tiny_answers import Conversation, few
+from tests.web.compiled import TINY, Compiler
+from tests.web.dawn import Step, VulkanDriver, run_on_dawn
+
+pytestmark = pytest.mark.dawn
+
+DRIVERS = {
+    "q4f16": "lavapipe",
+    "q8f16": "lavapipe",
+    "f16": "lavapipe",
+    "q4f32": "swiftshader",
+    "f32": "swiftshader",
+}
+END_OF_TURN = 106
+
+
+def _prompts(conversation: Conversation) -> Iterator[tuple[list[Message], str]]:
+    """The messages before each answer, and the answer."""
+    messages = [] if conversation.system is None else [Message("system", conversation.system)]
+    for question, answer in conversation.turns:
+        messages.append(Message("user", question))
+        yield list(messages), answer
+        messages.append(Message("assistant", answer))
+
+
+@pytest.mark.parametrize("recipe", DRIVERS)
+def test_it_answers_word_for_word(
+    recipe: str, compiled: Compiler, request: pytest.FixtureRequest, folder: Path
+) -> None:
+    driver: VulkanDriver = request.getfixturevalue(DRIVERS[recipe])
+    package = Package.open(compiled(TINY, "cpu", recipe))  # for its tokenizer and its template
+    tokenizer = package.load_tokenizer()
+    template = ChatTemplate(package.load_chat_template(), package.special_tokens())
+    builder = PromptBuilder(tokenizer, template, thinking=False)
+    # The last question of a conversation stands behind all that the model must remember.
+    asked = [list(_prompts(conversation))[-1] for conversation in few()]
+    steps: list[Step] = []
+    for messages, _ in asked:
+        greedy = {"ids": builder.build(messages), "count": 50, "stop": [END_OF_TURN]}
+        steps += [{"op": "clear"}, {"op": "greedy", **greedy}]
+    run = run_on_dawn(compiled(TINY, "webgpu", recipe), steps, folder, driver)
+    replies = [list(step["tokens"]) for step in run.steps[1::2]]
+    assert [reply[-1] for reply in replies] == [END_OF_TURN] * len(replies)
+    found = [tokenizer.decode(reply) for reply in replies]
+    assert found == [answer for _, answer in asked]

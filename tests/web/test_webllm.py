@@ -1,0 +1,331 @@
+"""Stock WebLLM in headless Chromium against the Python runtime: replies, ends, modes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile import conversation
+from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.package import Package
+from tests import tolerances
+from tests.web.compiled import TINY, Compiler
+from tests.web.webllm import Reply, chat, run_in_webllm
+
+pytestmark = pytest.mark.browser
+
+QUANT = "q4f32"
+MARGIN = 2 * tolerances.ACTIVATIONS[QUANT]
+USER_SEED = 7
+Messages = list[dict[str, str]]
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def system(text: str) -> dict[str, str]:
+    return {"role": "system", "content": text}
+
+
+def render(messages: Sequence[dict[str, str]]) -> str:
+    """Gemma 4's own template, thinking off; the client has a system turn in any case."""
+    turns = list(messages)
+    if turns[0]["role"] != "system":
+        turns.insert(0, system(""))
+    names = {"assistant": "model"}
+    text = "".join(
+        f"<|turn>{names.get(turn['role'], turn['role'])}\n{turn['content']}<turn|>\n"
+        for turn in turns
+    )
+    return f"<bos>{text}<|turn>model\n"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The Python runtime on the CPU build of the same model and recipe."""
+
+    engine: Engine
+    package: Package
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.package.load_tokenizer().encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        # The client shows control tokens, too.
+        return str(self.package.load_tokenizer().decode(list(ids), skip_special_tokens=False))
+
+    def greedy(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        adjust: Callable[[Any, list[int]], Any] | None = None,
+    ) -> tuple[list[int], float]:
+        """Tokens up to a stop token, which is left out, and the smallest margin of a choice."""
+        self.engine.clear()
+        logits = self.engine.prefill(list(prompt))
+        tokens: list[int] = []
+        smallest = float("inf")
+        while True:
+            scores = logits if adjust is None else adjust(logits.copy(), tokens)
+            second, first = np.sort(scores)[-2:]
+            smallest = min(smallest, float(first - second))
+            token = int(scores.argmax())
+            if token in self.package.stop_token_ids:
+                return tokens, smallest
+            tokens.append(token)
+            if len(tokens) == count:
+                return tokens, smallest
+            logits = self.engine.decode(token)
+
+
+@pytest.fixture(scope="module")
+def runtime(compiled: Compiler) -> Runtime:
+    directory = compiled(TINY, "cpu", QUANT)
+    return Runtime(Engine.open(directory), Package.open(directory))
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions whose greedy replies are clear: one kind ends by a stop token, one goes on."""
+
+    stopping: tuple[str, ...]
+    going_on: tuple[str, ...]
+
+
+LENGTH = 12
+ENOUGH = 80
+
+
+@pytest.fixture(scope="module")
+def questions(runtime: Runtime) -> Questions:
+    """Found by trying: `tiny`'s replies depend on its weights."""
+    stopping: list[str] = []
+    going_on: list[str] = []
+    words = ("Hi", "Who", "When", "Tell me", "Why", "cat", "tea", "seven", "good", "island")
+    for number in range(200):
+        text = f"{words[number % 10]} {words[number // 10 % 10]}{' ?' if number > 99 else ''}"
+        tokens, margin = runtime.greedy(runtime.encode(render([user(text)])), ENOUGH)
+        if margin <= MARGIN:
+            continue
+        if 2 <= len(tokens) < ENOUGH:
+            stopping.append(text)
+        if len(tokens) > LENGTH:
+            going_on.append(text)
+        if len(stopping) >= 2 and len(going_on) >= 2:
+            return Questions(tuple(stopping[:2]), tuple(going_on[:2]))
+    raise AssertionError(f"no clear questions: {len(stopping)} stop, {len(going_on)} go on")
+
+
+GREEDY: dict[str, Any] = {"temperature": 0}
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything that is asked of the client, in one browser: loading takes long in software."""
+
+    replies: dict[str, Reply]
+    requests: dict[str, Messages]
+
+
+@pytest.fixture(scope="module")
+def session(
+    browser: str,
+    compiled: Compiler,
+    runtime: Runtime,
+    questions: Questions,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Session:
+    first, other = questions.stopping
+    long, _ = questions.going_on
+    answers = {
+        text: runtime.decode(runtime.greedy(runtime.encode(render([user(text)])), count)[0])
+        for text, count in ((first, ENOUGH), (long, LENGTH))
+    }
+    hot: dict[str, Any] = {"temperature": 3.0, "top_p": 1.0, "max_tokens": LENGTH}
+    bias = {str(runtime.encode("cheese")[0]): 100}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["x", "yy"]}, "n": {"type": "integer", "maximum": 9}},
+        "required": ["a", "n"],
+        "additionalProperties": False,
+    }
+    json_mode = {"type": "json_object", "schema": json.dumps(schema)}
+    spaces = {str(token): -100 for text in (" ", "\n", "\t") for token in runtime.encode(text)}
+    asked: dict[str, tuple[Messages, dict[str, Any]]] = {
+        "stops": ([user(first)], {**GREEDY, "max_tokens": ENOUGH}),
+        "after stop": (
+            [user(first), assistant(answers[first]), user(other)],
+            {**GREEDY, "max_tokens": LENGTH},
+        ),
+        "cut": ([user(long)], {**GREEDY, "max_tokens": LENGTH}),
+        "after cut": (
+            [user(long), assistant(answers[long]), user(other)],
+            {**GREEDY, "max_tokens": LENGTH},
+        ),
+        "system": ([system("Be brief."), user(long)], {**GREEDY, "max_tokens": LENGTH}),
+        "one piece": ([user(long)], {**GREEDY, "max_tokens": LENGTH, "stream": False}),
+        "seed": ([user(long)], {**hot, "seed": USER_SEED}),
+        "same seed": ([user(long)], {**hot, "seed": USER_SEED}),
+        "other seed": ([user(long)], {**hot, "seed": USER_SEED + 1}),
+        "bias": ([user(long)], {**GREEDY, "max_tokens": 4, "logit_bias": bias}),
+        "penalties": (
+            [user(long)],
+            {**GREEDY, "max_tokens": LENGTH, "frequency_penalty": 1.5, "presence_penalty": 0.5},
+        ),
+        "logprobs": (
+            [user(long)],
+            {**GREEDY, "max_tokens": 3, "stream": False, "logprobs": True, "top_logprobs": 2},
+        ),
+        "json": (
+            [user(long)],
+            {**GREEDY, "max_tokens": 60, "response_format": json_mode, "logit_bias": spaces},
+        ),
+        "after json": ([user(long)], {**GREEDY, "max_tokens": LENGTH}),
+        "interrupted": ([user(long)], {**GREEDY, "max_tokens": 400}),
+        "reloaded": ([user(long)], {**GREEDY, "max_tokens": LENGTH}),
+    }
+    steps: list[dict[str, Any]] = []
+    for name, (messages, options) in asked.items():
+        if name == "reloaded":
+            steps += [{"op": "unload"}, {"op": "reload"}]
+        interrupt = 3 if name == "interrupted" else None
+        steps.append(chat(messages, interrupt_after=interrupt, **options))
+    folder = tmp_path_factory.mktemp("webllm")
+    replies = run_in_webllm(compiled(TINY, "webgpu", QUANT), steps, folder)
+    return Session(
+        dict(zip(asked, replies, strict=True)),
+        {name: messages for name, (messages, _) in asked.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["stops", "after stop", "cut", "after cut", "system", "one piece", "after json", "reloaded"],
+)
+def test_model_is_given_the_prompt_of_its_template(
+    name: str, session: Session, runtime: Runtime
+) -> None:
+    prompt = runtime.encode(render(session.requests[name]))
+    assert list(session.replies[name].watched[: len(prompt)]) == prompt
+
+
+@pytest.mark.parametrize(
+    "name", ["cut", "after stop", "after cut", "system", "one piece", "after json", "reloaded"]
+)
+def test_greedy_reply_equals_the_python_runtime(
+    name: str, session: Session, runtime: Runtime
+) -> None:
+    prompt = runtime.encode(render(session.requests[name]))
+    tokens, margin = runtime.greedy(prompt, LENGTH)
+    if margin <= MARGIN:
+        pytest.fail("the test's question has an unclear reply: choose another one")
+    assert session.replies[name].text == runtime.decode(tokens)
+    forwarded = session.replies[name].watched[len(prompt) :]
+    assert list(forwarded) == tokens[: len(forwarded)]
+
+
+def test_reply_ends_at_the_end_of_turn(session: Session, runtime: Runtime) -> None:
+    reply = session.replies["stops"]
+    tokens, _ = runtime.greedy(runtime.encode(render(session.requests["stops"])), ENOUGH)
+    assert reply.finish == "stop"
+    assert reply.text == runtime.decode(tokens)
+    assert reply.usage["completion_tokens"] == len(tokens) + 1
+
+
+def test_reply_ends_at_the_length_that_was_asked_for(session: Session) -> None:
+    assert session.replies["cut"].finish == "length"
+    assert session.replies["cut"].usage["completion_tokens"] == LENGTH
+
+
+def test_a_stopped_reply_keeps_its_state(session: Session, runtime: Runtime) -> None:
+    """The client forwards the new turn only: fewer prompt tokens than the whole conversation."""
+    whole = len(runtime.encode(render(session.requests["after stop"])))
+    assert session.replies["after stop"].usage["prompt_tokens"] < whole
+    whole = len(runtime.encode(render(session.requests["after cut"])))
+    assert session.replies["after cut"].usage["prompt_tokens"] == whole
+
+
+def test_replies_are_streamed(session: Session) -> None:
+    assert session.replies["cut"].chunks > 3
+
+
+def test_seeds_repeat_a_reply_and_vary_it(session: Session) -> None:
+    assert session.replies["seed"].text == session.replies["same seed"].text
+    assert session.replies["seed"].text != session.replies["other seed"].text
+
+
+def test_logit_bias_forces_a_token(session: Session, runtime: Runtime) -> None:
+    token = runtime.encode("cheese")[0]
+    assert session.replies["bias"].text == runtime.decode([token] * 4)
+
+
+def test_penalties_are_those_of_the_request(session: Session, runtime: Runtime) -> None:
+    def penalised(logits: Any, tokens: list[int]) -> Any:
+        for token in set(tokens):
+            logits[token] -= 0.5 + 1.5 * tokens.count(token)
+        return logits
+
+    prompt = runtime.encode(render(session.requests["penalties"]))
+    tokens, _ = runtime.greedy(prompt, LENGTH, penalised)
+    assert session.replies["penalties"].text == runtime.decode(tokens)
+
+
+def test_logprobs_are_those_of_the_logits(session: Session, runtime: Runtime) -> None:
+    """At the client's lowest temperature the chosen token has all of the probability."""
+    logprobs = session.replies["logprobs"].logprobs
+    assert logprobs is not None
+    assert [round(entry["logprob"], 3) for entry in logprobs["content"]] == [0.0] * 3
+
+
+def test_json_mode_follows_its_schema(session: Session) -> None:
+    reply = session.replies["json"]
+    value = json.loads(reply.text)
+    assert reply.finish == "stop"
+    assert set(value) == {"a", "n"}
+    assert value["a"] in ("x", "yy")
+    assert isinstance(value["n"], int)
+
+
+def test_interrupted_reply_ends_early(session: Session) -> None:
+    reply = session.replies["interrupted"]
+    assert reply.finish == "abort"
+    assert reply.usage["completion_tokens"] < 400
+
+
+def test_a_page_can_leave_the_system_turn_out(
+    browser: str,
+    compiled: Compiler,
+    runtime: Runtime,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    name = {"name": conversation.OPEN_USER}
+    steps = [
+        chat([{**user("Hi."), **name}], **GREEDY, max_tokens=3),
+        chat([{**user("Hi."), **name}, assistant("Hello."), user("Who?")], **GREEDY, max_tokens=3),
+        {"op": "provokeError"},
+    ]
+    folder = tmp_path_factory.mktemp("webllm")
+    with pytest.raises(AssertionError, match="MapRead"):  # the watch on WebGPU errors works
+        run_in_webllm(
+            compiled(TINY, "webgpu", QUANT),
+            steps,
+            folder,
+            overrides={"conv_config": {"render_empty_system_message": False}},
+        )
+    told = json.loads((folder / "result.json").read_text())["results"]
+    bare = render([system(""), user("Hi.")]).replace("<|turn>system\n<turn|>\n", "")
+    prompt = runtime.encode(bare)
+    assert told[0]["watched"][: len(prompt)] == prompt
+    longer = bare + "Hello.<turn|>\n<|turn>user\nWho?<turn|>\n<|turn>model\n"
+    prompt = runtime.encode(longer)
+    assert told[1]["watched"][: len(prompt)] == prompt
