@@ -14,7 +14,6 @@ from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.operators.attention import (
     ChunkAttention,
     DecodeAttention,
-    MergeSplits,
     PrepareQkv,
     SplitAttention,
 )
@@ -25,7 +24,7 @@ from gemma4_compile.model_spec.operators.base import (
     emit_inplace,
 )
 from gemma4_compile.model_spec.operators.norms import TakeLastRow
-from gemma4_compile.model_spec.pending import PendingNorm
+from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
 
 
 class Vector(nn.Module):
@@ -99,6 +98,7 @@ class Attention(nn.Module):
             (rows or 1, hidden_size) float32, before the post-attention norm.
         """
         qkv = self.qkv_proj.matmul(hidden, rows)
+        attended: nn.Tensor | PendingMerge
         if rows == 1:
             attended = self._decode(qkv, kv)
         else:
@@ -169,7 +169,7 @@ class Attention(nn.Module):
         heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan.kind)
         return [((splits, heads, self.plan.head_dim), "float32"), ((splits, heads, 2), "float32")]
 
-    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> nn.Tensor:
+    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingMerge:
         """The last position of a chunk: its q is prepared already."""
         operator = SplitAttention(
             rows=1,
@@ -178,9 +178,10 @@ class Attention(nn.Module):
             **self._cache_fields(kv),
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
-        return self._merge(*emit(operator, args, self._split_specs()))
+        sums, stats = emit(operator, args, self._split_specs())
+        return PendingMerge(sums, stats, self.activation_dtype)
 
-    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> nn.Tensor:
+    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> PendingMerge:
         """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
         operator = DecodeAttention(
             rows=1,
@@ -189,9 +190,5 @@ class Attention(nn.Module):
             **self._cache_fields(kv),
             **self._rotary_fields(kv),
         )
-        return self._merge(*self._emit_with_cache(operator, qkv, kv, self._split_specs()))
-
-    def _merge(self, sums: nn.Tensor, stats: nn.Tensor) -> nn.Tensor:
-        heads, dim = self.plan.num_attention_heads, self.plan.head_dim
-        merge = MergeSplits(heads, dim, self.options.splits(self.plan.kind), self.activation_dtype)
-        return emit(merge, [sums, stats], [((1, heads * dim), self.activation_dtype)])[0]
+        sums, stats = self._emit_with_cache(operator, qkv, kv, self._split_specs())
+        return PendingMerge(sums, stats, self.activation_dtype)

@@ -11,7 +11,7 @@ from typing import Protocol
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PendingNorm
+from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
 
 
 class Matrix(Protocol):
@@ -19,7 +19,7 @@ class Matrix(Protocol):
 
     def matmul(
         self,
-        x: nn.Tensor | PendingNorm,
+        x: nn.Tensor | PendingNorm | PendingMerge,
         rows: int | None,
         tail: Tail = Tail.NONE,
         *,

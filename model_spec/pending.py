@@ -1,9 +1,12 @@
-"""A norm between two matmuls that the second of them may do in its own launch."""
+"""What stands between two matmuls, and the second of them may do in its own launch."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.operators.attention import MergeSplits
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.norms import ResidualNorm
 
@@ -80,3 +83,36 @@ class PendingNorm:
             specs.append((shape, next_dtype))
         result = emit(operator, self.arguments, specs)
         self._residual, self._hidden = result[0], result[-1]
+
+
+@dataclass(frozen=True)
+class PendingMerge:
+    """The splits of one position's attention, not merged yet.
+
+    Attributes
+    ----------
+    sums, stats : results of `SplitAttention` or `DecodeAttention`
+    dtype : of the merged vector
+    """
+
+    sums: nn.Tensor
+    stats: nn.Tensor
+    dtype: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Splits, heads, head_dim."""
+        splits, heads, dim = (int(size) for size in self.sums.shape)
+        return splits, heads, dim
+
+    @property
+    def nbytes(self) -> int:
+        """What a block reads to merge by itself."""
+        splits, heads, dim = self.shape
+        return 4 * splits * heads * dim
+
+    def merge(self) -> nn.Tensor:
+        """Merge in a launch of its own: (1, heads * head_dim)."""
+        splits, heads, dim = self.shape
+        operator = MergeSplits(heads, dim, splits, self.dtype)
+        return emit(operator, [self.sums, self.stats], [((1, heads * dim), self.dtype)])[0]

@@ -1,4 +1,4 @@
-"""Matmuls of one position that begin with the norm in front of them: one launch instead of two."""
+"""Matmuls of one position that begin with what stands in front of them: one launch, not two."""
 
 from __future__ import annotations
 
@@ -71,6 +71,57 @@ class NormedLinear(Linear):
         )
         tail_args, y = self.apply_tail(sums)
         return te_prim_func([*args, *weights, *tail_args, out, y])
+
+
+@dataclass(frozen=True)
+class MergedLinear(Linear):
+    """`MergeSplits` and the `Linear` that reads its result, for one position.
+
+    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32; the tensors of all
+    parts. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
+    """
+
+    kind: ClassVar[str] = "merged_linear"
+    heads: int = 0
+    head_dim: int = 0
+    splits: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"merged_{super().name}"
+
+    def plain(self) -> tirx.PrimFunc:
+        heads, dim, layout = self.heads, self.head_dim, self.layout
+        sums = te.placeholder((self.splits, heads, dim), "float32", name="sums")
+        stats = te.placeholder((self.splits, heads, 2), "float32", name="stats")
+        m, s, v = (te.reduce_axis((0, self.splits), name=name) for name in "msv")
+        highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
+        total = te.compute(
+            (heads,),
+            lambda h: te.sum(tirx.exp(stats[s, h, 0] - highest[h]) * stats[s, h, 1], axis=s),
+            name="total",
+        )
+        merged = te.compute(
+            (heads, dim),
+            lambda h, d: te.sum(tirx.exp(stats[v, h, 0] - highest[h]) * sums[v, h, d], axis=v),
+            name="merged",
+        )
+        x = te.compute(
+            (1, heads * dim),
+            lambda i, j: (merged[j // dim, j % dim] / total[j // dim]).astype(self.in_dtype),
+            name="x",
+        )
+        weights = layout.placeholders()
+        k = te.reduce_axis((0, self.cols), name="k")
+        y = te.compute(
+            (1, layout.rows),
+            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
+            name="y",
+        )
+        return te_prim_func([sums, stats, *weights, y])
+
+
+MERGED_BUFFERS = 3  # sums, stats and the result
 
 
 def fused_buffers(scaled: bool, normed: bool, tail: Tail) -> int:

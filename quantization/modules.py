@@ -14,9 +14,14 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PendingNorm
+from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.quantization.fused_operators import NormedLinear, fused_buffers
+from gemma4_compile.quantization.fused_operators import (
+    MERGED_BUFFERS,
+    MergedLinear,
+    NormedLinear,
+    fused_buffers,
+)
 from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
@@ -40,6 +45,9 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
     while begin < count:
         yield range(begin, min(begin + limit, count))
         begin, limit = begin + limit, later
+
+
+MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ class QuantizedMatrix(nn.Module):
 
     def matmul(
         self,
-        x: nn.Tensor | PendingNorm,
+        x: nn.Tensor | PendingNorm | PendingMerge,
         rows: int | None,
         tail: Tail = Tail.NONE,
         *,
@@ -105,8 +113,9 @@ class QuantizedMatrix(nn.Module):
     ) -> nn.Tensor:
         """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
 
-        One launch, unless there are too many parts. A norm that is still pending is done in the
-        same launch where buffers and memory allow it. Columns in `suppressed` are MASKED instead.
+        One launch, unless there are too many parts. A norm or merge that is still pending is done
+        in the same launch where buffers and memory allow it. Columns in `suppressed` are MASKED
+        instead.
         """
         tail_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
         width = 0 if ple is None else int(ple.shape[1])
@@ -120,6 +129,10 @@ class QuantizedMatrix(nn.Module):
             if self._fuses(x, tail):
                 return self._normed_matmul(x, tail_args, fields)
             x = x.hidden
+        elif isinstance(x, PendingMerge):
+            if self._fuses_merge(x):
+                return self._merged_matmul(x, fields)
+            x = x.merge()
         results: list[nn.Tensor] = []
         others = 2 if ple is None else 3
         for parts in self._calls(others, others):
@@ -165,6 +178,29 @@ class QuantizedMatrix(nn.Module):
         residual, y = emit(operator, args, [*specs, ((1, operator.outputs), "float32")])
         x.done(residual)
         return y
+
+    def _fuses_merge(self, x: PendingMerge) -> bool:
+        """Whether one launch can merge, too: all of it is read by every block."""
+        if self.stored.parameter.shape[1] > self.limits.fused_width:
+            return False
+        if self.limits.max_buffers is None:
+            return True
+        buffers = len(self.stored.tensors) + MERGED_BUFFERS
+        return buffers <= self.limits.max_buffers and x.nbytes <= MAX_MERGE_BYTES
+
+    def _merged_matmul(self, x: PendingMerge, fields: dict[str, Any]) -> nn.Tensor:
+        splits, heads, head_dim = x.shape
+        operator = MergedLinear(
+            rows=1,
+            in_dtype=x.dtype,
+            heads=heads,
+            head_dim=head_dim,
+            splits=splits,
+            **self._layout_fields(self.stored.parts),
+            **fields,
+        )
+        args = [x.sums, x.stats, *self._tensors(self.stored.parts)]
+        return emit(operator, args, [((1, operator.outputs), "float32")])[0]
 
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""

@@ -28,7 +28,7 @@ from gemma4_compile.targets.kernels.experts import (
 from gemma4_compile.targets.kernels.gemm import make_gemm
 from gemma4_compile.targets.kernels.gemv import make_gemv
 from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
-from gemma4_compile.targets.kernels.normed_gemv import make_normed_gemv
+from gemma4_compile.targets.kernels.normed_gemv import make_merged_gemv, make_normed_gemv
 from gemma4_compile.targets.kernels.norms import (
     make_per_layer_inputs,
     make_residual_norm,
@@ -65,6 +65,7 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "linear": _make_linear,
     "logit_bias": make_logit_bias,
     "merge_splits": make_merge_splits,
+    "merged_linear": make_merged_gemv,
     "normed_linear": make_normed_gemv,
     "penalty": make_penalty,
     "per_layer_inputs": make_per_layer_inputs,

@@ -263,6 +263,17 @@ def _add_new(softmax: _OnlineSoftmax, new_key: Any, new_value: Any, mine: Any) -
     softmax.add(weight, lambda d: new_value[d])
 
 
+def merged_channel(sums: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
+    """One channel of a head over all splits, each weighed by its maximum: float32."""
+    highest: Any = stats[0, h, 0]
+    for split in range(1, splits):
+        highest = tirx.max(highest, stats[split, h, 0])
+    highest = let(highest)
+    weights = [let(tirx.exp(stats[split, h, 0] - highest)) for split in range(splits)]
+    weight_sum = sum((weights[s] * stats[s, h, 1] for s in range(splits)), zero())
+    return let(sum((weights[s] * sums[s, h, d] for s in range(splits)), zero()) / weight_sum)
+
+
 def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
     """Weigh each split by its maximum. Grid: heads. Reference: `MergeSplits.plain`."""
     dim, heads, splits = operator.head_dim, operator.heads, operator.splits
@@ -271,14 +282,7 @@ def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
         sums = build.arg("sums", (splits, heads, dim), "float32")
         stats = build.arg("stats", (splits, heads, 2), "float32")
         out = build.arg("out", (1, heads * dim), operator.out_dtype)
-        with launch(threads, heads) as (h, _, thread):
-            highest: Any = stats[0, h, 0]
-            for split in range(1, splits):
-                highest = tirx.max(highest, stats[split, h, 0])
-            highest = let(highest)
-            weights = [let(tirx.exp(stats[split, h, 0] - highest)) for split in range(splits)]
-            weight_sum = let(sum((weights[s] * stats[s, h, 1] for s in range(splits)), zero()))
-            with strided(thread, threads, dim) as d:
-                total = sum((weights[s] * sums[s, h, d] for s in range(splits)), zero())
-                store(out, (total / weight_sum).astype(operator.out_dtype), 0, h * dim + d)
+        with launch(threads, heads) as (h, _, thread), strided(thread, threads, dim) as d:
+            total = merged_channel(sums, stats, splits, h, d)
+            store(out, total.astype(operator.out_dtype), 0, h * dim + d)
     return build.result

@@ -24,11 +24,9 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.gemv import (
-    ROWS,
     THREADS,
     accumulate_rows,
-    lanes_for,
-    tile_rows,
+    gemv_shape,
 )
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
@@ -47,23 +45,24 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
         shape = (operator.top_k, operator.outputs)
         previous = build.arg("previous", shape, "float32") if operator.accumulate else None
         out = build.arg("out", shape, "float32")
-        lanes = lanes_for(weights.units)
-        tile = tile_rows(lanes)
-        with launch(THREADS, -(-rows // tile), operator.top_k) as (block, k, thread):
-            lane = let(tirx.floormod(thread, lanes))
-            first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
+        gemv = gemv_shape(rows, weights.units, paired=True)
+        with launch(THREADS, gemv.blocks(rows), operator.top_k) as (block, k, thread):
+            lane = let(tirx.floormod(thread, gemv.lanes))
+            first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
             base = let(operator.first_row(ids[0, k]))
-            sums = [Cell("float32", zero()) for _ in range(ROWS)]
-            owned = [base + tirx.min(first + r, rows - 1) for r in range(ROWS)]
+            sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
+            owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
             def accumulate(part: Sequence[Any], begin: int) -> None:
                 inside = [row - begin for row in owned]
-                accumulate_rows(weights, part, inside, lambda c: as_f32(x[0, c]), lane, lanes, sums)
+                accumulate_rows(
+                    weights, part, inside, lambda c: as_f32(x[0, c]), lane, gemv.lanes, sums
+                )
 
             weights.in_part(base, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, gemv.lanes)
             with when(lane == 0):
-                for r in range(0, ROWS, 2):
+                for r in range(0, gemv.rows, 2):
                     with when(first + r < rows):
                         column = let(tirx.floordiv(first + r, 2))
                         gated = gelu_tanh(let(totals[r])) * totals[r + 1]
@@ -87,28 +86,27 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
         weights = WeightReader(build, operator.layout)
         previous = build.arg("previous", (1, rows), "float32") if operator.accumulate else None
         out = build.arg("out", (1, rows), "float32")
-        lanes = lanes_for(weights.units)
-        tile = tile_rows(lanes)
-        with launch(THREADS, -(-rows // tile)) as (block, _, thread):
-            lane = let(tirx.floormod(thread, lanes))
-            first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
-            sums = [Cell("float32", zero()) for _ in range(ROWS)]
+        gemv = gemv_shape(rows, weights.units, paired=False)
+        with launch(THREADS, gemv.blocks(rows)) as (block, _, thread):
+            lane = let(tirx.floormod(thread, gemv.lanes))
+            first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
             with T.serial(0, operator.top_k) as k:
                 base = let(operator.first_row(ids[0, k]))
                 share = let(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
-                dots = [Cell("float32", zero()) for _ in range(ROWS)]
-                owned = [base + tirx.min(first + r, rows - 1) for r in range(ROWS)]
+                dots = [Cell("float32", zero()) for _ in range(gemv.rows)]
+                owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
                 def accumulate(part: Sequence[Any], begin: int) -> None:
                     inside = [row - begin for row in owned]
                     accumulate_rows(
-                        weights, part, inside, lambda c: as_f32(x[k, c]), lane, lanes, dots
+                        weights, part, inside, lambda c: as_f32(x[k, c]), lane, gemv.lanes, dots
                     )
 
                 weights.in_part(base, accumulate)
                 for total, dot in zip(sums, dots, strict=True):
                     total.add(share * dot.value)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, gemv.lanes)
             with when(lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):

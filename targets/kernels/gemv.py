@@ -1,6 +1,6 @@
 """Matrix times one vector: the decode form of `Linear`.
 
-A block of threads is divided into groups of lanes. A group owns `ROWS` consecutive rows; its lanes
+A block of threads is divided into groups of lanes. A group owns some consecutive rows; its lanes
 stride over the row's units of 8 channels, keep that share of x in registers and use it for all of
 the group's rows. Sums are float32, the group's scale is applied once a unit. Plain form:
 `Linear.plain` in quantization/operators.py.
@@ -9,6 +9,7 @@ the group's rows. Sums are float32, the group's scale is applied once a unit. Pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -29,20 +30,53 @@ from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
 THREADS = 128
-ROWS = 4  # rows of a lane group; even, so that gate and up rows stay together
+MAX_ROWS = 4  # rows of a lane group
 UNITS_PER_LANE = 4  # aim: enough work in a lane to hide its loads
+MIN_UNITS_PER_LANE = 2
 MIN_LANES = 8  # so that a block's rows divide quantization.recipe.ROW_ALIGNMENT and lie in one part
+MIN_BLOCKS = 256  # aim: fewer leave much of a large GPU idle
 
 
-def lanes_for(units: int) -> int:
-    """Lanes that share a row of so many units."""
-    return power_of_two_at_most(max(MIN_LANES, min(THREADS, units // UNITS_PER_LANE)))
+@dataclass(frozen=True)
+class GemvShape:
+    """Lanes that share a row, and rows that a group of lanes owns."""
+
+    lanes: int
+    rows: int
+
+    @property
+    def tile(self) -> int:
+        """Rows of a block."""
+        return THREADS // self.lanes * self.rows
+
+    def blocks(self, rows: int) -> int:
+        """Blocks for a matrix of so many rows."""
+        return -(-rows // self.tile)
+
+
+def gemv_shape(rows: int, units: int, paired: bool) -> GemvShape:
+    """Long shares and many rows where the matrix is large; many blocks where it is small.
+
+    Parameters
+    ----------
+    rows, units : of the matrix; a unit is what a lane decodes at a time
+    paired : gate and up rows, which stay together, are neighbours
+    """
+    lanes = power_of_two_at_most(max(MIN_LANES, min(THREADS, units // UNITS_PER_LANE)))
+    shape = GemvShape(lanes, MAX_ROWS)
+    while shape.blocks(rows) < MIN_BLOCKS and shape.rows > (2 if paired else 1):
+        shape = GemvShape(lanes, shape.rows // 2)
+    while shape.blocks(rows) < MIN_BLOCKS and units // (2 * shape.lanes) >= MIN_UNITS_PER_LANE:
+        if shape.lanes == THREADS:
+            break
+        shape = GemvShape(2 * shape.lanes, shape.rows)
+    return shape
 
 
 def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
     """``y[r] = tail(sum_k x[k] W[r, k])``.
 
-    Grid: rows / (THREADS / lanes * ROWS). Shared: ROWS float32 a thread. Reference: `Linear.plain`.
+    Grid: rows / tile. Shared: one float32 a thread and owned row. Reference: `Linear.plain`.
     """
     rows, ple = operator.layout.rows, operator.tail == Tail.GELU_GATE.value
     with function(scheduled=True) as build:
@@ -51,28 +85,24 @@ def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         y = build.arg("y", (1, operator.outputs), "float32")
-        lanes = lanes_for(weights.units)
-        tile = tile_rows(lanes)
-        with launch(THREADS, -(-rows // tile)) as (block, _, thread):
-            lane = let(tirx.floormod(thread, lanes))
-            first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
-            sums = [Cell("float32", zero()) for _ in range(ROWS)]
-            owned = [tirx.min(first + r, rows - 1) for r in range(ROWS)]
+        shape = gemv_shape(rows, weights.units, operator.tail == Tail.GELU_PAIRS.value)
+        with launch(THREADS, shape.blocks(rows)) as (block, _, thread):
+            lane = let(tirx.floormod(thread, shape.lanes))
+            first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+            sums = [Cell("float32", zero()) for _ in range(shape.rows)]
+            owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
             def accumulate(part: Sequence[Any], begin: int) -> None:
                 local = [row - begin for row in owned]
-                accumulate_rows(weights, part, local, lambda k: as_f32(x[0, k]), lane, lanes, sums)
+                accumulate_rows(
+                    weights, part, local, lambda k: as_f32(x[0, k]), lane, shape.lanes, sums
+                )
 
-            weights.in_part(block * tile, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
+            weights.in_part(block * shape.tile, accumulate)
+            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, shape.lanes)
             with when(lane == 0):
                 apply_tail(operator, y, 0, first, totals, gate, layer, rows)
     return build.result
-
-
-def tile_rows(lanes: int) -> int:
-    """Rows of a block whose groups have so many lanes."""
-    return THREADS // lanes * ROWS
 
 
 def accumulate_rows(

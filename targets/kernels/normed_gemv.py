@@ -1,8 +1,8 @@
-"""`NormedLinear`: every block does the norm for itself, then its rows of the matrix.
+"""`NormedLinear` and `MergedLinear`: every block makes the vector, then does its rows.
 
-The norm of a few thousand channels costs a block less than a launch. Its result stays in shared
-memory, in the order in which neighbouring lanes read it: channel u * unit + j at j * units + u.
-Plain form: `NormedLinear.plain` in quantization/fused_operators.py.
+A norm of a few thousand channels, or the merge of a few splits, costs a block less than a launch.
+Its result stays in shared memory, in the order in which neighbouring lanes read it: channel
+u * unit + j at j * units + u. Plain forms: quantization/fused_operators.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tvm import tirx
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
-from gemma4_compile.quantization.fused_operators import NormedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.targets.kernels.attention_decode import merged_channel
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     barrier,
@@ -26,17 +28,17 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.gemv import (
-    ROWS,
+    MAX_ROWS,
     THREADS,
+    GemvShape,
     accumulate_rows,
-    lanes_for,
-    tile_rows,
+    gemv_shape,
 )
 from gemma4_compile.targets.kernels.tails import apply_tail
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
-OTHER_SHARED_BYTES = 4 * THREADS * (ROWS + 1)  # partial sums of the rows, and of the norms
+OTHER_SHARED_BYTES = 4 * THREADS * (MAX_ROWS + 1)  # partial sums of the rows, and of the norms
 
 
 def fused_width(spec: TargetSpec) -> int:
@@ -44,11 +46,86 @@ def fused_width(spec: TargetSpec) -> int:
     return max(0, (spec.max_shared_memory_bytes - OTHER_SHARED_BYTES) // 4)
 
 
+class StagedVector:
+    """A vector in shared memory, in the order in which neighbouring lanes read it."""
+
+    def __init__(self, weights: WeightReader, width: int) -> None:
+        self._memory = shared((width,))
+        self._unit, self._units = weights.unit, weights.units
+
+    def _place(self, k: Any) -> Any:
+        return tirx.floormod(k, self._unit) * self._units + tirx.floordiv(k, self._unit)
+
+    def write(self, k: Any, value: Any) -> None:
+        """Set channel k."""
+        store(self._memory, value, self._place(k))
+
+    def read(self, k: Any) -> Any:
+        """Channel k, float32."""
+        return self._memory[self._place(k)]
+
+
+def staged_shape(operator: Linear, weights: WeightReader) -> GemvShape:
+    """The shape of `multiply_staged`."""
+    paired = operator.tail == Tail.GELU_PAIRS.value
+    return gemv_shape(operator.layout.rows, weights.units, paired)
+
+
+def multiply_staged(
+    operator: Linear,
+    weights: WeightReader,
+    vector: StagedVector,
+    block: Any,
+    thread: Any,
+    y: Any,
+    ple: Any = None,
+    layer: Any = None,
+) -> None:
+    """The block's rows of the matrix times the vector that the block has staged, and the tail."""
+    rows, shape = operator.layout.rows, staged_shape(operator, weights)
+    barrier()
+    lane = let(tirx.floormod(thread, shape.lanes))
+    first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+    sums = [Cell("float32", zero()) for _ in range(shape.rows)]
+    owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
+
+    def accumulate(part: Sequence[Any], begin: int) -> None:
+        local = [row - begin for row in owned]
+        accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
+
+    weights.in_part(block * shape.tile, accumulate)
+    totals = sum_over_lanes([total.value for total in sums], thread, THREADS, shape.lanes)
+    with when(lane == 0):
+        apply_tail(operator, y, 0, first, totals, ple, layer, rows)
+
+
+def make_merged_gemv(operator: MergedLinear, _spec: TargetSpec) -> tirx.PrimFunc:
+    """Merge the splits of an attention, then the dot products of `make_gemv`.
+
+    Grid and shared memory as `make_normed_gemv`. Reference: `MergedLinear.plain`.
+    """
+    heads, dim, splits = operator.heads, operator.head_dim, operator.splits
+    with function(scheduled=True) as build:
+        sums = build.arg("sums", (splits, heads, dim), "float32")
+        stats = build.arg("stats", (splits, heads, 2), "float32")
+        weights = WeightReader(build, operator.layout)
+        y = build.arg("y", (1, operator.outputs), "float32")
+        rows = operator.layout.rows
+        with launch(THREADS, staged_shape(operator, weights).blocks(rows)) as (block, _, thread):
+            vector = StagedVector(weights, operator.cols)
+            with strided(thread, THREADS, operator.cols) as k:
+                h, d = let(tirx.floordiv(k, dim)), let(tirx.floormod(k, dim))
+                merged = merged_channel(sums, stats, splits, h, d)
+                vector.write(k, as_f32(merged.astype(operator.in_dtype)))
+            multiply_staged(operator, weights, vector, block, thread, y)
+    return build.result
+
+
 def make_normed_gemv(operator: NormedLinear, _spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, residual addition, norm, then the dot products of `make_gemv`.
 
-    Grid: rows / (THREADS / lanes * ROWS). Shared: the vector, ROWS + 1 float32 a thread. Block 0
-    writes the new residual. Reference: `NormedLinear.plain`.
+    Grid: rows / tile. Shared: the vector, and MAX_ROWS + 1 float32 a thread. Block 0 writes the new
+    residual. Reference: `NormedLinear.plain`.
     """
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
     with function(scheduled=True) as build:
@@ -62,15 +139,9 @@ def make_normed_gemv(operator: NormedLinear, _spec: TargetSpec) -> tirx.PrimFunc
         layer = build.scalar_arg("layer") if ple else None
         out = build.arg("out", (1, width), "float32")
         y = build.arg("y", (1, operator.outputs), "float32")
-        lanes = lanes_for(weights.units)
-        tile = tile_rows(lanes)
-        with launch(THREADS, -(-rows // tile)) as (block, _, thread):
-            vector = shared((width,))
+        with launch(THREADS, staged_shape(operator, weights).blocks(rows)) as (block, _, thread):
+            vector = StagedVector(weights, width)
             reduce = BlockReduction(thread, THREADS)
-
-            def place(k: Any) -> Any:
-                unit = weights.unit
-                return tirx.floormod(k, unit) * weights.units + tirx.floordiv(k, unit)
 
             def inverse(squares: Any) -> Any:
                 return let(tirx.rsqrt(reduce(squares) / f32(width) + f32(operator.eps)))
@@ -84,26 +155,13 @@ def make_normed_gemv(operator: NormedLinear, _spec: TargetSpec) -> tirx.PrimFunc
                 value = residual[0, k] + branch[0, k] * inverse_branch * w_branch[k]
                 value = let(value * scalar[0] if operator.scaled else value)
                 squares.add(value * value)
-                store(vector, value, place(k))
+                vector.write(k, value)
                 with when(block == 0):
                     store(out, value, 0, k)
             if operator.normed:
                 inverse_out = inverse(squares.value)
                 with strided(thread, THREADS, width) as k:
-                    normed = vector[place(k)] * inverse_out * w_next[k]
-                    store(vector, as_f32(normed.astype(operator.in_dtype)), place(k))
-            barrier()
-            lane = let(tirx.floormod(thread, lanes))
-            first = let(block * tile + tirx.floordiv(thread, lanes) * ROWS)
-            sums = [Cell("float32", zero()) for _ in range(ROWS)]
-            owned = [tirx.min(first + r, rows - 1) for r in range(ROWS)]
-
-            def accumulate(part: Sequence[Any], begin: int) -> None:
-                local = [row - begin for row in owned]
-                accumulate_rows(weights, part, local, lambda k: vector[place(k)], lane, lanes, sums)
-
-            weights.in_part(block * tile, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, lanes)
-            with when(lane == 0):
-                apply_tail(operator, y, 0, first, totals, gate, layer, rows)
+                    normed = vector.read(k) * inverse_out * w_next[k]
+                    vector.write(k, as_f32(normed.astype(operator.in_dtype)))
+            multiply_staged(operator, weights, vector, block, thread, y, gate, layer)
     return build.result

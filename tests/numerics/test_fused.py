@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.attention import DecodeAttention, MergeSplits
+from gemma4_compile.model_spec.operators.attention import LOWEST, DecodeAttention, MergeSplits
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.quantization.fused_operators import NormedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
 from tests.numerics.plain_forms import ROUNDED, run, values
 from tests.numerics.test_attention import (
     DIM,
@@ -178,3 +178,38 @@ def test_a_shared_layer_only_reads_the_cache() -> None:
     q = rotate(normed(qkv.reshape(1, HEADS, DIM)) * q_norm, angles[:, 3 : 3 + DIM // 2], DIM // 2)
     expected = attend(q, keys.astype(np.float64), data.astype(np.float64), case)
     np.testing.assert_allclose(out, expected.reshape(1, -1), **ROUNDED["float32"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("empty", [0, 2])
+def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
+    heads, dim, splits = 3, 32, 4
+    tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
+    sums, stats = values(1, splits, heads, dim), values(2, splits, heads, 2)
+    stats[..., 0] *= 10
+    stats[..., 1] = np.abs(stats[..., 1]) + 0.5
+    sums[splits - empty :] = 0.0
+    stats[splits - empty :] = (LOWEST, 0.0)
+    y = np.zeros((1, 40), np.float32)
+
+    operator = MergedLinear(
+        rows=1,
+        bits=4,
+        weight_dtype="float16",
+        group_size=GROUP,
+        cols=heads * dim,
+        part_rows=(40,),
+        in_dtype=dtype,
+        heads=heads,
+        head_dim=dim,
+        splits=splits,
+    )
+    run(operator, sums, stats, *tensors, y)
+
+    weights = np.exp(stats[..., 0].astype(np.float64) - stats[..., 0].max(axis=0))
+    merged = np.einsum("sh,shd->hd", weights, sums) / (weights * stats[..., 1]).sum(0)[:, None]
+    expected = merged.reshape(1, -1) @ matrix.T
+    if dtype == "float32":
+        close(y, expected)
+    else:  # a value on the edge between two float16 numbers may fall to either side
+        np.testing.assert_allclose(y, expected, rtol=2e-3, atol=2e-3 * np.abs(expected).max())
