@@ -1,0 +1,33 @@
+"""The shipped model, compiled for `cpu` in every recipe, answers a fixed list of questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
+from tests import packages
+from tests.tiny_answers import CONVERSATIONS
+
+GREEDY = Sampler(SamplingOptions(temperature=0.0))
+CONTEXT_LENGTH = 256
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "package"
+    return packages.compile_package("tiny", request.param, folder, context_length=CONTEXT_LENGTH)
+
+
+def test_it_answers_word_for_word(package: Path) -> None:
+    wrong = []
+    for conversation in CONVERSATIONS:
+        chat = Chat.open(package, system=conversation.system)
+        for question, answer in conversation.turns:
+            found = "".join(chat.stream(question, GREEDY, max_tokens=50))
+            assert chat.last_reply is not None
+            if found != answer or chat.last_reply.finish_reason != "stop":
+                wrong.append(f"{conversation.name}: {question} -> {found}")
+    assert not wrong, "\n".join(wrong)
