@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import signal
 import sys
 import traceback
@@ -31,7 +32,9 @@ from gemma4_compile.pipeline import (
     CompileRequest,
     Summary,
     compile_model,
+    plan_model,
 )
+from gemma4_compile.plan_report import plan_json, plan_text
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.sources import DEFAULT_MODEL
 from gemma4_compile.targets import TARGETS
@@ -41,6 +44,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 PLANNED_TARGETS = ("metal", "cuda")
+PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
 _DEBUG_HINT = "run again with --debug and report what it shows"
 # What to do about an error that brings no hint of its own.
 DEFAULT_HINTS: dict[type[Gemma4CompileError], str] = {
@@ -73,11 +77,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODEL",
         help="hub id, directory, or `tiny`, which ships with this program (default: %(default)s)",
     )
-    parser.add_argument("--target", required=True, metavar="TARGET", help=", ".join(TARGETS))
-    parser.add_argument("--quant", required=True, metavar="QUANT", help=", ".join(RECIPES))
+    parser.add_argument("--target", metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--quant", metavar="QUANT", help=", ".join(RECIPES))
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where the package goes")
     parser.add_argument(
-        "-o", "--output", required=True, type=Path, metavar="DIR", help="where the package goes"
+        "--plan",
+        action="store_true",
+        help=f"say what would be built, from the config alone (default: --target {PLANNED_TARGET} "
+        f"--quant {PLANNED_QUANT})",
     )
+    parser.add_argument("--json", action="store_true", help="with --plan: as JSON")
     parser.add_argument(
         "--limits", default="default", metavar="PROFILE", help="default, or compat (webgpu only)"
     )
@@ -159,6 +168,19 @@ def _run(arguments: argparse.Namespace) -> None:
             f"target `{arguments.target}` is not supported yet",
             hint=f"supported: {', '.join(TARGETS)}",
         )
+    if arguments.plan:
+        _print_plan(arguments)
+        return
+    needed = {
+        "--target": arguments.target,
+        "--quant": arguments.quant,
+        "-o/--output": arguments.output,
+    }
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise UsageError(f"the following arguments are required: {', '.join(missing)}")
+    if arguments.json:
+        raise UsageError("--json goes with --plan")
     request = CompileRequest(
         model=arguments.model,
         target=arguments.target,
@@ -173,6 +195,26 @@ def _run(arguments: argparse.Namespace) -> None:
         dump_ir=arguments.dump_ir,
     )
     _print_summary(compile_model(request, _Terminal()))
+
+
+def _print_plan(arguments: argparse.Namespace) -> None:
+    """Print the plan, even of what cannot be built; that is an error then."""
+    request = CompileRequest(
+        model=arguments.model,
+        target=arguments.target or PLANNED_TARGET,
+        quant=arguments.quant or PLANNED_QUANT,
+        output=Path(),
+        limits=arguments.limits,
+        context_length=arguments.context,
+        prefill_chunk=arguments.prefill_chunk,
+        revision=arguments.revision,
+    )
+    plan, identity = plan_model(request)
+    if arguments.json:
+        print(json.dumps(plan_json(plan, identity), indent=2))
+    else:
+        print(plan_text(plan, arguments.model))
+    plan.check()
 
 
 def _report(message: str, hint: str, shown: BaseException | None) -> None:

@@ -18,12 +18,11 @@ from gemma4_compile.checkpoint import Checkpoint, match, row_reader
 from gemma4_compile.conversation import chat_template_config
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.kv_cache import KvLayout, kv_layout
-from gemma4_compile.model_spec.layer_plan import layer_plans
 from gemma4_compile.model_spec.parameters import Role, parameter_table
 from gemma4_compile.output_directory import check_output, output_directory, write_errors
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.sources import Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
@@ -31,6 +30,7 @@ from gemma4_compile.targets import TargetSpec, link, target_spec
 
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
+PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
 Half = Literal["library", "weights"]
 
@@ -85,6 +85,7 @@ class _Build:
     prefill_chunk: int
     plan: tuple[StoredParameter, ...]
     suppressed: tuple[int, ...]
+    numbers: Plan
 
     @property
     def config(self) -> Gemma4Config:
@@ -93,6 +94,15 @@ class _Build:
     @property
     def quantization(self) -> str:
         return self.recipe.schemes[Role.LINEAR].name
+
+
+def _target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
+    target = target_spec(request.target, request.limits)
+    if request.quant not in RECIPES:
+        raise UsageError(
+            f"unknown quantisation `{request.quant}`", hint=f"known: {', '.join(RECIPES)}"
+        )
+    return target, RECIPES[request.quant]
 
 
 def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
@@ -111,40 +121,36 @@ def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
     return context, chunk
 
 
-def _largest_state_tensor(layout: KvLayout, context: int) -> int:
-    item = 2 if layout.dtype == "float16" else 4
-    return max(item * (s.rows or context) * s.kv_heads * s.head_dim for s in layout.slots)
+def plan_model(request: CompileRequest) -> tuple[Plan, Mapping[str, Any]]:
+    """What would be built, and the identity of its source; downloads nothing but the config.
+
+    Raises
+    ------
+    Gemma4CompileError
+        As `compile_model` does, but for what the plan itself says: see `Plan.check`.
+    """
+    target, recipe = _target_and_recipe(request)
+    model, revision = request.model, request.revision
+    with open_source(model, revision, weights=False, generation_config=False) as source:
+        config = source.config
+        context, chunk = _lengths(request, config)
+        usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
+        return make_plan(config, recipe.name, target, context, chunk, usual), source.identity
 
 
 def _metadata(build: _Build) -> dict[str, Any]:
-    """The library's `_metadata`; UsageError if the state does not fit the target's bindings."""
+    """The library's `_metadata`."""
     tensors = [tensor for stored in build.plan for tensor in stored.tensors]
-    plans = layer_plans(build.config)
-    layout = kv_layout(build.config, plans, build.recipe.activation_dtype, build.prefill_chunk)
-    state_tensor = _largest_state_tensor(layout, build.context_length)
-    limit = build.target.max_binding_bytes
-    if limit is not None and state_tensor > limit:
-        raise UsageError(
-            f"--context {build.context_length}: the keys of one layer need {state_tensor} bytes, "
-            f"target `{build.target.name}` binds at most {limit}",
-            hint=f"--context {build.context_length * limit // state_tensor} fits",
-        )
-    uses_f16 = build.recipe.activation_dtype == "float16" or any(
-        tensor.dtype == "float16" for tensor in tensors
-    )
-    widest = max(plan.intermediate_size for plan in plans)
-    activations = 4 * (4 * build.prefill_chunk * widest + 8 * build.config.vocab_size)
+    plan = build.numbers
     return artifacts.library_metadata(
         model_type=MODEL_TYPE,
         quantization=build.quantization,
         context_length=build.context_length,
         prefill_chunk=build.prefill_chunk,
         tensors=tensors,
-        required_features=("shader-f16",) if uses_f16 and build.target.is_gpu else (),
-        largest_binding_bytes=max(state_tensor, *(tensor.nbytes for tensor in tensors)),
-        device_memory_bytes=sum(tensor.nbytes for tensor in tensors)
-        + layout.nbytes(build.context_length)
-        + activations,
+        required_features=plan.features,
+        largest_binding_bytes=plan.largest_binding_bytes,
+        device_memory_bytes=plan.device_memory_bytes,
     )
 
 
@@ -303,20 +309,17 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         Of the class that says whose fault it is; the output directory is then as it was before.
     """
     begin = time.monotonic()
-    target = target_spec(request.target, request.limits)
-    if request.quant not in RECIPES:
-        raise UsageError(
-            f"unknown quantisation `{request.quant}`", hint=f"known: {', '.join(RECIPES)}"
-        )
+    target, recipe = _target_and_recipe(request)
     check_output(request.output, force=request.force)
-    recipe = RECIPES[request.quant]
     weights = request.only != "library"
     reporter.stage(f"opening {request.model}")
     with open_source(request.model, request.revision, weights=weights) as source:
         context, chunk = _lengths(request, source.config)
+        numbers = make_plan(source.config, recipe.name, target, context, chunk)
+        numbers.check()
         plan = storage_plan(parameter_table(source.config), recipe, target.max_binding_bytes)
         suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
-        build = _Build(source, recipe, target, context, chunk, plan, suppressed)
+        build = _Build(source, recipe, target, context, chunk, plan, suppressed, numbers)
         checkpoint = source.checkpoint
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)

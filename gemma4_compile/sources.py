@@ -60,20 +60,26 @@ def _source(
     return Source(identity, config, read_generation_config(path), checkpoint)
 
 
-def _from_hub(model: str, revision: str | None, *, weights: bool) -> Source:
+def _from_hub(
+    model: str, revision: str | None, *, weights: bool, generation_config: bool
+) -> Source:
     path = hub.fetch_config(model, revision)
     config = _read_config(path)  # before gigabytes are downloaded
     if weights:
         path = hub.fetch(model, path.name)
-    else:
+    elif generation_config:
         hub.fetch_generation_config(model, path.name)
     identity = {"kind": "hub", "model": model, "revision": path.name}
     return _source(identity, path, config, weights=weights)
 
 
 @contextlib.contextmanager
-def open_source(model: str, revision: str | None, *, weights: bool) -> Iterator[Source]:
-    """Open a model; `weights` False reads the config alone.
+def open_source(
+    model: str, revision: str | None, *, weights: bool, generation_config: bool = True
+) -> Iterator[Source]:
+    """Open a model; `weights` False reads the configs alone.
+
+    Without `generation_config`, nothing but `config.json` is downloaded.
 
     Raises
     ------
@@ -103,7 +109,7 @@ def open_source(model: str, revision: str | None, *, weights: bool) -> Iterator[
         config = Gemma4Config.from_dict(read_json(PRESETS_DIR / f"{model}.json"))
         yield Source({"kind": "preset", "model": model}, config, {}, None)
     elif hub.is_hub_id(model):
-        yield _from_hub(model, revision, weights=weights)
+        yield _from_hub(model, revision, weights=weights, generation_config=generation_config)
     else:
         raise CheckpointError(
             f"there is no model `{model}`: no such directory, and no hub id",

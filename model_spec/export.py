@@ -87,6 +87,11 @@ def _sampler_spec(vocab: int) -> dict[str, Any]:
     }
 
 
+# Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
+# not each leave buffers of their own in the client's pool.
+VAR_BOUNDS_ATTR = "tir_var_upper_bound"
+
+
 def export_module(
     config: Gemma4Config, matrices: Matrices, options: DecoderOptions, sampler: SamplerOptions
 ) -> tuple[tvm.IRModule, tuple[str, ...]]:
@@ -101,4 +106,6 @@ def export_module(
     module, parameters = decoder.export_tvm(_decoder_spec(config))
     helpers, _ = Sampler(config.vocab_size, sampler).export_tvm(_sampler_spec(config.vocab_size))
     module.update(helpers)
+    for name in (abi.EMBED, abi.PREFILL):
+        module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
     return module, tuple(name for name, _ in parameters)

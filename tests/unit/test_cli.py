@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from gemma4_compile import __version__, cli
+from gemma4_compile import __version__, cli, hub
 from gemma4_compile.errors import CheckpointError, UsageError
+from gemma4_compile.model_spec.config import PRESETS_DIR
 from gemma4_compile.passes import LibraryReport
 from gemma4_compile.pipeline import CompileRequest, Reporter, Summary
 
@@ -121,6 +124,10 @@ def test_traceback_with_debug_only(pipeline: Pipeline, capsys: pytest.CaptureFix
         (["tiny", *MINIMUM, "--unknown"], "unrecognized arguments: --unknown"),
         (["tiny", *MINIMUM, "--context", "many"], "invalid int value"),
         (["tiny", *MINIMUM, "--only", "half"], "invalid choice"),
+        (["tiny", *MINIMUM, "--json"], "--json goes with --plan"),
+        (["tiny", "--target", "cpu", "--quant", "f32"], "required: -o/--output"),
+        (["tiny", "--plan", "--target", "metal"], "`metal` is not supported"),
+        (["tiny", "--plan", "--quant", "q2"], "unknown quantisation `q2`"),
         (["tiny", "--target", "metal", "--quant", "q4f16", "-o", "x"], "`metal` is not supported"),
         (["tiny", "--target", "cuda", "--quant", "q4f16", "-o", "x"], "`cuda` is not supported"),
     ],
@@ -137,6 +144,52 @@ def test_wrong_usage(
     assert message in first
     assert second.startswith("hint: ")
     assert pipeline.request is None
+
+
+def test_plan_needs_nothing_but_a_model(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["gemma-4-E2B-it", "--plan"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("gemma-4-E2B-it in q4f16 for webgpu (limits default)")
+    assert captured.err == ""
+    assert pipeline.request is None
+
+
+def test_plan_takes_the_options_of_a_compilation(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--target cpu --quant q8f16 --context 1000 --prefill-chunk 100 --plan --json"
+    assert cli.main(["gemma-4-31B-it", *options.split()]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert (values["target"], values["quant"]) == ("cpu", "q8f16")
+    assert (values["context_length"], values["prefill_chunk"]) == (1000, 100)
+    assert values["source"] == {"kind": "preset", "model": "gemma-4-31B-it"}
+
+
+def test_plan_that_cannot_be_built_is_shown_and_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["gemma-4-31B-it", "--plan", "--context", "100000"]) == 2
+    captured = capsys.readouterr()
+    assert "100,000" in captured.out
+    assert captured.err.splitlines()[-1] == "hint: --context 32768 fits"
+
+
+def test_plan_of_a_hub_model_downloads_its_config_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copyfile(PRESETS_DIR / "gemma-4-12B-it.json", tmp_path / "config.json")
+    asked: list[tuple[str, str | None]] = []
+
+    def fetch_config(model: str, revision: str | None) -> Path:
+        asked.append((model, revision))
+        return tmp_path
+
+    for name in ("fetch", "fetch_generation_config"):
+        monkeypatch.setattr(hub, name, lambda *_: pytest.fail("downloaded more"))
+    monkeypatch.setattr(hub, "fetch_config", fetch_config)
+    assert cli.main(["google/gemma-4-12B-it", "--plan", "--revision", "main"]) == 0
+    assert asked == [("google/gemma-4-12B-it", "main")]
+    assert "11,907,350,320" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])

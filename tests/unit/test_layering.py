@@ -21,6 +21,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "checkpoint",
         "conversation",
         "hub",
+        "plan",
+        "plan_report",
         "sources",
         "suppressed_tokens",
         "tensor_file",

@@ -1,0 +1,63 @@
+"""Typical devices for `--plan`: round numbers to plan with, in `devices.json`.
+
+A browser reports limits in steps, and the client asks for bindings of 1 GiB or, where the adapter
+has less, of 128 MiB; so the table knows only these two. What counts in the end is what the adapter
+of the user reports.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+DEVICES_FILE = Path(__file__).parent / "devices.json"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a library asks of a device, in the words of `TargetSpec`."""
+
+    max_binding_bytes: int
+    max_shared_memory_bytes: int
+    max_threads_per_block: int
+    max_storage_buffers: int
+    features: tuple[str, ...]
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kind of device; `memory_bytes` is what a page can take of its memory, None if unknown."""
+
+    name: str
+    max_binding_bytes: int
+    max_shared_memory_bytes: int
+    max_threads_per_block: int
+    max_storage_buffers: int
+    features: tuple[str, ...]
+    memory_bytes: int | None
+    note: str
+
+    def lacks(self, asked: Requirements) -> tuple[str, ...]:
+        """What it has too little of, as it has it; empty if the library runs."""
+        lacking = [f"no {feature}" for feature in asked.features if feature not in self.features]
+        if asked.max_binding_bytes > self.max_binding_bytes:
+            lacking.append(f"bindings of {self.max_binding_bytes // 2**20} MiB")
+        if asked.max_shared_memory_bytes > self.max_shared_memory_bytes:
+            lacking.append(f"{self.max_shared_memory_bytes // 2**10} KiB of workgroup memory")
+        if asked.max_threads_per_block > self.max_threads_per_block:
+            lacking.append(f"{self.max_threads_per_block} threads in a workgroup")
+        if asked.max_storage_buffers > self.max_storage_buffers:
+            lacking.append(f"{self.max_storage_buffers} storage buffers")
+        if self.memory_bytes is not None and asked.memory_bytes > self.memory_bytes:
+            lacking.append(f"{self.memory_bytes / 2**30:.1f} GiB of memory")
+        return tuple(lacking)
+
+
+@lru_cache(maxsize=1)
+def typical_devices() -> tuple[Device, ...]:
+    """The table, from small to large."""
+    entries = json.loads(DEVICES_FILE.read_text("utf-8"))
+    return tuple(Device(**{**entry, "features": tuple(entry["features"])}) for entry in entries)

@@ -1,0 +1,117 @@
+"""Released sizes, lowered from their configs: limits, launches, kernels, planned memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.export import export_module
+from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.model_spec.sampler import SamplerOptions
+from gemma4_compile.passes.library import decoder_options, kernel_limits, library_report
+from gemma4_compile.passes.lowering import lower, virtual_machine_passes
+from gemma4_compile.plan import make_plan
+from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.targets import target_spec
+
+TARGET = target_spec("webgpu")
+CHUNK = 512
+# Fewer layers of the same model: whole periods of its pattern, and in E2B fewer that share keys.
+FEWER_LAYERS = {
+    "gemma-4-E2B-it": (25, 10),
+    "gemma-4-E4B-it": (30, 6),
+    "gemma-4-12B-it": (12, 0),
+    "gemma-4-26B-A4B-it": (12, 0),
+    "gemma-4-31B-it": (12, 0),
+}
+
+
+@lru_cache(maxsize=8)
+def lowered(config: Gemma4Config, quant: str) -> tvm.IRModule:
+    recipe = RECIPES[quant]
+    plan = storage_plan(parameter_table(config), recipe, TARGET.max_binding_bytes)
+    module, _ = export_module(
+        config,
+        StoredMatrices(plan, kernel_limits(TARGET)),
+        decoder_options(recipe, TARGET, CHUNK),
+        SamplerOptions(softmax_blocks=64, lanes=TARGET.max_threads_per_block),
+    )
+    return lower(module, TARGET)
+
+
+def shortened(preset: str) -> Gemma4Config:
+    layers, shared = FEWER_LAYERS[preset]
+    config = Gemma4Config.from_preset(preset)
+    return replace(
+        config,
+        num_hidden_layers=layers,
+        num_kv_shared_layers=shared,
+        layer_types=config.layer_types[:layers],
+        num_key_value_heads=config.num_key_value_heads[:layers],
+        head_dim=config.head_dim[:layers],
+    )
+
+
+def kernels(module: tvm.IRModule) -> list[str]:
+    """Names of the kernels; not of lookups, of which a larger per-layer table takes more."""
+    names = (
+        var.name_hint for var, func in module.functions_items() if isinstance(func, tirx.PrimFunc)
+    )
+    return sorted(name for name in names if not name.startswith("embed_rows"))
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_layers_share_their_kernels(preset: str) -> None:
+    config = Gemma4Config.from_preset(preset)
+    whole, short = (lowered(one, "q4f16") for one in (config, shortened(preset)))
+    assert kernels(whole) == kernels(short)
+    reports = library_report(whole), library_report(short)
+    more_launches = reports[0].launches_per_token - reports[1].launches_per_token
+    assert more_launches <= 10 * (config.num_hidden_layers - FEWER_LAYERS[preset][0])
+    assert reports[0].largest_binding_bytes <= TARGET.max_binding_bytes
+
+
+def planned_bytes(module: tvm.IRModule, function: str) -> int:
+    """What one call of a function allocates: planned storage, and tensors that it returns."""
+    storage, tensor = map(
+        tvm.ir.Op.get, ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor")
+    )
+    total = 0
+
+    def visit(node: Any) -> None:
+        nonlocal total
+        if isinstance(node, relax.Call) and node.op == storage:
+            total += int(node.args[0].values[0])
+        if isinstance(node, relax.Call) and node.op == tensor:
+            size = 4
+            for dimension in node.args[0].values:
+                size *= CHUNK if getattr(dimension, "name", None) == "n" else int(dimension)
+            total += size
+
+    relax.analysis.post_order_visit(module[function].body, visit)
+    return total
+
+
+@pytest.mark.parametrize("quant", ["q4f16", "q4f32"])
+@pytest.mark.parametrize("preset", preset_names())
+def test_planned_memory_is_about_what_the_plan_estimates(preset: str, quant: str) -> None:
+    config = Gemma4Config.from_preset(preset)
+    module = lowered(config, quant)
+    with TARGET.tvm_target():
+        passes = list(virtual_machine_passes())
+        until = [one.info.name for one in passes].index("StaticPlanBlockMemory") + 1
+        module = tvm.transform.Sequential(passes[:until])(module)
+    planned = planned_bytes(module, abi.PREFILL) + planned_bytes(module, abi.EMBED)
+    estimated = make_plan(config, quant, TARGET, 8192, CHUNK).activation_bytes
+    assert planned <= 1.15 * estimated
+    assert estimated <= 1.5 * planned
+    # A decoded token needs next to nothing beside it.
+    assert planned_bytes(module, abi.DECODE) < 0.1 * planned

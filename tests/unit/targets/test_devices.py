@@ -1,0 +1,49 @@
+"""The table of typical devices, and what one lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemma4_compile.targets.devices import Device, Requirements, typical_devices
+
+NEEDS = Requirements(
+    max_binding_bytes=128 << 20,
+    max_shared_memory_bytes=32 << 10,
+    max_threads_per_block=256,
+    max_storage_buffers=10,
+    features=("shader-f16",),
+    memory_bytes=3 << 30,
+)
+DEVICE = Device("d", 128 << 20, 32 << 10, 256, 10, ("shader-f16",), 3 << 30, "")
+
+
+def test_table_is_whole() -> None:
+    devices = typical_devices()
+    assert len({device.name for device in devices}) == len(devices) >= 8
+    for device in devices:
+        assert device.note
+        assert device.max_binding_bytes in (128 << 20, 1 << 30)  # what the client may get
+        assert set(device.features) <= {"shader-f16", "subgroups"}
+        assert device.memory_bytes is None or device.memory_bytes > 1 << 30
+
+
+def test_a_device_that_has_just_enough_lacks_nothing() -> None:
+    assert DEVICE.lacks(NEEDS) == ()
+    assert replace(DEVICE, memory_bytes=None).lacks(NEEDS) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"features": ()}, "no shader-f16"),
+        ({"max_binding_bytes": (128 << 20) - 1}, "bindings of 127 MiB"),
+        ({"max_shared_memory_bytes": 16 << 10}, "16 KiB of workgroup memory"),
+        ({"max_threads_per_block": 128}, "128 threads in a workgroup"),
+        ({"max_storage_buffers": 8}, "8 storage buffers"),
+        ({"memory_bytes": 1 << 30}, "1.0 GiB of memory"),
+    ],
+)
+def test_what_is_lacking_is_named(changes: dict[str, object], text: str) -> None:
+    assert replace(DEVICE, **changes).lacks(NEEDS) == (text,)
