@@ -5,12 +5,15 @@ import path from "node:path";
 import { parseArgs } from "node:util";
 import { readBandwidth } from "./bandwidth.mjs";
 import { nvidiaSmi, openDevice, release, settle } from "./device.mjs";
+import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
 import { versions } from "./packages.mjs";
 import { namePipelines } from "./recorder.mjs";
 import { decodeSummary, kernelTable } from "./table.mjs";
 import { Filler } from "./weights.mjs";
+
+const HEATING_MS = 50; // longer than encoding a sample takes
 
 const { values: options } = parseArgs({
   options: {
@@ -105,7 +108,9 @@ async function main() {
   say(`decoded ${tokens} tokens: ${smoke.finite ? "all logits finite" : "LOGITS NOT FINITE"}`);
 
   const read = weightBytesPerToken(model.metadata, Number(options["active-experts"]));
+  const heater = await Heater.make(device, description.onCpu ? 0 : HEATING_MS);
   const settings = {
+    heater,
     repeats,
     tokens,
     kernels: !options["no-kernels"],
@@ -116,8 +121,9 @@ async function main() {
     const decode = await measureDecode(model, context, settings);
     await settle(opened);
     const rate = (read / decode.replayed_ms.median) * 1000;
+    heater.start();
     emit("decode", {
-      context, ...decode, weight_bytes_per_token: read, weight_bytes_per_second: Math.round(rate),
+      context, ...decode, clocks_mhz: nvidiaSmi()?.clocksMhz ?? null, weight_bytes_per_token: read, weight_bytes_per_second: Math.round(rate),
       share_of_read_bandwidth: Number((rate / bandwidth.bytesPerSecond).toFixed(4)),
     });
     say(decodeSummary(context, decode, rate));

@@ -48,13 +48,13 @@ class BufferLedger {
   }
 }
 
-/** Name, driver and used memory of the first NVIDIA GPU, or null. */
+/** Driver, used memory and clocks of the first NVIDIA GPU, or null. */
 export function nvidiaSmi() {
-  const query = "--query-gpu=name,driver_version,memory.used";
+  const query = "--query-gpu=driver_version,memory.used,clocks.sm,clocks.mem";
   const done = spawnSync("nvidia-smi", [query, "--format=csv,noheader,nounits"], { encoding: "utf8" });
   if (done.status !== 0) return null;
-  const [name, driver, used] = done.stdout.trim().split("\n")[0].split(",").map((part) => part.trim());
-  return { name, driver, usedBytes: Number(used) * 2 ** 20 };
+  const [driver, used, sm, mem] = done.stdout.trim().split("\n")[0].split(",").map((part) => part.trim());
+  return { driver, usedBytes: Number(used) * 2 ** 20, clocksMhz: { sm: Number(sm), mem: Number(mem) } };
 }
 
 /** Opens the device; `errors` collects every WebGPU error that nobody asked for. */
@@ -90,6 +90,7 @@ export async function openDevice({ skipValidation }) {
     vendor: info.vendor,
     architecture: info.architecture,
     driver: nvidiaSmi()?.driver ?? info.description,
+    onCpu: /llvmpipe|swiftshader/i.test(`${info.device} ${info.description}`),
     features: [...device.features].sort(),
     maxStorageBufferBindingSize: device.limits.maxStorageBufferBindingSize,
   };

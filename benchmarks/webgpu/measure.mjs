@@ -10,14 +10,14 @@ const IDS = 512;
 const tokenAt = (position) => FIRST_ID + ((position * 37) % IDS);
 
 /** Records a step, replays it and, if asked, times its kernels; `step` returns a tensor to dispose of. */
-async function replayed(model, step, { repeats, kernels }) {
+async function replayed(model, step, { repeats, kernels, heater }) {
   const recording = await record(async () => {
     const result = await step();
     await model.gpu.sync();
     return result;
   });
   const { launches, copies } = recording;
-  const replay = new Replay(model.device, launches);
+  const replay = new Replay(model.device, launches, heater);
   const samples = await replay.time(repeats);
   const rows = kernels ? await kernelRows(replay, launches, model.weightBuffers) : [];
   replay.dispose();

@@ -11,12 +11,14 @@ const PASSES_PER_QUERY_SET = 2048; // two queries each, and WebGPU's limit is 40
 
 export class Replay {
   #device;
+  #heater;
   #stamps;
   #uniforms;
   #launches;
 
-  constructor(device, launches) {
+  constructor(device, launches, heater) {
     this.#device = device;
+    this.#heater = heater;
     this.#stamps = device.features.has("timestamp-query");
     let size = 0;
     for (const { uniforms } of launches) size += uniforms.size * ALIGNMENT;
@@ -68,13 +70,13 @@ export class Replay {
   }
 
   async #time(launches, repeats) {
-    await this.#run(launches, 1);
     const once = await this.#run(launches, 1);
     const steps = Math.max(1, Math.min(MAX_STEPS, Math.ceil(SAMPLE_MS / once)));
     return repeated(repeats, () => this.#run(launches, steps));
   }
 
   async #run(launches, steps) {
+    this.#heater.start();
     const encode = (pass) => {
       for (let step = 0; step < steps; step++) this.#encode(pass, launches);
     };
@@ -84,6 +86,7 @@ export class Replay {
     encode(pass);
     pass.end();
     const commands = encoder.finish();
+    await this.#device.queue.onSubmittedWorkDone();
     const start = performance.now();
     this.#device.queue.submit([commands]);
     await this.#device.queue.onSubmittedWorkDone();
@@ -107,6 +110,7 @@ export class Replay {
     for (let run = 0; run <= KERNEL_SAMPLES; run++) {
       const times = [];
       for (let first = 0; first < encodes.length; first += PASSES_PER_QUERY_SET) {
+        this.#heater.start();
         times.push(...(await this.#stamped(encodes.slice(first, first + PASSES_PER_QUERY_SET))));
       }
       if (run > 0) runs.push(times); // the first one warms up
