@@ -35,7 +35,7 @@ const { values: options } = parseArgs({
 function provenance(directory) {
   const { build } = JSON.parse(fs.readFileSync(path.join(directory, "provenance.json"), "utf8"));
   return {
-    model: build.source.model,
+    model: build.source.model ?? build.source.kind,
     recipe: build.recipe,
     limits: build.limits,
     prefill_chunk: build.prefill_chunk,

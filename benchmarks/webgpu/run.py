@@ -21,8 +21,9 @@ RESULTS = HERE.parent / "results" / "webgpu.jsonl"
 
 def compile_library(model: str, quant: str, context: int, output: Path) -> None:
     """Compile a model's library from its config, in a process of its own."""
-    command = [sys.executable, "-m", "gemma4_compile", model, "--only", "library", "-o", str(output)]
+    command = [sys.executable, "-m", "gemma4_compile", model, "--only", "library"]
     command += ["--target", "webgpu", "--quant", quant, "--context", str(context)]
+    command += ["-o", str(output)]
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
