@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.web.compiled import Compiler
+from tests.web.compiled import TINY, Compiler
+from tests.web.cpu_runtime import QUANT, Questions, Runtime, find_questions
 from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, VulkanDriver
 from tests.web.webllm import find_browser
 
@@ -55,3 +56,15 @@ def folder(tmp_path: Path) -> Path:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
     """Compiles a model for a target in a recipe, once per session."""
     return Compiler(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="session")
+def runtime(compiled: Compiler) -> Runtime:
+    """The CPU build of the package that the browser tests load."""
+    return Runtime.open(compiled(TINY, "cpu", QUANT))
+
+
+@pytest.fixture(scope="session")
+def questions(runtime: Runtime) -> Questions:
+    """Found by trying: `tiny`'s replies depend on its weights."""
+    return find_questions(runtime)

@@ -3,7 +3,8 @@
 // Job: {page, packages: {name: folder}, chromium, output, visits}. A visit is a browser of its own:
 //   {package, lack?: "webgpu" | "shader-f16" | "adapter", actions}
 // with actions, in order: ["system", text] ["ask", text] ["stop", text] (asks, and stops early)
-// ["new"]. Writes result.json: per visit {error, status, messages, speed, requested}.
+// ["new"]. Writes result.json: per visit {error, status, speed, requested, conversations}, the last a
+// list of messages for each conversation, ended by "new" or the end.
 import fs from "node:fs/promises";
 import path from "node:path";
 import { withPage } from "./chromium.mjs";
@@ -36,11 +37,21 @@ async function visit(server, { package: name, lack, actions }) {
     if (lack) await page.addInitScript(LACKS[lack]);
     await page.goto(`${server.url}?package=/${name}/`);
     await page.locator("#chat, #error").locator("visible=true").first().waitFor({ timeout: WAIT_MS });
+    const conversations = [];
+    const keep = async () =>
+      conversations.push(
+        await page.locator("#messages li").evaluateAll((items) =>
+          items.map((item) => ({
+            role: item.dataset.role,
+            text: item.textContent,
+            finish: item.dataset.finish ?? null,
+          }))));
     for (const [action, text] of actions) {
       if (action === "system") {
         await page.locator("summary").click();
         await page.locator("#system").fill(text);
       } else if (action === "new") {
+        await keep();
         await page.locator("#clear").click();
       } else {
         await page.locator("#prompt").fill(text);
@@ -49,6 +60,7 @@ async function visit(server, { package: name, lack, actions }) {
         await page.locator("#send").waitFor({ timeout: WAIT_MS });
       }
     }
+    await keep();
     const error = page.locator("#error:visible");
     const shown = (await error.count()) ? await error.innerText() : null;
     if (shown === null) problems.push(...logged); // an error that the page shows is also logged
@@ -56,12 +68,7 @@ async function visit(server, { package: name, lack, actions }) {
       error: shown,
       status: await page.locator("#status").innerText(),
       speed: await page.locator("#speed").innerText({ timeout: 1000 }).catch(() => ""),
-      messages: await page.locator("#messages li").evaluateAll((items) =>
-        items.map((item) => ({
-          role: item.dataset.role,
-          text: item.textContent,
-          finish: item.dataset.finish ?? null,
-        }))),
+      conversations,
       requested,
     };
   });

@@ -3,127 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gemma4_compile import conversation
-from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.package import Package
-from tests import tolerances
 from tests.web.compiled import TINY, Compiler
+from tests.web.cpu_runtime import (
+    ENOUGH,
+    LENGTH,
+    MARGIN,
+    QUANT,
+    Message,
+    Questions,
+    Runtime,
+    assistant,
+    system,
+    user,
+    with_system_turn,
+)
 from tests.web.webllm import Reply, chat, run_in_webllm
 
 pytestmark = pytest.mark.browser
 
-QUANT = "q4f32"
-MARGIN = 2 * tolerances.ACTIVATIONS[QUANT]
 USER_SEED = 7
-Messages = list[dict[str, str]]
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
-
-
-def system(text: str) -> dict[str, str]:
-    return {"role": "system", "content": text}
-
-
-def render(messages: Sequence[dict[str, str]]) -> str:
-    """Gemma 4's own template, thinking off; the client has a system turn in any case."""
-    turns = list(messages)
-    if turns[0]["role"] != "system":
-        turns.insert(0, system(""))
-    names = {"assistant": "model"}
-    text = "".join(
-        f"<|turn>{names.get(turn['role'], turn['role'])}\n{turn['content']}<turn|>\n"
-        for turn in turns
-    )
-    return f"<bos>{text}<|turn>model\n"
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """The Python runtime on the CPU build of the same model and recipe."""
-
-    engine: Engine
-    package: Package
-
-    def encode(self, text: str) -> list[int]:
-        return list(self.package.load_tokenizer().encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        # The client shows control tokens, too.
-        return str(self.package.load_tokenizer().decode(list(ids), skip_special_tokens=False))
-
-    def greedy(
-        self,
-        prompt: Sequence[int],
-        count: int,
-        adjust: Callable[[Any, list[int]], Any] | None = None,
-    ) -> tuple[list[int], float]:
-        """Tokens up to a stop token, which is left out, and the smallest margin of a choice."""
-        self.engine.clear()
-        logits = self.engine.prefill(list(prompt))
-        tokens: list[int] = []
-        smallest = float("inf")
-        while True:
-            scores = logits if adjust is None else adjust(logits.copy(), tokens)
-            second, first = np.sort(scores)[-2:]
-            smallest = min(smallest, float(first - second))
-            token = int(scores.argmax())
-            if token in self.package.stop_token_ids:
-                return tokens, smallest
-            tokens.append(token)
-            if len(tokens) == count:
-                return tokens, smallest
-            logits = self.engine.decode(token)
-
-
-@pytest.fixture(scope="module")
-def runtime(compiled: Compiler) -> Runtime:
-    directory = compiled(TINY, "cpu", QUANT)
-    return Runtime(Engine.open(directory), Package.open(directory))
-
-
-@dataclass(frozen=True)
-class Questions:
-    """Questions whose greedy replies are clear: one kind ends by a stop token, one goes on."""
-
-    stopping: tuple[str, ...]
-    going_on: tuple[str, ...]
-
-
-LENGTH = 12
-ENOUGH = 80
-
-
-@pytest.fixture(scope="module")
-def questions(runtime: Runtime) -> Questions:
-    """Found by trying: `tiny`'s replies depend on its weights."""
-    stopping: list[str] = []
-    going_on: list[str] = []
-    words = ("Hi", "Who", "When", "Tell me", "Why", "cat", "tea", "seven", "good", "island")
-    for number in range(200):
-        text = f"{words[number % 10]} {words[number // 10 % 10]}{' ?' if number > 99 else ''}"
-        tokens, margin = runtime.greedy(runtime.encode(render([user(text)])), ENOUGH)
-        if margin <= MARGIN:
-            continue
-        if 2 <= len(tokens) < ENOUGH:
-            stopping.append(text)
-        if len(tokens) > LENGTH:
-            going_on.append(text)
-        if len(stopping) >= 2 and len(going_on) >= 2:
-            return Questions(tuple(stopping[:2]), tuple(going_on[:2]))
-    raise AssertionError(f"no clear questions: {len(stopping)} stop, {len(going_on)} go on")
+Messages = list[Message]
 
 
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -148,7 +53,7 @@ def session(
     first, other = questions.stopping
     long, _ = questions.going_on
     answers = {
-        text: runtime.decode(runtime.greedy(runtime.encode(render([user(text)])), count)[0])
+        text: runtime.decode(runtime.greedy(runtime.prompt([system(""), user(text)]), count)[0])
         for text, count in ((first, ENOUGH), (long, LENGTH))
     }
     hot: dict[str, Any] = {"temperature": 3.0, "top_p": 1.0, "max_tokens": LENGTH}
@@ -208,6 +113,10 @@ def session(
     )
 
 
+def prompt_of(session: Session, runtime: Runtime, name: str) -> list[int]:
+    return runtime.prompt(with_system_turn(session.requests[name]))
+
+
 @pytest.mark.parametrize(
     "name",
     ["stops", "after stop", "cut", "after cut", "system", "one piece", "after json", "reloaded"],
@@ -215,7 +124,7 @@ def session(
 def test_model_is_given_the_prompt_of_its_template(
     name: str, session: Session, runtime: Runtime
 ) -> None:
-    prompt = runtime.encode(render(session.requests[name]))
+    prompt = prompt_of(session, runtime, name)
     assert list(session.replies[name].watched[: len(prompt)]) == prompt
 
 
@@ -225,7 +134,7 @@ def test_model_is_given_the_prompt_of_its_template(
 def test_greedy_reply_equals_the_python_runtime(
     name: str, session: Session, runtime: Runtime
 ) -> None:
-    prompt = runtime.encode(render(session.requests[name]))
+    prompt = prompt_of(session, runtime, name)
     tokens, margin = runtime.greedy(prompt, LENGTH)
     if margin <= MARGIN:
         pytest.fail("the test's question has an unclear reply: choose another one")
@@ -236,7 +145,7 @@ def test_greedy_reply_equals_the_python_runtime(
 
 def test_reply_ends_at_the_end_of_turn(session: Session, runtime: Runtime) -> None:
     reply = session.replies["stops"]
-    tokens, _ = runtime.greedy(runtime.encode(render(session.requests["stops"])), ENOUGH)
+    tokens, _ = runtime.greedy(prompt_of(session, runtime, "stops"), ENOUGH)
     assert reply.finish == "stop"
     assert reply.text == runtime.decode(tokens)
     assert reply.usage["completion_tokens"] == len(tokens) + 1
@@ -249,9 +158,9 @@ def test_reply_ends_at_the_length_that_was_asked_for(session: Session) -> None:
 
 def test_a_stopped_reply_keeps_its_state(session: Session, runtime: Runtime) -> None:
     """The client forwards the new turn only: fewer prompt tokens than the whole conversation."""
-    whole = len(runtime.encode(render(session.requests["after stop"])))
+    whole = len(prompt_of(session, runtime, "after stop"))
     assert session.replies["after stop"].usage["prompt_tokens"] < whole
-    whole = len(runtime.encode(render(session.requests["after cut"])))
+    whole = len(prompt_of(session, runtime, "after cut"))
     assert session.replies["after cut"].usage["prompt_tokens"] == whole
 
 
@@ -275,7 +184,7 @@ def test_penalties_are_those_of_the_request(session: Session, runtime: Runtime) 
             logits[token] -= 0.5 + 1.5 * tokens.count(token)
         return logits
 
-    prompt = runtime.encode(render(session.requests["penalties"]))
+    prompt = prompt_of(session, runtime, "penalties")
     tokens, _ = runtime.greedy(prompt, LENGTH, penalised)
     assert session.replies["penalties"].text == runtime.decode(tokens)
 
@@ -323,9 +232,7 @@ def test_a_page_can_leave_the_system_turn_out(
             overrides={"conv_config": {"render_empty_system_message": False}},
         )
     told = json.loads((folder / "result.json").read_text())["results"]
-    bare = render([system(""), user("Hi.")]).replace("<|turn>system\n<turn|>\n", "")
-    prompt = runtime.encode(bare)
-    assert told[0]["watched"][: len(prompt)] == prompt
-    longer = bare + "Hello.<turn|>\n<|turn>user\nWho?<turn|>\n<|turn>model\n"
-    prompt = runtime.encode(longer)
-    assert told[1]["watched"][: len(prompt)] == prompt
+    asked = ([user("Hi.")], [user("Hi."), assistant("Hello."), user("Who?")])
+    for messages, answer in zip(asked, told, strict=False):
+        prompt = runtime.prompt(messages)
+        assert answer["watched"][: len(prompt)] == prompt
