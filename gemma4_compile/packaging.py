@@ -8,14 +8,17 @@ with the same fingerprint checks and keeps them.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gemma4_compile import abi
@@ -27,8 +30,14 @@ from gemma4_compile.output_directory import (
     SHARD_PATTERN,
     write_errors,
 )
-from gemma4_compile.quantization.convert import RowReader, convert
-from gemma4_compile.quantization.recipe import StoredParameter
+from gemma4_compile.parallel import in_order
+from gemma4_compile.quantization.convert import (
+    ConversionStep,
+    RowReader,
+    StoredBlock,
+    conversion_steps,
+)
+from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 
 SHARD_BYTES = 32 << 20
@@ -181,18 +190,27 @@ class _ShardFiles:
             os.close(descriptor)
 
 
+@dataclass(frozen=True)
+class WrittenWeights:
+    """The tensor cache of all shards, and the sha256 of each by file name."""
+
+    cache: TensorCache
+    sha256: Mapping[str, str]
+
+
 def write_weights(
     directory: Path,
     plan: Sequence[StoredParameter],
     read_rows: RowReader,
     fingerprint: str,
     progress: ByteProgress,
-) -> TensorCache:
-    """Convert all parameters and write their shards.
+) -> WrittenWeights:
+    """Convert all parameters on all cores, and write their shards.
 
     Parameters
     ----------
     directory : of this run; what an earlier run with another fingerprint left there is removed
+    read_rows : called from several threads
     fingerprint : identifies weights, recipe and code: equal means equal bytes
     progress : told the stored bytes as they are written (or found finished)
 
@@ -208,24 +226,30 @@ def write_weights(
         noted.load(shards)
         _check_space(directory, [shard for shard in shards if shard.file not in noted.finished])
     files = _ShardFiles(directory, shards, noted)
+    open_tensors = {tensor.name for tensor in tensors if not files.is_finished(tensor)}
+    progress(sum(tensor.nbytes for tensor in tensors if tensor.name not in open_tensors))
+
+    def is_open(part: Part) -> bool:
+        return any(tensor.name in open_tensors for tensor in part.tensors)
+
+    def run(step: ConversionStep) -> tuple[StoredBlock, ...]:
+        return step.run(read_rows)
+
+    steps = (step for stored in plan for step in conversion_steps(stored, is_open))
     try:
-        for stored in plan:
-            open_tensors = {t.name for t in stored.tensors if not files.is_finished(t)}
-            progress(sum(t.nbytes for t in stored.tensors if t.name not in open_tensors))
-            if not open_tensors:
-                continue
-            for block in convert(stored, read_rows):
+        with contextlib.closing(in_order(run, steps)) as converted:
+            for block in itertools.chain.from_iterable(converted):
                 if block.tensor.name in open_tensors:
                     with write_errors(directory):
                         files.write(block.tensor, block.offset_bytes, block.data.data.cast("B"))
                     progress(block.data.nbytes)
     finally:
         files.close()
-    count = sum(math.prod(stored.parameter.shape) for stored in plan)
-    return TensorCache(
+    cache = TensorCache(
         tuple(Shard(s.file, s.nbytes, noted.finished[s.file].md5, s.records) for s in shards),
-        parameter_count=count,
+        parameter_count=sum(math.prod(stored.parameter.shape) for stored in plan),
     )
+    return WrittenWeights(cache, {name: item.sha256 for name, item in noted.finished.items()})
 
 
 def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:
@@ -259,14 +283,22 @@ def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
                 shutil.copyfile(package / name, directory / name)
 
 
-def finish(directory: Path, library: str | None, build: dict[str, Any]) -> Provenance:
-    """Hash every file and write `provenance.json`; what only the run needed is removed."""
+def finish(
+    directory: Path,
+    library: str | None,
+    build: dict[str, Any],
+    sha256: Mapping[str, str] = MappingProxyType({}),
+) -> Provenance:
+    """Hash every file and write `provenance.json`; what only the run needed is removed.
+
+    `sha256` holds what is already known: of shards, which are large.
+    """
     with write_errors(directory):
         (directory / PROGRESS_FILE).unlink(missing_ok=True)
         for path in directory.iterdir():
             path.chmod(0o644)
         files = {
-            path.name: (path.stat().st_size, hash_file(path).sha256)
+            path.name: (path.stat().st_size, sha256.get(path.name) or hash_file(path).sha256)
             for path in sorted(directory.iterdir())
             if path.name not in (LOCK_FILE, abi.PROVENANCE_FILE)
         }

@@ -208,12 +208,13 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
 
 def _write_weights(
     build: _Build, checkpoint: Checkpoint, directory: Path, reporter: Reporter
-) -> None:
+) -> Mapping[str, str]:
+    """Write everything but the library; returns the sha256 of the shards."""
     tensors = [tensor for stored in build.plan for tensor in stored.tensors]
     table = [stored.parameter for stored in build.plan]
     matched = match(checkpoint.tensors, table, build.config)
     with reporter.progress("converting weights", sum(t.nbytes for t in tensors)) as advance:
-        cache = packaging.write_weights(
+        written = packaging.write_weights(
             directory,
             build.plan,
             row_reader(matched),
@@ -221,11 +222,12 @@ def _write_weights(
             advance,
         )
     schema_id = artifacts.parameter_schema_id(tensors)
-    packaging.write_json(directory / abi.TENSOR_CACHE_FILE, cache.to_json())
+    packaging.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
     packaging.write_json(directory / abi.MANIFEST_FILE, artifacts.manifest_json(schema_id))
     for file in checkpoint.tokenizer_files():
         packaging.copy_file(file, directory)
     packaging.write_json(directory / abi.CHAT_CONFIG_FILE, _chat_config(build, checkpoint))
+    return written.sha256
 
 
 def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -327,13 +329,14 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         provenance = _provenance(build)
         library, kept = _other_half(request, provenance)
         report = None
+        sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force) as directory:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request.dump_ir, reporter)
             if checkpoint is not None:
-                _write_weights(build, checkpoint, directory, reporter)
+                sha256 = _write_weights(build, checkpoint, directory, reporter)
             packaging.take_over(request.output, kept, directory)
-            package = packaging.finish(directory, library, provenance)
+            package = packaging.finish(directory, library, provenance, sha256)
     return Summary(
         output=request.output,
         package_bytes=sum(nbytes for nbytes, _ in package.files.values()),

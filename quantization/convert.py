@@ -1,4 +1,7 @@
-"""Checkpoint rows to stored tensors, as a stream: a few row blocks in memory, never a tensor."""
+"""Checkpoint rows to stored tensors, as small steps: a few row blocks in memory, never a tensor.
+
+Steps share nothing, so that several can run at once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gemma4_compile.quantization.scheme import DenseScheme, StoredTensor
 RowReader = Callable[[str, int, int], Float32Array]
 """Reads rows [begin, end) of the checkpoint tensor of that name (elements, of a vector)."""
 
-BLOCK_BYTES = 16 << 20  # float32 bytes of one row block
+BLOCK_BYTES = 4 << 20  # float32 bytes of one row block: a core's share of the cache
 
 
 @dataclass(frozen=True)
@@ -70,36 +73,49 @@ def _interleave_halves(
     return rows
 
 
-def _part_blocks(
-    stored: StoredParameter, part: Part, read_rows: RowReader, block_bytes: int
-) -> Iterator[StoredBlock]:
-    parameter, scheme = stored.parameter, stored.scheme
-    row_bytes = 4 * int(np.prod(parameter.shape[1:], dtype=np.int64))
-    step = max(1, block_bytes // row_bytes)
-    for begin in range(part.row_begin, part.row_end, step):
-        rows = read_parameter_rows(parameter, read_rows, begin, min(begin + step, part.row_end))
-        name = parameter.name
+@dataclass(frozen=True)
+class ConversionStep:
+    """Rows [row_begin, row_end) of one part of a parameter: a piece of work of its own."""
+
+    stored: StoredParameter
+    part: Part
+    row_begin: int
+    row_end: int
+
+    def run(self, read_rows: RowReader) -> tuple[StoredBlock, ...]:
+        """Read and store the rows: a block of each tensor of the part.
+
+        Raises
+        ------
+        QuantizationError
+            If a weight is not finite, or too large for the scheme.
+        """
+        parameter, scheme, begin = self.stored.parameter, self.stored.scheme, self.row_begin
+        rows = read_parameter_rows(parameter, read_rows, begin, self.row_end)
         arrays: tuple[npt.NDArray[Any], ...]
         if isinstance(scheme, DenseScheme):
-            arrays = (to_dense(rows, scheme.dtype, name=name, first_row=begin),)
+            arrays = (to_dense(rows, scheme.dtype, name=parameter.name, first_row=begin),)
         else:
-            arrays = quantize(rows, scheme, name=name, first_row=begin)
-        for tensor, array in zip(part.tensors, arrays, strict=True):
-            offset = (begin - part.row_begin) * (tensor.nbytes // part.rows)
-            yield StoredBlock(tensor, offset, array)
+            arrays = quantize(rows, scheme, name=parameter.name, first_row=begin)
+        before = begin - self.part.row_begin
+        return tuple(
+            StoredBlock(tensor, before * (tensor.nbytes // self.part.rows), array)
+            for tensor, array in zip(self.part.tensors, arrays, strict=True)
+        )
 
 
-def convert(
-    stored: StoredParameter, read_rows: RowReader, *, block_bytes: int = BLOCK_BYTES
-) -> Iterator[StoredBlock]:
-    """Yield the blocks of a parameter's stored tensors, row block by row block.
+def conversion_steps(
+    stored: StoredParameter,
+    wanted: Callable[[Part], bool] = lambda part: True,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[ConversionStep]:
+    """The steps that convert a parameter's `wanted` parts, in the order of their rows.
 
-    Deterministic, and independent of `block_bytes`; peak memory is a few times that.
-
-    Raises
-    ------
-    QuantizationError
-        If a weight is not finite, or too large for the scheme.
+    What they make together does not depend on `block_bytes`; a step's memory is a few times that.
     """
-    for part in stored.parts:
-        yield from _part_blocks(stored, part, read_rows, block_bytes)
+    row_bytes = 4 * int(np.prod(stored.parameter.shape[1:], dtype=np.int64))
+    size = max(1, block_bytes // row_bytes)
+    for part in filter(wanted, stored.parts):
+        for begin in range(part.row_begin, part.row_end, size):
+            yield ConversionStep(stored, part, begin, min(begin + size, part.row_end))

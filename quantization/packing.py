@@ -45,7 +45,8 @@ def pack(values: UInt8Array, bits: int) -> UInt32Array:
         (rows, cols * bits / 32)
     """
     if bits == 4:
-        values = values[:, 0::2] | (values[:, 1::2] << np.uint8(4))
+        pairs = np.ascontiguousarray(values).view("<u2")  # the even channel is the low byte
+        values = (pairs | (pairs >> np.uint16(4))).astype(np.uint8)
     else:
         assert bits == 8, f"no layout for {bits} bits"
     return np.ascontiguousarray(values).view("<u4").astype(np.uint32, copy=False)
@@ -61,6 +62,20 @@ def unpack(words: UInt32Array, bits: int) -> UInt8Array:
     values[:, 0::2] = octets & np.uint8(15)
     values[:, 1::2] = octets >> np.uint8(4)
     return values
+
+
+def _largest_magnitudes(weight: Float32Array, group_size: int) -> Float32Array:
+    """The largest magnitude of each group, (rows, cols / group_size); NaN if there is one.
+
+    Magnitudes are compared as integers, whose order is the same (NaN above infinity), and pair by
+    pair over the whole array: NumPy reduces short axes at a sixth of that speed.
+    """
+    rows, cols = weight.shape
+    largest = np.abs(weight).reshape(-1).view(np.int32)
+    assert group_size & (group_size - 1) == 0, "groups are halved until one value is left"
+    for _ in range(group_size.bit_length() - 1):
+        largest = np.maximum(largest[0::2], largest[1::2])
+    return largest.view(np.float32).reshape(rows, cols // group_size)
 
 
 def _scales(largest: Float32Array, scheme: GroupScheme) -> ScaleArray:
@@ -107,7 +122,7 @@ def quantize(
     """
     rows, cols = weight.shape
     groups = weight.reshape(rows, cols // scheme.group_size, scheme.group_size)
-    largest = np.maximum(groups.max(axis=2), -groups.min(axis=2))
+    largest = _largest_magnitudes(weight, scheme.group_size)
     _refuse_row(~np.isfinite(largest), name, first_row, "holds a weight that is not finite")
     scales = _scales(largest, scheme)
     _refuse_row(

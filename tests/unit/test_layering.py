@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "suppressed_tokens",
         "tensor_file",
     ),
-    ("packaging", "output_directory", "passes"),
+    ("packaging", "output_directory", "parallel", "passes"),
     ("pipeline",),
     ("cli",),
     ("__main__",),

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
-from gemma4_compile.quantization.convert import RowReader, convert, read_parameter_rows
+from gemma4_compile.quantization.convert import (
+    RowReader,
+    conversion_steps,
+    read_parameter_rows,
+)
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.quantization.scheme import GroupScheme
@@ -64,7 +68,8 @@ def collect(
     (stored,) = storage_plan([param], RECIPES[recipe], limit)
     buffers = {tensor.name: bytearray(tensor.nbytes) for tensor in stored.tensors}
     written = dict.fromkeys(buffers, 0)
-    for block in convert(stored, read_rows, block_bytes=block_bytes):
+    steps = conversion_steps(stored, block_bytes=block_bytes)
+    for block in (block for step in steps for block in step.run(read_rows)):
         data = block.data.tobytes()
         buffers[block.tensor.name][block.offset_bytes : block.offset_bytes + len(data)] = data
         written[block.tensor.name] += len(data)
@@ -114,6 +119,15 @@ def test_parts_hold_the_rows_that_they_name() -> None:
     for kind in ("q_weight", "q_scale"):
         pieces = [parts[f"p.{kind}.part{index}"] for index in range(count)]
         assert np.array_equal(np.concatenate(pieces), whole[f"p.{kind}"])
+
+
+def test_only_wanted_parts_are_converted() -> None:
+    param = parameter(Arrangement.CONCAT_ROWS)
+    (stored,) = storage_plan([param], RECIPES["f32"], 128 * COLS * 4)
+    assert len(stored.parts) == 3
+    steps = list(conversion_steps(stored, lambda part: part.row_begin != 128, block_bytes=1 << 14))
+    assert {(step.part.row_begin, step.part.row_end) for step in steps} == {(0, 128), (256, 384)}
+    assert sum(step.row_end - step.row_begin for step in steps) == 256
 
 
 def test_parts_of_experts_hold_whole_experts() -> None:
