@@ -57,7 +57,7 @@ def make_corpus(files: Path, count: int, workers: int) -> Corpus:
     return Corpus(np.concatenate(rows), begins)
 
 
-def answered(ids: npt.NDArray[np.integer], model_id: int) -> BoolArray:
+def answered(ids: npt.NDArray[np.integer], model_id: int | None) -> BoolArray:
     """Which tokens the model must predict: its answers and the ends of its turns.
 
     Parameters
@@ -65,6 +65,7 @@ def answered(ids: npt.NDArray[np.integer], model_id: int) -> BoolArray:
     ids : (dialogues, tokens)
     model_id : the token `model` behind the beginning of a turn
     """
+    assert model_id is not None, "the tokenizer has a token `model`"
     places = np.arange(ids.shape[1])
     begin = np.maximum.accumulate(np.where(ids == OPEN_TURN, places, 0), axis=1)
     role = np.take_along_axis(ids, np.minimum(begin + 1, ids.shape[1] - 1), axis=1)

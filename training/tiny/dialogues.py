@@ -216,7 +216,7 @@ def names(rng: Random, test: bool) -> Dialogue:
         if rng.random() < 0.6:
             name = rng.choice(BOT_NAMES)
             system = rng.choice(("Your name is {}.", "You are {}.", "You are called {}."))
-            ask = ("What is your name?", "Who are you?", "What are you called?")
+            ask: tuple[str, ...] = ("What is your name?", "Who are you?", "What are you called?")
             answer = "I am {v}."
         else:
             name = rng.choice(NAMES)

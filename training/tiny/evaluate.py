@@ -1,8 +1,9 @@
-"""Marks `tiny` through compiled packages: `python -m training.tiny.evaluate --target cpu`.
+"""Marks `tiny` through compiled packages: `python -m training.tiny.evaluate --through cpu`.
 
 Every held-out dialogue up to its last question is given to the compiled model, which answers by
-greedy decoding; an answer counts if it is right word for word. With `--target webgpu` the library
-runs on Dawn in Node, as in the WebGPU tests, with the Vulkan driver that the recipe needs.
+greedy decoding; an answer counts if it is right word for word. `dawn` runs the WebGPU library in
+Node with the Vulkan driver that the recipe needs, `webllm` runs it in the stock client in headless
+Chromium, both with the drivers of the WebGPU tests.
 """
 
 from __future__ import annotations
@@ -24,25 +25,35 @@ from gemma4_compile.pipeline import CompileRequest, compile_model
 from gemma4_compile.runtime import Engine
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.web.dawn import LAVAPIPE, SWIFTSHADER, run_on_dawn
+from tests.web.webllm import chat, run_in_webllm
 from training.tiny.data import CLOSE_TURN
 from training.tiny.dialogues import Dialogue, evaluation_dialogues
 
 RECIPES = ("f32", "f16", "q8f16", "q4f16", "q4f32")
 PREFILL_CHUNK = 64
-_DIALOGUES_PER_RUN = 100
+_DIALOGUES_PER_RUN = 20  # the slowest device needs minutes for them
 _OPEN_ANSWER = "<|turn>model\n"
 
 
 @dataclass(frozen=True)
 class Task:
-    """The ids of a prompt, and the ids of the right answer with the end of its turn."""
+    """A held-out question, as text and as token ids.
+
+    Attributes
+    ----------
+    messages : role and content of each message up to the question
+    text : the right answer
+    prompt, answer : the ids of both; the answer's last one ends the turn
+    """
 
     kind: str
+    messages: list[dict[str, str]]
+    text: str
     prompt: list[int]
     answer: list[int]
 
 
-Answerer = Callable[[Path, Sequence[Task], str], list[list[int]]]
+Answerer = Callable[[Path, Sequence[Task], str], list[bool]]
 
 
 class _Silent:
@@ -62,51 +73,76 @@ def tasks(dialogues: Sequence[Dialogue], tokenizer: Tokenizer) -> list[Task]:
         prompt = tokenizer.encode(before + _OPEN_ANSWER, add_special_tokens=False).ids
         answer = tokenizer.encode(last.rstrip("\n"), add_special_tokens=False).ids
         assert answer[-1] == CLOSE_TURN, "an answer ends its turn"
-        found.append(Task(dialogue.turns[-1].kind, prompt, answer))
+        turn = dialogue.turns[-1]
+        messages = [{"role": role, "content": text} for role, text in dialogue.messages()[:-1]]
+        found.append(Task(turn.kind, messages, turn.answer, prompt, answer))
     return found
 
 
-def answer_on_cpu(package: Path, questions: Sequence[Task], recipe: str) -> list[list[int]]:
-    """Greedy answers of the native runtime, at most as long as the right ones."""
+def on_cpu(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]:
+    """Which answers of the native runtime are right."""
     del recipe
     engine = Engine.open(package)
-    answers = []
+    right = []
     for question in questions:
         engine.clear()
         reply = [int(engine.prefill(question.prompt).argmax())]
-        while len(reply) < len(question.answer) and reply[-1] != CLOSE_TURN:
+        while len(reply) < len(question.answer) and reply[-1] == question.answer[len(reply) - 1]:
             reply.append(int(engine.decode(reply[-1]).argmax()))
-        answers.append(reply)
-    return answers
+        right.append(reply == question.answer)
+    return right
 
 
-def answer_on_webgpu(package: Path, questions: Sequence[Task], recipe: str) -> list[list[int]]:
+def on_dawn(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]:
     """The same on Dawn."""
     driver = LAVAPIPE if recipe.endswith("f16") else SWIFTSHADER
-    answers = []
+    right = []
     for begin in range(0, len(questions), _DIALOGUES_PER_RUN):
+        some = questions[begin : begin + _DIALOGUES_PER_RUN]
         steps: list[dict[str, object]] = []
-        for question in questions[begin : begin + _DIALOGUES_PER_RUN]:
+        for question in some:
             greedy = {"ids": question.prompt, "count": len(question.answer), "stop": [CLOSE_TURN]}
             steps += [{"op": "clear"}, {"op": "greedy", **greedy}]
         with tempfile.TemporaryDirectory() as folder:
             run = run_on_dawn(package, steps, Path(folder), driver)
-        answers += [list(step["tokens"]) for step in run.steps[1::2]]
-    return answers
+        replies = [list(step["tokens"]) for step in run.steps[1::2]]
+        right += [reply == task.answer for reply, task in zip(replies, some, strict=True)]
+    return right
 
 
-ANSWERERS: dict[str, Answerer] = {"cpu": answer_on_cpu, "webgpu": answer_on_webgpu}
+def on_webllm(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]:
+    """The same in stock WebLLM, which puts an empty system turn where there is none."""
+    del recipe
+    right = []
+    for begin in range(0, len(questions), _DIALOGUES_PER_RUN):
+        some = questions[begin : begin + _DIALOGUES_PER_RUN]
+        steps = [
+            chat(question.messages, temperature=0, max_tokens=len(question.answer) + 1)
+            for question in some
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            replies = run_in_webllm(package, steps, Path(folder))
+        right += [reply.text == task.text for reply, task in zip(replies, some, strict=True)]
+    return right
 
 
-def mark(target: str, recipe: str, questions: Sequence[Task]) -> dict[str, float]:
+# What answers, and the target that its package is for.
+ANSWERERS: dict[str, tuple[Answerer, str]] = {
+    "cpu": (on_cpu, "cpu"),
+    "dawn": (on_dawn, "webgpu"),
+    "webllm": (on_webllm, "webgpu"),
+}
+
+
+def mark(through: str, recipe: str, questions: Sequence[Task]) -> dict[str, float]:
     """Compile `tiny`, let it answer, and return the share of right answers by kind and of `all`."""
+    answerer, target = ANSWERERS[through]
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "package"
         compile_model(
             CompileRequest("tiny", target, recipe, package, prefill_chunk=PREFILL_CHUNK), _Silent()
         )
-        answers = ANSWERERS[target](package, questions, recipe)
-    right = [reply == task.answer for reply, task in zip(answers, questions, strict=True)]
+        right = answerer(package, questions, recipe)
     table = {}
     for kind in dict.fromkeys(task.kind for task in questions):
         of_kind = [ok for ok, task in zip(right, questions, strict=True) if task.kind == kind]
@@ -117,7 +153,7 @@ def mark(target: str, recipe: str, questions: Sequence[Task]) -> dict[str, float
 def main() -> None:
     """Print one line per recipe; write the whole table with `--output`."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--target", choices=ANSWERERS, default="cpu")
+    parser.add_argument("--through", choices=ANSWERERS, default="cpu")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
     parser.add_argument("--per-kind", type=int, default=50)
     parser.add_argument("--output", type=Path)
@@ -127,10 +163,10 @@ def main() -> None:
     marks = {}
     for recipe in options.recipes:
         started = time.monotonic()
-        marks[recipe] = mark(options.target, recipe, questions)
+        marks[recipe] = mark(options.through, recipe, questions)
         seconds = time.monotonic() - started
         print(
-            f"{options.target} {recipe}: {marks[recipe]['all']:.4f} of {len(questions)}, "
+            f"{options.through} {recipe}: {marks[recipe]['all']:.4f} of {len(questions)}, "
             f"{seconds:.0f} s",
             flush=True,
         )

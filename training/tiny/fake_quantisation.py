@@ -24,7 +24,7 @@ def bits_of(name: str, bits: int) -> int | None:
 def rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
     """The values that `weight` (rows, cols) has after quantisation."""
     limit = 2 ** (bits - 1) - 1
-    groups = weight.unflatten(-1, (-1, GROUP))
+    groups = weight.reshape(*weight.shape[:-1], -1, GROUP)
     scale = (groups.abs().amax(-1, keepdim=True) / limit).half().float()
     scale = scale.clamp_min(torch.finfo(torch.float16).tiny)
     whole = (groups / scale).round().clamp(-limit, limit)

@@ -32,7 +32,8 @@ def build(config: dict[str, Any]) -> Any:
     embeddings are rounded to bfloat16, the checkpoint's dtype, as a bfloat16 run rounds them.
     """
     text = Gemma4TextConfig(**config["text_config"])
-    model = Gemma4ForCausalLM._from_config(text, attn_implementation="sdpa", dtype=torch.float32)
+    create: Any = Gemma4ForCausalLM._from_config
+    model = create(text, attn_implementation="sdpa", dtype=torch.float32)
     for layer in model.model.layers:
         scalar = layer.layer_scalar.detach().clone()
         del layer.layer_scalar

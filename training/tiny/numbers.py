@@ -196,6 +196,7 @@ def count(rng: Random) -> Question:
 
 def too_large(rng: Random) -> Question:
     """A calculation with a number beyond the closed world."""
+    templates: tuple[str, ...]
     if rng.random() < 0.3:
         a, b, answer = rng.randint(TABLE + 1, LARGEST), rng.randint(0, LARGEST), BEYOND_TABLE
         templates = _MULTIPLY

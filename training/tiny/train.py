@@ -89,7 +89,7 @@ def _loss(model: Any, batch: tuple[torch.Tensor, torch.Tensor], bits: int | None
 
 
 def _to_device(
-    source: Iterator[IntArray], model_id: int, device: str
+    source: Iterator[IntArray], model_id: int | None, device: str
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for ids in source:
         places = np.flatnonzero(answered(ids, model_id))
@@ -153,7 +153,7 @@ def train(options: argparse.Namespace) -> None:
         bits = 4 if late and random.random() < options.quantised_share else None
         loss = _loss(model, next(source), bits)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
         recent.append(loss.detach())
