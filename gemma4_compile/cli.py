@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-
-from tqdm import tqdm
 
 from gemma4_compile import __version__
 from gemma4_compile.errors import (
@@ -25,7 +22,6 @@ from gemma4_compile.errors import (
     TargetError,
     UsageError,
 )
-from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.pipeline import (
     DEFAULT_CONTEXT_LENGTH,
     DEFAULT_PREFILL_CHUNK,
@@ -38,6 +34,7 @@ from gemma4_compile.plan_report import plan_json, plan_text
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.sources import DEFAULT_MODEL
 from gemma4_compile.targets import TARGETS
+from gemma4_compile.terminal import Terminal
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -117,30 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Terminal:
-    """Says on stderr what a run is doing."""
-
-    def stage(self, text: str) -> None:
-        """Print what begins."""
-        print(text, file=sys.stderr, flush=True)
-
-    @contextlib.contextmanager
-    def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
-        """Show a bar on a terminal, a line elsewhere."""
-        if not sys.stderr.isatty():
-            self.stage(text)
-        with tqdm(
-            total=total_bytes,
-            desc=text,
-            unit="B",
-            unit_scale=True,
-            unit_divisor=1024,
-            file=sys.stderr,
-            disable=None,
-        ) as bar:
-            yield lambda count: bar.update(count) and None
-
-
 def _mebibytes(nbytes: int) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
@@ -194,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         dump_ir=arguments.dump_ir,
     )
-    _print_summary(compile_model(request, _Terminal()))
+    _print_summary(compile_model(request, Terminal()))
 
 
 def _print_plan(arguments: argparse.Namespace) -> None:

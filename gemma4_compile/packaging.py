@@ -45,7 +45,7 @@ TENSOR_ALIGNMENT = 64  # so that the native runtime can use a mapped shard as it
 _HASH_BLOCK_BYTES = 1 << 20
 
 ByteProgress = Callable[[int], None]
-"""Told how many bytes more are done."""
+"""Told how many bytes more are done; the first call tells what an earlier run had finished."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "suppressed_tokens",
         "tensor_file",
     ),
-    ("packaging", "output_directory", "parallel", "passes"),
+    ("packaging", "output_directory", "parallel", "passes", "terminal"),
     ("pipeline",),
     ("cli",),
     ("__main__",),
