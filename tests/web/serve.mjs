@@ -4,6 +4,7 @@ import http from "node:http";
 import path from "node:path";
 
 const TYPES = {
+  ".css": "text/css",
   ".html": "text/html",
   ".js": "text/javascript",
   ".json": "application/json",

@@ -131,7 +131,7 @@ def _compare(
     for ids, _ in greedy:
         steps += [{"op": "clear"}, {"op": "greedy", "ids": ids, "count": GENERATED}]
     turns = _ids(kind, 3 * window + 1)
-    for size in (1, 5, chunk - 1):
+    for size in (5, chunk - 1):
         steps.append({"op": "clear"})
         steps.append({"op": "prefill", "ids": turns, "chunk": size, "save": f"chunks{size}-0"})
     steps += [
@@ -191,7 +191,7 @@ def test_greedy_tokens_equal_the_cpu_build(kind: str, case: Case, compare: Compa
 def test_chunks_and_pops_change_nothing(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)
     expected = _cpu_forwards(both.engine, both.turns, len(both.turns))
-    chunks = (1, 5, SIZES[kind].prefill_chunk - 1)
+    chunks = (5, SIZES[kind].prefill_chunk - 1)
     for name in (*(f"chunks{size}" for size in chunks), "popped"):
         both.assert_close(name, expected)
 
