@@ -50,6 +50,11 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
 MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
 
 
+# Every block of a fused matmul repeats the norm. In a matrix of more weights than this the many
+# blocks pay more for it than a launch costs (measured: benchmarks/results, 31B).
+MAX_FUSED_WEIGHTS = 40 << 20
+
+
 @dataclass(frozen=True)
 class KernelLimits:
     """What one kernel may bind and keep.
@@ -155,7 +160,10 @@ class QuantizedMatrix(nn.Module):
 
     def _fuses(self, x: PendingNorm, tail: Tail) -> bool:
         """Whether one launch can do the norm, too."""
-        if x.rows != 1 or x.is_done or self.stored.parameter.shape[1] > self.limits.fused_width:
+        rows, width = self.stored.parameter.shape
+        if x.rows != 1 or x.is_done or width > self.limits.fused_width:
+            return False
+        if rows * width > MAX_FUSED_WEIGHTS:
             return False
         buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
         return self.limits.max_buffers is None or buffers <= self.limits.max_buffers

@@ -5,11 +5,13 @@ Plain forms: model_spec/operators/router.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.router import (
@@ -32,7 +34,7 @@ from gemma4_compile.targets.kernels.blocks import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
-LANES = 8  # threads that share one expert's dot product
+LANES = 16  # threads that share one expert's dot product
 COMBINE_THREADS = 64
 
 
@@ -47,7 +49,7 @@ def _highest(a: Any, b: Any) -> Any:
 def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, projection, softmax and top-k of one position in one block; a thread an expert.
 
-    Grid: rows. Shared: one float32 a thread, LANES an expert. Reference: `Router.plain`.
+    Grid: rows. Shared: two float32 a thread. Reference: `Router.plain`.
     """
     rows, width, experts = symbolic_rows(operator.rows), operator.width, operator.experts
     threads = row_threads(max(width, experts), spec.max_threads_per_block)
@@ -69,20 +71,15 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             inverse = let(tirx.rsqrt(reduce(squares.value) / f32(width) + f32(operator.eps)))
             with strided(thread, threads, width) as j:
                 store(hidden, (x[i, j] * inverse * w[j]).astype(operator.out_dtype), i, j)
-            partial = shared((experts, LANES))
-            with strided(thread, threads, experts * LANES) as item:
-                e, lane = let(tirx.floordiv(item, LANES)), let(tirx.floormod(item, LANES))
-                dot = Cell("float32", zero())
-                with strided(lane, LANES, width) as j:
-                    dot.add(x[i, j] * scale[j] * as_f32(projection[e, j]))
-                store(partial, dot.value * inverse * f32(operator.factor), e, lane)
-            barrier()
-            own = let(tirx.min(thread, experts - 1))
             score = Cell("float32", zero())
-            for lane in range(LANES):
-                score.add(partial[own, lane])
+
+            def scaled(j: Any) -> Any:
+                return x[i, j] * scale[j]
+
+            _project(projection, scaled, width, experts, thread, threads, score)
+            score.set(score.value * inverse * f32(operator.factor))
             inside = let(thread < experts)
-            highest = reduce(tirx.Select(inside, score.value, partial[0, 0] - f32(1e30)), _highest)
+            highest = reduce(tirx.Select(inside, score.value, f32(LOWEST)), _highest)
             # The softmax's sum cancels: only the chosen experts' shares of each other remain.
             score.set(tirx.Select(inside, tirx.exp(score.value - highest), f32(UNCHOSEN)))
             chosen = []
@@ -100,6 +97,36 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
                 for k, best in enumerate(chosen):
                     store(weights, best / total * expert_scale[ids[i, k]], i, k)
     return build.result
+
+
+def _project(
+    projection: Any,
+    x: Callable[[Any], Any],
+    width: int,
+    experts: int,
+    thread: Any,
+    threads: int,
+    score: Cell,
+) -> None:
+    """Thread e gets expert e's dot product with x; LANES neighbours share one to read coalesced."""
+    at_once = threads // LANES
+    lane, group = let(tirx.floormod(thread, LANES)), let(tirx.floordiv(thread, LANES))
+    dots = []
+    for first in range(0, experts, at_once):
+        e = let(tirx.min(first + group, experts - 1))
+        dot = Cell("float32", zero())
+        with strided(lane, LANES, width) as j:
+            dot.add(x(j) * as_f32(projection[e, j]))
+        dots.append(dot)
+    partial = shared((threads,))
+    for turn, dot in enumerate(dots):
+        barrier()
+        store(partial, dot.value, thread)
+        barrier()
+        mine = let(thread - turn * at_once)
+        with when((mine >= 0) & (mine < at_once)):
+            for other in range(LANES):
+                score.add(partial[mine * LANES + other])
 
 
 def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
