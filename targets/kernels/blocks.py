@@ -77,24 +77,37 @@ class BlockReduction:
         return let(memory[0])
 
 
-def sum_over_lanes(values: Sequence[Any], thread: Any, threads: int, lanes: int) -> list[Any]:
-    """Sum several float32 over groups of neighbouring threads; right in each group's first thread.
+class LaneSums:
+    """Sums several float32 at once over groups of neighbouring threads, by halving.
 
     Every value has memory of its own: TVM would see a race between them and refuse.
     """
-    lane = thread if lanes == threads else let(tirx.floormod(thread, lanes))
-    memories = [shared((threads,)) for _ in values]
-    for memory, value in zip(memories, values, strict=True):
-        store(memory, value, thread)
-    barrier()
-    half = lanes // 2
-    while half:
-        with when(lane < half):
-            for memory in memories:
-                store(memory, memory[thread] + memory[thread + half], thread)
+
+    def __init__(self, count: int, thread: Any, threads: int, lanes: int) -> None:
+        self._thread, self._whole = thread, lanes == threads
+        self._lane = thread if self._whole else let(tirx.floormod(thread, lanes))
+        self._lanes = lanes
+        self._memories = [shared((threads,)) for _ in range(count)]
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The sums, right in each group's first thread; of a whole block, in every thread."""
+        thread = self._thread
+        for memory, value in zip(self._memories, values, strict=True):
+            store(memory, value, thread)
         barrier()
-        half //= 2
-    return [memory[thread if lanes < threads else 0] for memory in memories]
+        half = self._lanes // 2
+        while half:
+            with when(self._lane < half):
+                for memory in self._memories:
+                    store(memory, memory[thread] + memory[thread + half], thread)
+            barrier()
+            half //= 2
+        return [memory[0 if self._whole else thread] for memory in self._memories]
+
+
+def sum_over_lanes(values: Sequence[Any], thread: Any, threads: int, lanes: int) -> list[Any]:
+    """`LaneSums`, once."""
+    return LaneSums(len(values), thread, threads, lanes)(values)
 
 
 def sum_over_block(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:

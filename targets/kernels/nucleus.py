@@ -16,7 +16,14 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.sampling import SampleTopP
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
-from gemma4_compile.targets.kernels.blocks import BlockReduction, barrier, launch, shared, zero
+from gemma4_compile.targets.kernels.blocks import (
+    BlockReduction,
+    LaneSums,
+    barrier,
+    launch,
+    shared,
+    zero,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 BITS = 30  # of a probability: it is at most 1.0, whose bits are below 2**30
@@ -24,7 +31,7 @@ BITS_PER_PASS = 3  # one pass over the vocabulary settles so many, with 2**3 - 1
 
 
 def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
-    """Ten passes find the threshold, two more the token. Grid: 1. Shared: three words a lane.
+    """Ten passes find the threshold, two more the token. Grid: 1. Shared: ten words a lane.
 
     Lane l visits tokens l, l + lanes, ...; tokens count in that order. Reference:
     `SampleTopP.plain`.
@@ -36,7 +43,6 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (1,), "int32")
         with launch(lanes, 1) as (_, _, lane):
-            reduce = BlockReduction(lane, lanes)
             turns = -(-vocab // lanes)
 
             def visit(first: Any, count: int, line: Any, body: Callable[[Any, Any], None]) -> None:
@@ -47,7 +53,7 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
                         p = let(probs[0, v])
                         body(p, let(tirx.reinterpret("int32", p)))
 
-            threshold, wanted = _threshold(visit, reduce, lane, turns, top_p)
+            threshold, wanted = _threshold(visit, lane, lanes, turns, top_p)
             walk = _Walk(threshold, wanted, uniform[0], lanes)
             walk.note(lambda body: visit(0, turns, lane, body), lane)
             walk.settle_ties()
@@ -64,28 +70,35 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def _threshold(
-    visit: Callable[..., None], reduce: BlockReduction, lane: Any, turns: int, top_p: Any
+    visit: Callable[..., None], lane: Any, lanes: int, turns: int, top_p: Any
 ) -> tuple[Any, Any]:
     """The bits of the nucleus's smallest probability, and the mass it has to reach."""
     whole = Cell("float32", zero())
     visit(0, turns, lane, lambda p, bits: whole.add(p))
-    wanted = let(tirx.min(top_p[0], reduce(whole.value)))
+    wanted = let(tirx.min(top_p[0], BlockReduction(lane, lanes)(whole.value)))
     threshold = Cell("int32", i32(0))
-    for shift in range(BITS - BITS_PER_PASS, -1, -BITS_PER_PASS):
+    digits = range(1, 2**BITS_PER_PASS)
+    masses = [Cell("float32") for _ in digits]
+    sums = LaneSums(len(masses), lane, lanes, lanes)
+    with T.serial(0, BITS // BITS_PER_PASS) as step:
+        shift = let(i32(BITS - BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
         base = let(threshold.value)
-        masses = [Cell("float32", zero()) for _ in range(1, 2**BITS_PER_PASS)]
+        for mass in masses:
+            mass.set(zero())
 
-        def sort_in(
-            p: Any, bits: Any, masses: Any = masses, base: Any = base, shift: int = shift
-        ) -> None:
-            for digit, mass in enumerate(masses, start=1):
-                mass.add(tirx.Select(bits >= base + (digit << shift), p, zero()))
+        def sort_in(p: Any, bits: Any) -> None:
+            for digit, mass in zip(digits, masses, strict=True):
+                bound = base + tirx.shift_left(i32(digit), shift)
+                mass.add(tirx.Select(bits >= bound, p, zero()))
 
         visit(0, turns, lane, sort_in)
-        for digit, mass in enumerate(masses, start=1):
-            reached = reduce(mass.value)
-            with when((reached >= wanted) & (reached > zero())):
-                threshold.set(base + (digit << shift))
+        barrier()  # the sums of the pass before may still be being read
+        reached = sums([mass.value for mass in masses])
+        for mass, total in zip(masses, reached, strict=True):
+            mass.set(total)
+        for digit, mass in zip(digits, masses, strict=True):
+            with when((mass.value >= wanted) & (mass.value > zero())):
+                threshold.set(base + tirx.shift_left(i32(digit), shift))
     return let(threshold.value), wanted
 
 
