@@ -83,7 +83,7 @@ endif
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(HEADLESS),--headless)
 
 bench: $(VENV)/user.stamp
-	$(BIN)/python benchmarks/compile_library.py
+	$(BIN)/python -m benchmarks.compile_library
 
 all: test demo
 

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.metadata
 import json
 import multiprocessing
-import os
-import platform
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 
+from benchmarks.environment import environment
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 
-ROOT = Path(__file__).resolve().parents[1]
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_library.jsonl"
-PACKAGES = ("gemma4-compile", "apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
 
 
 @dataclass(frozen=True)
@@ -88,29 +82,13 @@ def _measure_in_new_process(model: str, target: str, quant: str) -> Measurement:
         return pool.apply(measure, (model, target, quant))
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def result_line(model: str, target: str, quant: str, repeats: int) -> dict[str, object]:
     """Measure one model `repeats` times: what was measured, where, and with which versions."""
     runs = [_measure_in_new_process(model, target, quant) for _ in range(repeats)]
     seconds = sorted(run.seconds for run in runs)
     return {
         "benchmark": "compile_library",
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        **environment(),
         "model": model,
         "target": target,
         "quant": quant,
@@ -119,11 +97,6 @@ def result_line(model: str, target: str, quant: str, repeats: int) -> dict[str, 
         "seconds": {"median": statistics.median(seconds), "all": seconds},
         "peak_memory_bytes": max(run.peak_memory_bytes for run in runs),
         "linker_peak_memory_bytes": max(run.linker_peak_memory_bytes for run in runs),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
 
 
