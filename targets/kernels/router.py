@@ -111,13 +111,13 @@ def _project(
     """Thread e gets expert e's dot product with x; LANES neighbours share one to read coalesced."""
     at_once = threads // LANES
     lane, group = let(tirx.floormod(thread, LANES)), let(tirx.floordiv(thread, LANES))
-    dots = []
-    for first in range(0, experts, at_once):
-        e = let(tirx.min(first + group, experts - 1))
-        dot = Cell("float32", zero())
-        with strided(lane, LANES, width) as j:
-            dot.add(x(j) * as_f32(projection[e, j]))
-        dots.append(dot)
+    rows = [let(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
+    dots = [Cell("float32", zero()) for _ in rows]
+    # One block reads the whole projection, so its time is latency: many independent loads a step.
+    with strided(lane, LANES, width) as j:
+        value = let(x(j))
+        for e, dot in zip(rows, dots, strict=True):
+            dot.add(value * as_f32(projection[e, j]))
     partial = shared((threads,))
     for turn, dot in enumerate(dots):
         barrier()
