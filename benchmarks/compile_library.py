@@ -84,6 +84,7 @@ def _measure_in_new_process(model: str, target: str, quant: str) -> Measurement:
 
 def result_line(model: str, target: str, quant: str, repeats: int) -> dict[str, object]:
     """Measure one model `repeats` times: what was measured, where, and with which versions."""
+    load = os.getloadavg()[0]
     runs = [_measure_in_new_process(model, target, quant) for _ in range(repeats)]
     seconds = sorted(run.seconds for run in runs)
     return {
