@@ -84,12 +84,12 @@ def _measure_in_new_process(model: str, target: str, quant: str) -> Measurement:
 
 def result_line(model: str, target: str, quant: str, repeats: int) -> dict[str, object]:
     """Measure one model `repeats` times: what was measured, where, and with which versions."""
-    load = os.getloadavg()[0]
+    where = environment()  # before the runs: its load is the other programs'
     runs = [_measure_in_new_process(model, target, quant) for _ in range(repeats)]
     seconds = sorted(run.seconds for run in runs)
     return {
         "benchmark": "compile_library",
-        **environment(),
+        **where,
         "model": model,
         "target": target,
         "quant": quant,
