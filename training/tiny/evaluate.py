@@ -31,7 +31,7 @@ from training.tiny.dialogues import Dialogue, evaluation_dialogues
 
 RECIPES = ("f32", "f16", "q8f16", "q4f16", "q4f32")
 PREFILL_CHUNK = 64
-_DIALOGUES_PER_RUN = 20  # the slowest device needs minutes for them
+_DIALOGUES_PER_RUN = 6  # the slowest device needs minutes for them
 _OPEN_ANSWER = "<|turn>model\n"
 
 
