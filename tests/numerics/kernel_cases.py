@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import add, floordiv, mul
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ ROWS = 19  # of a prefill chunk: no multiple of any tile
 BEFORE = 1200  # positions before it: every ring has wrapped
 CAPACITY = 1300
 UPDATED_TOKENS = 9
+ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
 SIZES = {"n": ROWS, "m": 1, "capacity": CAPACITY, "chunk": CHUNK}
 
 
@@ -82,8 +84,13 @@ def make_case(operator: Operator, seed: int) -> KernelCase:
 
 
 def _size(dimension: Any) -> int:
-    name = getattr(dimension, "name", None)  # of a symbolic size
-    return int(dimension) if name is None else SIZES[name]
+    """A dimension with the symbolic sizes in it replaced."""
+    if isinstance(dimension, tirx.Var):
+        return SIZES[dimension.name]
+    for kind, combine in ARITHMETIC.items():
+        if isinstance(dimension, kind):
+            return int(combine(_size(dimension.a), _size(dimension.b)))
+    return int(dimension)
 
 
 def _arguments(operator: Operator, rng: np.random.Generator) -> tuple[Array | int, ...]:
@@ -113,6 +120,28 @@ def _values(
     return rng.normal(0, 1, shape).astype(dtype)
 
 
+def _of_experts(fields: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Array:
+    """Chosen experts, or rows grouped by expert; equal for `order` and `tiles` of one operator."""
+    experts, top_k = fields["experts"], fields["top_k"]
+    rng = np.random.default_rng(experts)
+    if name == "ids":
+        return np.stack([rng.permutation(experts)[:top_k] for _ in range(shape[0])])
+    if name == "order":
+        return rng.permutation(shape[0])
+    gate_up = fields.get("tail", "gelu_pairs") == "gelu_pairs"
+    pairs, tile = ROWS * top_k if gate_up else ROWS, fields["tile"]
+    runs = np.bincount(rng.integers(0, experts, pairs), minlength=experts)
+    tiles, begin = np.zeros(shape, np.int32), 0
+    used = 0
+    for expert, count in enumerate(runs):
+        end = begin + int(count)
+        for first in range(begin, end, tile):
+            tiles[used] = expert, first, min(first + tile, end)
+            used += 1
+        begin = end
+    return tiles
+
+
 def _special(
     operator: Operator, name: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> Array | None:
@@ -124,6 +153,8 @@ def _special(
     if name == "rotary":
         angles = rng.uniform(-3, 3, shape[:-1])
         return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    if name in ("ids", "order", "tiles") and "top_k" in fields:
+        return _of_experts(fields, name, shape)
     if name == "ids":
         table = fields["row_begin"] + sum(fields["part_rows"])
         return rng.integers(0, table + 64, shape)  # some lie outside of these parts
