@@ -101,6 +101,9 @@ def fetch_generation_config(model: str, commit: str) -> None:
     CheckpointError
         If the hub cannot be reached.
     """
+    known = huggingface_hub.try_to_load_from_cache(model, GENERATION_FILE, revision=commit)
+    if known is huggingface_hub._CACHED_NO_EXIST:  # known to be none, offline too
+        return
     with _clear_errors(model, commit), contextlib.suppress(hub_errors.RemoteEntryNotFoundError):
         huggingface_hub.hf_hub_download(
             model,

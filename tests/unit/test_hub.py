@@ -69,6 +69,31 @@ def test_only_needed_files_are_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not [pattern for pattern in given["allow_patterns"] if "bin" in pattern]
 
 
+def test_a_model_may_have_no_generation_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    download = raising(bare(hub_errors.RemoteEntryNotFoundError))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    hub.fetch_generation_config("a/b", "0123abcd")
+
+
+def test_what_the_hub_is_known_not_to_have_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    none = huggingface_hub._CACHED_NO_EXIST
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: none)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("asked"))
+    hub.fetch_generation_config("a/b", "0123abcd")
+
+
+def test_a_generation_config_that_cannot_be_asked_for_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it, the library of a model that has one would be another."""
+    download = raising(hub_errors.LocalEntryNotFoundError("x"))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    with pytest.raises(CheckpointError, match="hub cannot be reached"):
+        hub.fetch_generation_config("a/b", "0123abcd")
+
+
 @pytest.mark.parametrize("name", ["google/gemma-4-E2B-it", "a/b", "a-b/c.d_e"])
 def test_hub_ids(name: str) -> None:
     assert hub.is_hub_id(name)
