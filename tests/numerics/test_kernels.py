@@ -14,7 +14,7 @@ from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.operators.base import Operator
 from gemma4_compile.model_spec.operators.router import GroupRows, Router
 from gemma4_compile.model_spec.operators.sampling import SampleTopP
-from gemma4_compile.quantization.fused_operators import NormedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
@@ -35,10 +35,10 @@ SUM_F32 = 3 * sqrt(16384) * 2.0**-24
 # error of its exponential.
 ATTENTION_F32 = 3 * 100 * sqrt(512) * 2.0**-24 / 8
 HALF_ULP_F16 = 2.0**-11
-# Such a kernel rounds the vector that it multiplies to float16 by itself. Where two ways of summing
-# the norm fall on different sides, an element moves by a unit; over the row that stays below one
-# such unit of the largest result.
-NORMED_F16 = 2.0**-11
+# Such a kernel makes the vector that it multiplies by itself, from a norm or from the splits of an
+# attention, and rounds it to float16. Where two ways of summing fall on different sides, an element
+# moves by a unit; over the row that stays below one such unit of the largest result.
+OWN_VECTOR_F16 = 2.0**-11
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,9 @@ def allowed(case: KernelCase, expected: Array) -> Array:
         return np.zeros(expected.shape)
     size = np.abs(expected.astype(np.float64))
     relative = ATTENTION_F32 if "attention" in case.operator.kind else SUM_F32
-    if isinstance(case.operator, NormedLinear) and case.operator.in_dtype == "float16":
-        relative += NORMED_F16
+    makes_vector = isinstance(case.operator, (NormedLinear, MergedLinear))
+    if makes_vector and case.operator.in_dtype == "float16":
+        relative += OWN_VECTOR_F16
     # Two roundings to float16 of nearly equal values can lie a whole unit apart.
     last_bit = 2 * HALF_ULP_F16 if expected.dtype == np.float16 else 0.0
     return relative * size.max() + last_bit * size
