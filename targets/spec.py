@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import tvm
+
+from gemma4_compile.targets.tuning import Tuning
 
 UNLIMITED = 2**31 - 1
 """Stands for "no limit" in the fields that are plain counts."""
@@ -38,6 +40,7 @@ class TargetSpec:
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
     host_triple : LLVM triple of the host code, or "" for the machine that compiles
     host_vector_bits : width of the host's vectors, or 0 where the code generator knows it
+    tuning : sizes of the kernels
     """
 
     name: str
@@ -53,6 +56,7 @@ class TargetSpec:
     processor: str = ""
     host_triple: str = ""
     host_vector_bits: int = 0
+    tuning: Tuning = field(default_factory=Tuning)
 
     @property
     def is_gpu(self) -> bool:

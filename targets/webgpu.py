@@ -11,6 +11,7 @@ from tvm import relax
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import linker
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.tuning import read_tuning
 from gemma4_compile.targets.wasm_file import read_interface
 
 DEFAULT = TargetSpec(
@@ -25,15 +26,23 @@ DEFAULT = TargetSpec(
     max_grid_dim=65_535,
     host_triple="wasm32-unknown-unknown-wasm",
     host_vector_bits=128,
+    tuning=read_tuning("webgpu"),
 )
 """What the WebLLM client asks of every adapter."""
 
 COMPAT = replace(
-    DEFAULT, profile="compat", max_threads_per_block=128, max_shared_memory_bytes=16 * 1024
+    DEFAULT,
+    profile="compat",
+    max_threads_per_block=128,
+    max_shared_memory_bytes=16 * 1024,
+    tuning=read_tuning("compat"),
 )
 """For adapters that offer WebGPU's own minimum."""
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT)}
+H200 = replace(DEFAULT, profile="h200", tuning=read_tuning("h200"))
+"""The default limits, tuned on an NVIDIA H200: for large discrete GPUs."""
+
+PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, H200)}
 
 # --- Border between library and client ---
 

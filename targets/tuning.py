@@ -1,0 +1,129 @@
+"""Sizes of kernels, chosen by measuring: what a search may change without changing a result.
+
+Each profile of a target has a file in targets/tunings, written by benchmarks/tune_kernels.py and
+named there; a field that the file leaves out keeps the default below.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "tunings"
+
+
+@dataclass(frozen=True)
+class GemvTuning:
+    """Matrix times one vector, exact activations.
+
+    Attributes
+    ----------
+    threads : of a block
+    rows : of a group of lanes, at most
+    units_per_lane : words of a row that a lane reads, where the matrix is large
+    min_units_per_lane : the same where it is small and more lanes would be idle
+    min_blocks : fewer leave much of a large GPU idle; smaller shares are taken below it
+    """
+
+    threads: int = 128
+    rows: int = 4
+    units_per_lane: int = 4
+    min_units_per_lane: int = 2
+    min_blocks: int = 256
+
+
+@dataclass(frozen=True)
+class Int8GemvTuning:
+    """Matrix times one vector of int8 groups.
+
+    Attributes
+    ----------
+    threads : of a block
+    rows : of a group of lanes
+    groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
+    """
+
+    threads: int = 128
+    rows: int = 1
+    groups_per_lane: int = 4
+
+
+@dataclass(frozen=True)
+class GemmTuning:
+    """Matrix times the rows of a chunk.
+
+    Attributes
+    ----------
+    tile_m, tile_n, tile_k : rows of x, rows of W and channels of a block's step
+    thread_m, thread_n : rows of x and of W that one thread sums
+    """
+
+    tile_m: int = 32
+    tile_n: int = 64
+    tile_k: int = 32
+    thread_m: int = 4
+    thread_n: int = 4
+
+
+@dataclass(frozen=True)
+class DecodeAttentionTuning:
+    """Attention of one position.
+
+    Attributes
+    ----------
+    threads : of a block
+    keys : of a tile: scored together, then used together
+    sliding_splits, full_splits : blocks that share the keys of a layer
+    """
+
+    threads: int = 128
+    keys: int = 32
+    sliding_splits: int = 8
+    full_splits: int = 16
+
+
+@dataclass(frozen=True)
+class ChunkAttentionTuning:
+    """Attention of a prefill chunk.
+
+    Attributes
+    ----------
+    threads : of a block
+    keys : of a tile
+    """
+
+    threads: int = 128
+    keys: int = 32
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All kernels' sizes under one profile."""
+
+    gemv: GemvTuning = field(default_factory=GemvTuning)
+    int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)
+    gemm: GemmTuning = field(default_factory=GemmTuning)
+    decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
+    chunk_attention: ChunkAttentionTuning = field(default_factory=ChunkAttentionTuning)
+
+
+@cache
+def read_tuning(name: str) -> Tuning:
+    """The tuning of targets/tunings/NAME.json; its unknown fields are errors."""
+    return from_fields(Tuning, json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def from_fields(kind: type[Any], values: dict[str, Any]) -> Any:
+    """A dataclass of dataclasses from nested dictionaries; ValueError names an unknown field."""
+    known = {item.name: item for item in fields(kind)}
+    if unknown := sorted(set(values) - set(known)):
+        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
+    made = {}
+    for name, value in values.items():
+        inner = known[name].default_factory
+        is_nested = isinstance(inner, type) and is_dataclass(inner)
+        made[name] = from_fields(inner, value) if is_nested else value
+    return kind(**made)

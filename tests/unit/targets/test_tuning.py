@@ -1,0 +1,27 @@
+"""Tunings are data: every profile's file is read, and a mistake in one is named."""
+
+import json
+
+import pytest
+
+from gemma4_compile.targets import TARGETS
+from gemma4_compile.targets.tuning import FOLDER, GemvTuning, Tuning, from_fields, read_tuning
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_every_file_holds_known_fields_and_belongs_to_a_profile(path):
+    tuning = read_tuning(path.stem)
+
+    assert any(tuning == spec.tuning for spec in TARGETS["webgpu"].profiles.values())
+
+
+def test_a_file_changes_only_what_it_names():
+    tuning = from_fields(Tuning, json.loads('{"gemv": {"threads": 64}}'))
+
+    assert tuning == Tuning(gemv=GemvTuning(threads=64))
+
+
+@pytest.mark.parametrize("values", [{"gemw": {}}, {"gemv": {"thread": 64}}])
+def test_an_unknown_field_is_named(values):
+    with pytest.raises(ValueError, match="has no field (gemw|thread)$"):
+        from_fields(Tuning, values)
