@@ -19,7 +19,7 @@ from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
-from gemma4_compile.passes.lowering import lower, virtual_machine_passes
+from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.modules import KernelLimits, StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.kernels.normed_gemv import fused_width
@@ -148,13 +148,4 @@ def build_executable(
     module = lower(module, target)
     dump("kernels", module.script())
     report = library_report(module)
-    tvm_target = target.tvm_target()
-    with tvm_target:
-        pipeline = tvm.transform.Sequential(list(virtual_machine_passes()))
-        executable = relax.build(
-            module,
-            target=tvm_target,
-            relax_pipeline=pipeline,
-            system_lib=target.name == "webgpu",
-        )
-    return executable, report
+    return generate(module, target), report

@@ -11,6 +11,7 @@ from tvm.s_tir import dlight
 
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
+from gemma4_compile.passes.vector_buffers import PIPELINE
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -66,3 +67,17 @@ def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
         lowered = tvm.transform.Sequential([*graph_passes(), *kernel_passes(spec)])(module)
     check_limits(lowered, spec)
     return lowered
+
+
+def generate(module: tvm.IRModule, spec: TargetSpec) -> relax.VMExecutable:
+    """Turn a lowered module into the code that `targets.link` makes a library of."""
+    is_webgpu = spec.name == "webgpu"
+    target = spec.tvm_target()
+    with target:
+        return relax.build(
+            module,
+            target=target,
+            relax_pipeline=tvm.transform.Sequential(list(virtual_machine_passes())),
+            tir_pipeline=PIPELINE if is_webgpu else "default",
+            system_lib=is_webgpu,
+        )

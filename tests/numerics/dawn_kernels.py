@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax, tirx
 
-from gemma4_compile.passes.lowering import lower, virtual_machine_passes
+from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.targets import TargetSpec, link
 from tests.numerics.kernel_cases import Array, KernelCase
 from tests.web.dawn import VulkanDriver, run_driver
@@ -39,11 +38,7 @@ def compile_cases(cases: Sequence[KernelCase], spec: TargetSpec, library: Path) 
                 result = builder.emit_output(builder.emit(call))
             builder.emit_func_output(result)
     module = lower(builder.get(), spec)
-    target = spec.tvm_target()
-    with target:
-        pipeline = tvm.transform.Sequential(list(virtual_machine_passes()))
-        built = relax.build(module, target=target, relax_pipeline=pipeline, system_lib=True)
-    link(built, library, spec)
+    link(generate(module, spec), library, spec)
 
 
 def run_on_dawn(

@@ -1,0 +1,139 @@
+"""Declare kernel arguments that are only read and written four elements at a time as vectors.
+
+TVM's WGSL generator turns a vector access to an array of scalars into four scalar accesses. Shared
+and local memory is rewritten by TVM itself; the arguments of kernels are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import sym, tirx
+from tvm.ir.transform import PassContext, module_pass
+from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.tirx import compilation_pipeline
+
+LANES = 4  # WGSL's widest vector
+PIPELINE = "gemma4_webgpu"
+INDEX_TYPES = ("int32", "int64")
+
+
+@dataclass
+class _Argument:
+    """A buffer over one of the kernel's pointers, and how it is accessed."""
+
+    pointer: Any
+    buffer: Any
+    is_vector: bool = True
+    new_pointer: Any = field(init=False)
+    new_buffer: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        dtype, size = self.buffer.dtype, self.buffer.shape[0]
+        name = f"{dtype}x{LANES}"
+        self.new_pointer = tirx.Var(
+            self.pointer.name, tvm.ir.PointerType(tvm.ir.PrimType(name), "global")
+        )
+        self.new_buffer = tirx.decl_buffer(
+            (tirx.floordiv(size, LANES),), name, self.buffer.name
+        )
+
+
+@module_pass(opt_level=0, name="VectorBuffers")
+class VectorBuffers:
+    """Retype the pointers of every kernel of a device module.
+
+    Before: ``w: handle("uint32"); w[ramp(4 * i, 1, 4)]``. After: ``w: handle("uint32x4"); w[i]``.
+    An argument with any other access, or an index that is not provably a multiple of 4, stays as
+    it is. Must run after SplitHostDevice, when indices are flat.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
+        """Replace the kernels."""
+        result = mod.clone()
+        for var, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                result.update_func(var, _rewrite(func))
+        return result
+
+
+def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    analyzer = sym.Analyzer()
+    found = _arguments(func, analyzer)
+    changed = [argument for argument in found if argument.is_vector]
+    if not changed:
+        return func
+    by_buffer = {argument.buffer: argument for argument in changed}
+    by_pointer = {argument.pointer: argument for argument in changed}
+
+    def index(node: Any) -> list[Any]:
+        return [analyzer.simplify(tirx.floordiv(node.indices[0].base, LANES))]
+
+    def load(node: Any) -> Any:
+        argument = by_buffer.get(node.source)
+        return node if argument is None else tirx.BufferLoad(argument.new_buffer, index(node))
+
+    def write(node: Any) -> Any:
+        argument = by_buffer.get(node.buffer)
+        if argument is None:
+            return node
+        return tirx.BufferStore(argument.new_buffer, node.value, index(node))
+
+    def declare(node: Any) -> Any:
+        argument = by_buffer.get(node.buffer)
+        return node if argument is None else tirx.DeclBuffer(
+            argument.new_buffer, data=argument.new_pointer
+        )
+
+    body = tvm_ffi.structural_map(
+        func.body,
+        [(tvm.ir.TensorLoad, load), (tirx.BufferStore, write), (tirx.DeclBuffer, declare)],
+    )
+    params = [by_pointer[p].new_pointer if p in by_pointer else p for p in func.params]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
+
+
+def _arguments(func: tirx.PrimFunc, analyzer: Any) -> list[_Argument]:
+    """The buffers over the kernel's pointers; those with an access of another kind are marked."""
+    pointers = set(func.params)
+    found: dict[Any, _Argument] = {}
+
+    def declare(node: Any) -> None:
+        buffer = node.buffer
+        if node.data in pointers and len(buffer.shape) == 1 and "x" not in buffer.dtype:
+            found[buffer] = _Argument(node.data, buffer)
+
+    def bind(node: Any) -> None:
+        if str(node.var.ty) in INDEX_TYPES:
+            analyzer.bind(node.var, node.value)
+
+    def access(buffer: Any, node: Any) -> None:
+        argument = found.get(buffer)
+        if argument is None:
+            return
+        (index,) = node.indices
+        is_quad = isinstance(index, tirx.Ramp) and int(index.lanes) == LANES
+        is_quad = is_quad and int(index.stride) == 1
+        if not is_quad or not analyzer.can_prove(tirx.floormod(index.base, LANES) == 0):
+            argument.is_vector = False
+
+    entries = [
+        (tirx.DeclBuffer, declare),
+        (tirx.Bind, bind),
+        (tvm.ir.TensorLoad, lambda node: access(node.source, node)),
+        (tirx.BufferStore, lambda node: access(node.buffer, node)),
+    ]
+    tvm_ffi.structural_walk(func.body, entries, order="pre")
+    return list(found.values())
+
+
+def pipeline() -> tuple[Any, Any, Any]:
+    """TVM's own lowering of kernels, with `VectorBuffers` before the generation of code."""
+    lowering, host, device = default_s_tir_pipeline()
+    return lowering, host, lambda: tvm.transform.Sequential([device(), VectorBuffers()])
+
+
+compilation_pipeline.register_tir_pipeline(PIPELINE, pipeline)
