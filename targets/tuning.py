@@ -123,7 +123,6 @@ def from_fields(kind: type[Any], values: dict[str, Any]) -> Any:
         raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
     made = {}
     for name, value in values.items():
-        inner = known[name].default_factory
-        is_nested = isinstance(inner, type) and is_dataclass(inner)
-        made[name] = from_fields(inner, value) if is_nested else value
+        inner: Any = known[name].default_factory
+        made[name] = from_fields(inner, value) if is_dataclass(inner) else value
     return kind(**made)
