@@ -42,13 +42,17 @@ class Int8GemvTuning:
     Attributes
     ----------
     threads : of a block
-    rows : of a group of lanes
+    packed_threads : of a block whose results are packed, and which takes 64 rows at least
+    rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
+    min_blocks : aim: a block takes more rows only while so many blocks are left
     """
 
     threads: int = 128
-    rows: int = 1
+    packed_threads: int = 256
+    rows: int = 8
     groups_per_lane: int = 4
+    min_blocks: int = 384
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,22 @@ class GemmTuning:
     Attributes
     ----------
     tile_m, tile_n, tile_k : rows of x, rows of W and channels of a block's step
-    thread_m, thread_n : rows of x and of W that one thread sums
+    large_m, large_n : the same for matrices of at least `large_from` rows
+    thread_m, thread_n : rows of x and of W that one thread sums; multiples of 4
+    threads : of a block; those beyond the tile's share a step's channels
+    unroll : channels that stand in the kernel's text, 1 or 4
     """
 
-    tile_m: int = 32
+    tile_m: int = 64
     tile_n: int = 64
     tile_k: int = 32
-    thread_m: int = 4
-    thread_n: int = 4
+    large_m: int = 128
+    large_n: int = 128
+    large_from: int = 1 << 30
+    thread_m: int = 8
+    thread_n: int = 8
+    threads: int = 256
+    unroll: int = 4
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,7 @@ def read_tuning(name: str) -> Tuning:
     return from_fields(Tuning, json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def from_fields(kind: type[Any], values: dict[str, Any]) -> Any:
+def from_fields(kind: Any, values: dict[str, Any]) -> Any:
     """A dataclass of dataclasses from nested dictionaries; ValueError names an unknown field."""
     known = {item.name: item for item in fields(kind)}
     if unknown := sorted(set(values) - set(known)):

@@ -10,7 +10,9 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.math import f32
-from gemma4_compile.model_spec.operators.tir import let, store, when
+from gemma4_compile.model_spec.operators.tir import Cell, let, store, when
+
+REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 
 
 @contextmanager
@@ -52,29 +54,33 @@ def add(a: Any, b: Any) -> Any:
 
 
 class BlockReduction:
-    """Reduces one float32 of every thread, by halving in shared memory.
+    """Reduces one float32 of every thread in shared memory, in two steps: columns, then their row.
 
-    Every thread gets the result.
+    Every thread gets the result. Three barriers, whatever the number of threads.
     """
 
     def __init__(self, thread: Any, threads: int) -> None:
-        assert threads & (threads - 1) == 0, "a block reduction halves a power of two"
+        assert threads & (threads - 1) == 0, "columns of equal length"
         self._thread, self._threads = thread, threads
-        self._memory = shared((threads,))
+        self._columns = min(threads, REDUCTION_COLUMNS)
+        self._memory, self._row = shared((threads,)), shared((self._columns,))
 
     def __call__(self, value: Any, operation: Callable[[Any, Any], Any] = add) -> Any:
         """Reduce `value` over the block."""
-        memory, thread = self._memory, self._thread
+        memory, row, thread, columns = self._memory, self._row, self._thread, self._columns
         barrier()  # an earlier result may still be being read
         store(memory, value, thread)
         barrier()
-        half = self._threads // 2
-        while half:
-            with when(thread < half):
-                store(memory, operation(memory[thread], memory[thread + half]), thread)
-            barrier()
-            half //= 2
-        return let(memory[0])
+        with when(thread < columns):
+            column = Cell("float32", memory[thread])
+            with T.serial(1, self._threads // columns) as step:
+                column.set(operation(column.value, memory[step * columns + thread]))
+            store(row, column.value, thread)
+        barrier()
+        total = Cell("float32", row[0])
+        with T.serial(1, columns) as step:
+            total.set(operation(total.value, row[step]))
+        return let(total.value)
 
 
 class LaneSums:

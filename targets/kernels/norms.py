@@ -25,6 +25,7 @@ from gemma4_compile.targets.kernels.blocks import (
     strided,
     zero,
 )
+from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.spec import TargetSpec
 
 TAKE_THREADS = 64
@@ -43,20 +44,18 @@ def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
         w = build.arg("w", (width,), "float32")
         y = build.arg("y", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads)
-            squares = Cell("float32", zero())
-            with strided(thread, threads, width) as j:
-                squares.add(x[i, j] * x[i, j])
-            inverse = _inverse_rms(reduce(squares.value), width, operator.eps)
-            with strided(thread, threads, width) as j:
-                store(y, (x[i, j] * inverse * w[j]).astype(operator.out_dtype), i, j)
+            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            mine, weight = share.load(x, i), share.load(w)
+            inverse = _inverse_rms(reduce(share.dot(mine, mine)), width, operator.eps)
+            scale = share.splat(inverse)
+            share.store(y, share.map(lambda a, b: a * scale * b, mine, weight), i)
     return build.result
 
 
 def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.plain`.
+    """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Each thread reads back only what it wrote itself, so the new residual needs no barrier.
+    Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.plain`.
     """
     rows, width = symbolic_rows(operator.rows), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
@@ -71,22 +70,22 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
         )
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads)
-            squares = Cell("float32", zero())
-            with strided(thread, threads, width) as j:
-                squares.add(y[i, j] * y[i, j])
-            inverse = _inverse_rms(reduce(squares.value), width, operator.eps)
-            squares.set(zero())
-            with strided(thread, threads, width) as j:
-                total = residual[i, j] + y[i, j] * inverse * w_branch[j]
-                total = let(total * scalar[0] if operator.scaled else total)
-                squares.add(total * total)
-                store(out, total, i, j)
-            if operator.next_dtype is not None:
-                inverse_out = _inverse_rms(reduce(squares.value), width, operator.eps)
-                with strided(thread, threads, width) as j:
-                    value = out[i, j] * inverse_out * w_next[j]
-                    store(hidden, value.astype(operator.next_dtype), i, j)
+            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            branch, old = share.load(y, i), share.load(residual, i)
+            branch_weight = share.load(w_branch)
+            next_weight = share.load(w_next) if operator.next_dtype else []
+            factor = share.splat(let(scalar[0]) if operator.scaled else f32(1.0))
+            squares = reduce(share.dot(branch, branch))
+            scale = share.splat(_inverse_rms(squares, width, operator.eps))
+            total = share.map(
+                lambda b, r, w: (r + b * scale * w) * factor, branch, old, branch_weight
+            )
+            share.store(out, total, i)
+            if hidden is not None:
+                squares = reduce(share.dot(total, total))
+                next_scale = share.splat(_inverse_rms(squares, width, operator.eps))
+                normed = share.map(lambda a, w: a * next_scale * w, total, next_weight)
+                share.store(hidden, normed, i)
     return build.result
 
 

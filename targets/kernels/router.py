@@ -5,7 +5,7 @@ Plain forms: model_spec/operators/router.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
@@ -13,9 +13,8 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import symbolic_rows
-from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.router import (
-    UNCHOSEN,
     CombineExperts,
     ExpertResidualNorm,
     GroupRows,
@@ -24,6 +23,7 @@ from gemma4_compile.model_spec.operators.router import (
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
+    add,
     barrier,
     launch,
     power_of_two_at_most,
@@ -32,101 +32,108 @@ from gemma4_compile.targets.kernels.blocks import (
     strided,
     zero,
 )
+from gemma4_compile.targets.kernels.row_share import VECTOR, RowShare, sum_lanes
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 16  # threads that share one expert's dot product
 COMBINE_THREADS = 64
 
 
-def _lowest(a: Any, b: Any) -> Any:
-    return tirx.min(a, b)
-
-
-def _highest(a: Any, b: Any) -> Any:
-    return tirx.max(a, b)
-
-
 def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
-    """Norm, projection, softmax and top-k of one position in one block; a thread an expert.
+    """Norm, projection, softmax and top-k of one position in one block.
 
-    Grid: rows. Shared: two float32 a thread. Reference: `Router.plain`.
+    An expert's place among all is the number of experts before it, so the choice takes one round.
+    Grid: rows. Shared: two float32 a thread, one an expert. Reference: `Router.plain`.
     """
     rows, width, experts = symbolic_rows(operator.rows), operator.width, operator.experts
+    top_k = operator.top_k
     threads = row_threads(max(width, experts), spec.max_threads_per_block)
-    assert experts <= threads, "a thread keeps one expert's score"
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, width), "float32")
         scale = build.arg("scale", (width,), "float32")
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         expert_scale = build.arg("expert_scale", (experts,), "float32")
         w = build.arg("w", (width,), "float32")
-        ids = build.arg("ids", (rows, operator.top_k), "int32")
-        weights = build.arg("weights", (rows, operator.top_k), "float32")
+        ids = build.arg("ids", (rows, top_k), "int32")
+        weights = build.arg("weights", (rows, top_k), "float32")
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads)
-            squares = Cell("float32", zero())
-            with strided(thread, threads, width) as j:
-                squares.add(x[i, j] * x[i, j])
-            inverse = let(tirx.rsqrt(reduce(squares.value) / f32(width) + f32(operator.eps)))
-            with strided(thread, threads, width) as j:
-                store(hidden, (x[i, j] * inverse * w[j]).astype(operator.out_dtype), i, j)
-            score = Cell("float32", zero())
-
-            def scaled(j: Any) -> Any:
-                return x[i, j] * scale[j]
-
-            _project(projection, scaled, width, experts, thread, threads, score)
-            score.set(score.value * inverse * f32(operator.factor))
-            inside = let(thread < experts)
-            highest = reduce(tirx.Select(inside, score.value, f32(LOWEST)), _highest)
-            # The softmax's sum cancels: only the chosen experts' shares of each other remain.
-            score.set(tirx.Select(inside, tirx.exp(score.value - highest), f32(UNCHOSEN)))
-            chosen = []
-            for k in range(operator.top_k):
-                best = reduce(score.value, _highest)
-                rank = tirx.Select(score.value == best, as_f32(thread), f32(experts))
-                winner = let(i32(reduce(rank, _lowest)))
-                chosen.append(best)
-                with when(thread == winner):
-                    score.set(f32(UNCHOSEN))
-                with when(thread == 0):
-                    store(ids, winner, i, k)
-            total = let(sum(chosen[1:], chosen[0]))
-            with when(thread == 0):
-                for k, best in enumerate(chosen):
-                    store(weights, best / total * expert_scale[ids[i, k]], i, k)
+            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            mine = share.load(x, i)
+            squares = reduce(share.dot(mine, mine))
+            inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
+            splat = share.splat(inverse)
+            share.store(hidden, share.map(lambda a, b: a * splat * b, mine, share.load(w)), i)
+            scores = shared((experts,))
+            _project(operator, projection, x, scale, i, thread, threads, scores)
+            highest = Cell("float32", f32(LOWEST))
+            with strided(thread, threads, experts) as e:
+                highest.set(tirx.max(highest.value, scores[e]))
+            top = reduce(highest.value, tirx.max)
+            factor = let(inverse * f32(operator.factor))
+            shares = shared((experts,))
+            with strided(thread, threads, experts) as e:
+                # The softmax's sum cancels: only the shares of the chosen of each other remain.
+                store(shares, tirx.exp((scores[e] - top) * factor), e)
+            barrier()
+            chosen, chosen_shares = shared((top_k,), "int32"), shared((top_k,))
+            with strided(thread, threads, experts) as e:
+                share_of, before = let(shares[e]), Cell("int32", i32(0))
+                with T.serial(0, experts) as other:
+                    value = let(shares[other])
+                    first = (value > share_of) | ((value == share_of) & (other < e))
+                    before.add(tirx.Select(first, i32(1), i32(0)))
+                with when(before.value < top_k):
+                    store(chosen, e, before.value)
+                    store(chosen_shares, share_of, before.value)
+            barrier()
+            total = let(sum((chosen_shares[k] for k in range(1, top_k)), chosen_shares[0]))
+            with strided(thread, threads, top_k) as k:
+                e = let(chosen[k])
+                store(ids, e, i, k)
+                store(weights, chosen_shares[k] / total * expert_scale[e], i, k)
     return build.result
 
 
 def _project(
+    operator: Router,
     projection: Any,
-    x: Callable[[Any], Any],
-    width: int,
-    experts: int,
+    x: Any,
+    scale: Any,
+    row: Any,
     thread: Any,
     threads: int,
-    score: Cell,
+    scores: Any,
 ) -> None:
-    """Thread e gets expert e's dot product with x; LANES neighbours share one to read coalesced."""
-    at_once = threads // LANES
-    lane, group = let(tirx.floormod(thread, LANES)), let(tirx.floordiv(thread, LANES))
-    rows = [let(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
-    dots = [Cell("float32", zero()) for _ in rows]
+    """``scores[e] = projection[e] . (x * scale)``; LANES neighbours share an expert."""
+    experts, width = operator.experts, operator.width
+    size = VECTOR if width % VECTOR == 0 else 1
+    lanes = min(LANES, threads)
+    at_once = threads // lanes
+    lane, group = let(tirx.floormod(thread, lanes)), let(tirx.floordiv(thread, lanes))
+    mine = [let(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
+    dots = [Cell("float32", zero()) for _ in mine]
     # One block reads the whole projection, so its time is latency: many independent loads a step.
-    with strided(lane, LANES, width) as j:
-        value = let(x(j))
-        for e, dot in zip(rows, dots, strict=True):
-            dot.add(value * as_f32(projection[e, j]))
+    with strided(lane, lanes, width // size) as j:
+        index = T.ramp(j * size, 1, size) if size > 1 else j
+        value = let(x[row, index] * scale[index])
+        parts = [let(projection[e, index]) for e in mine]
+        dtype = "float32" + (f"x{size}" if size > 1 else "")
+        for part, dot in zip(parts, dots, strict=True):
+            product = let(value * part.astype(dtype))
+            dot.add(sum_lanes(product, size))
     partial = shared((threads,))
     for turn, dot in enumerate(dots):
         barrier()
         store(partial, dot.value, thread)
         barrier()
-        mine = let(thread - turn * at_once)
-        with when((mine >= 0) & (mine < at_once)):
-            for other in range(LANES):
-                score.add(partial[mine * LANES + other])
+        e = let(turn * at_once + thread)
+        with when((thread < at_once) & (e < experts)):
+            total = Cell("float32", zero())
+            for other in range(lanes):
+                total.add(partial[thread * lanes + other])
+            store(scores, total.value, e)
+    barrier()
 
 
 def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
@@ -199,9 +206,9 @@ def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.Pr
 
 
 def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: rows. Shared: one float32 a thread. Reference: `ExpertResidualNorm.plain`.
+    """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Each thread reads back only what it wrote itself, so the new residual needs no barrier.
+    Grid: rows. Shared: one float32 a thread. Reference: `ExpertResidualNorm.plain`.
     """
     rows, width = symbolic_rows(operator.rows), operator.width
     shape = (rows, width)
@@ -218,28 +225,20 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
         out = build.arg("out", shape, "float32")
         hidden = build.arg("hidden", shape, operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads)
+            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
 
-            def inverse(square: Any) -> Any:
-                total = Cell("float32", zero())
-                with strided(thread, threads, width) as j:
-                    value = let(square(j))
-                    total.add(value * value)
-                return let(tirx.rsqrt(reduce(total.value) / f32(width) + f32(operator.eps)))
+            def normed(values: Sequence[Any], weight: Sequence[Any]) -> list[Any]:
+                squares = reduce(share.dot(values, values))
+                inverse = tirx.rsqrt(squares / f32(width) + f32(operator.eps))
+                scale = share.splat(let(inverse))
+                return share.map(lambda a, w: a * scale * w, values, weight)
 
-            inverse_dense = inverse(lambda j: dense[i, j])
-            inverse_experts = inverse(lambda j: experts[i, j])
-
-            def both(j: Any) -> Any:
-                first = dense[i, j] * inverse_dense * w_dense[j]
-                return first + experts[i, j] * inverse_experts * w_experts[j]
-
-            inverse_both = inverse(both)
-            with strided(thread, threads, width) as j:
-                total = residual[i, j] + both(j) * inverse_both * w_branch[j]
-                store(out, total * scalar[0], i, j)
-            inverse_out = inverse(lambda j: out[i, j])
-            with strided(thread, threads, width) as j:
-                value = out[i, j] * inverse_out * w_next[j]
-                store(hidden, value.astype(operator.next_dtype), i, j)
+            mine = [share.load(buffer, i) for buffer in (dense, experts, residual)]
+            norms = [share.load(buffer) for buffer in (w_dense, w_experts, w_branch, w_next)]
+            factor = share.splat(let(scalar[0]))
+            both = share.map(add, normed(mine[0], norms[0]), normed(mine[1], norms[1]))
+            branch = normed(both, norms[2])
+            total = share.map(lambda r, b: (r + b) * factor, mine[2], branch)
+            share.store(out, total, i)
+            share.store(hidden, normed(total, norms[3]), i)
     return build.result

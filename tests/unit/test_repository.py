@@ -63,6 +63,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/nucleus.py",
         "targets/kernels/prepare_qkv.py",
         "targets/kernels/router.py",
+        "targets/kernels/row_share.py",
         "targets/kernels/softmax.py",
         "targets/kernels/tails.py",
         "targets/kernels/weights.py",

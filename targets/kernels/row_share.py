@@ -1,0 +1,100 @@
+"""A thread's share of a row, in registers: read once, four channels at a time where that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.tir import let, store, when
+from gemma4_compile.targets.kernels.blocks import zero
+
+VECTOR = 4
+
+
+def sum_lanes(value: Any, size: int) -> Any:
+    """The sum of the lanes of a named vector."""
+    if size == 1:
+        return value
+    lanes = [tirx.Shuffle([value], [lane]) for lane in range(size)]
+    return sum(lanes[1:], lanes[0])
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """The channels of a row that one thread of a block owns: every `threads`-th group of `size`.
+
+    Attributes
+    ----------
+    thread, threads, width : of the block and the row
+    """
+
+    thread: Any
+    threads: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Channels of a group: 4, or 1 where the width is no multiple of 4."""
+        return VECTOR if self.width % VECTOR == 0 else 1
+
+    @property
+    def groups(self) -> int:
+        """Groups of the row."""
+        return self.width // self.size
+
+    @property
+    def turns(self) -> int:
+        """Groups of a thread, at most."""
+        return -(-self.groups // self.threads)
+
+    def _group(self, turn: int) -> Any:
+        return self.thread + turn * self.threads
+
+    def _index(self, group: Any) -> Any:
+        return T.ramp(group * self.size, 1, self.size) if self.size > 1 else group
+
+    def _is_ragged(self, turn: int) -> bool:
+        return (turn + 1) * self.threads > self.groups
+
+    def splat(self, value: Any) -> Any:
+        """A named scalar as a value of the share's type."""
+        return tirx.Broadcast(value, self.size) if self.size > 1 else value
+
+    def load(self, buffer: Any, *row: Any) -> list[Any]:
+        """The share of ``buffer[row]``; groups beyond the end repeat the last one."""
+        values = []
+        for turn in range(self.turns):
+            group = self._group(turn)
+            if self._is_ragged(turn):
+                group = tirx.min(group, self.groups - 1)
+            values.append(let(buffer[(*row, self._index(let(group)))]))
+        return values
+
+    def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
+        """Write the share to ``buffer[row]`` in the buffer's type."""
+        dtype = buffer.dtype + (f"x{self.size}" if self.size > 1 else "")
+        for turn, value in enumerate(values):
+            group = let(self._group(turn))
+            inside = group < self.groups if self._is_ragged(turn) else None
+            with when(inside) if inside is not None else nullcontext():
+                store(buffer, value.astype(dtype), *row, self._index(group))
+
+    def dot(self, left: Sequence[Any], right: Sequence[Any]) -> Any:
+        """The sum of products over the share: float32."""
+        total = zero()
+        for turn, (a, b) in enumerate(zip(left, right, strict=True)):
+            product = let(a * b)
+            part = sum_lanes(product, self.size)
+            if self._is_ragged(turn):
+                part = tirx.Select(self._group(turn) < self.groups, part, zero())
+            total = let(total + part)
+        return total
+
+    def map(self, combine: Callable[..., Any], *shares: Sequence[Any]) -> list[Any]:
+        """`combine` on each group of several shares."""
+        return [let(combine(*values)) for values in zip(*shares, strict=True)]

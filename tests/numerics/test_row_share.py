@@ -1,0 +1,35 @@
+"""Kernels that keep a row in registers: widths that neither four nor the threads divide."""
+
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.model_spec.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.model_spec.operators.router import ExpertResidualNorm, Router
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import make_case
+from tests.numerics.test_kernels import differences
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+WIDTHS = [2, 6, 20, 260, 1030, 2052]
+
+
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_rows_of_any_width(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    found = []
+    for width in WIDTHS:
+        found += [
+            RmsNorm(None, width, 1e-6, "float16"),
+            ResidualNorm(None, width, 1e-6, True, "float16"),
+            ResidualNorm(1, width, 1e-6, False, None),
+            ExpertResidualNorm(None, width, 1e-6, "float32"),
+            Router(1, width, 7, 3, 1e-6, 0.25, "float32", "float16"),
+        ]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
