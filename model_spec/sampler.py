@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.operators.base import emit, emit_inplace
+from gemma4_compile.model_spec.operators.base import TensorSpec, emit, emit_inplace
 from gemma4_compile.model_spec.operators.sampling import (
+    DIGITS,
     Bitmask,
     LogitBias,
     Penalty,
@@ -64,7 +65,11 @@ class Sampler(nn.Module):
         """
         del indices, sample_index
         operator = SampleTopP(self.vocab, self.options.lanes)
-        return emit(operator, [probs, uniform, top_p], [((1,), "int32")])[0]
+        survey = operator.survey
+        shapes = ((survey.groups,), (survey.runs, DIGITS))
+        specs: list[TensorSpec] = [(shape, "float32") for shape in shapes]
+        maxima, masses = emit(survey, [probs], specs)
+        return emit(operator, [probs, maxima, masses, uniform, top_p], [((1,), "int32")])[0]
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

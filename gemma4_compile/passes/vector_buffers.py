@@ -107,7 +107,7 @@ def _arguments(func: tirx.PrimFunc, analyzer: Any) -> list[_Argument]:
             found[buffer] = _Argument(node.data, buffer)
 
     def bind(node: Any) -> None:
-        if str(node.var.ty) in INDEX_TYPES:
+        if str(node.var.ty) in INDEX_TYPES and _is_arithmetic(node.value):
             analyzer.bind(node.var, node.value)
 
     def access(buffer: Any, node: Any) -> None:
@@ -128,6 +128,13 @@ def _arguments(func: tirx.PrimFunc, analyzer: Any) -> list[_Argument]:
     ]
     tvm_ffi.structural_walk(func.body, entries, order="pre")
     return list(found.values())
+
+
+def _is_arithmetic(value: Any) -> bool:
+    """Whether a value is the same wherever it is computed: what is loaded may be stored between."""
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(value, [((tvm.ir.TensorLoad, tvm.ir.Call), calls.append)])
+    return not calls
 
 
 def pipeline() -> tuple[Any, Any, Any]:

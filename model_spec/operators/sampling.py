@@ -15,6 +15,10 @@ from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, st
 MASKED = (
     -1.0e30
 )  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
+GROUP = 64  # neighbouring tokens of which a search knows the largest probability
+SURVEY_RUN = 64  # groups
+DIGITS = 8  # values of the first three bits of a probability
+FIRST_SHIFT = 27  # below them; a probability is at most 1.0, whose bits are below 2**30
 _FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
 
 
@@ -94,26 +98,82 @@ class SoftmaxProbs(Operator):
 
 
 @dataclass(frozen=True)
+class NucleusSurvey(Operator):
+    """What a search for the nucleus needs to pass over most of the vocabulary.
+
+    Tokens lie in groups of `GROUP` neighbours. Arguments: probs (1, vocab) f32. Results: each
+    group's largest probability (groups,) f32; for each run of `SURVEY_RUN` groups, the mass of its
+    tokens whose bits reach ``d << FIRST_SHIFT``, for d = 0 to 7: (runs, 8) f32.
+    """
+
+    kind: ClassVar[str] = "nucleus_survey"
+    vocab: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of the vocabulary; the last may be shorter."""
+        return -(-self.vocab // GROUP)
+
+    @property
+    def runs(self) -> int:
+        """Runs of groups; the last may be shorter."""
+        return -(-self.groups // SURVEY_RUN)
+
+    def plain(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            probs = build.arg("probs", (1, self.vocab), "float32")
+            maxima = build.arg("maxima", (self.groups,), "float32")
+            masses = build.arg("masses", (self.runs, DIGITS), "float32")
+            with T.serial(0, self.groups) as g:
+                highest = Cell("float32", f32(0.0))
+                with T.serial(g * GROUP, let(tirx.min((g + 1) * GROUP, self.vocab))) as v:
+                    highest.set(tirx.max(highest.value, probs[0, v]))
+                store(maxima, highest.value, g)
+            size = GROUP * SURVEY_RUN
+            with T.serial(0, self.runs) as run, T.serial(0, DIGITS) as digit:
+                total = Cell("float32", f32(0.0))
+                with T.serial(run * size, let(tirx.min((run + 1) * size, self.vocab))) as v:
+                    bits = let(tirx.reinterpret("int32", probs[0, v]))
+                    reaches = bits >= tirx.shift_left(i32(digit), i32(FIRST_SHIFT))
+                    total.add(tirx.Select(reaches, probs[0, v], f32(0.0)))
+                store(masses, total.value, run, digit)
+        return build.result
+
+
+@dataclass(frozen=True)
 class SampleTopP(Operator):
     """Draw from the nucleus: the most probable tokens whose mass first reaches top_p.
 
     The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the
     probabilities (they order as the values do). Of the tokens with ``p == t`` only as many belong
-    as are needed. Tokens are visited lane by lane (ids lane, lane + lanes, ...): the order decides
-    which of equal tokens belong, and which token a given `uniform` draws, but no probability.
+    as are needed. Tokens are visited lane by lane (groups lane, lane + lanes, ...): the order
+    decides which of equal tokens belong, and which token a given `uniform` draws, but no
+    probability.
 
-    Arguments: probs (1, vocab) f32; uniform (1,) f32 in [0, 1); top_p (1,) f32. Result: token (1,)
-    int32.
+    Arguments: probs (1, vocab) f32; the results of `NucleusSurvey`; uniform (1,) f32 in [0, 1);
+    top_p (1,) f32. Result: token (1,) int32.
     """
 
     kind: ClassVar[str] = "sample_top_p"
     vocab: int
     lanes: int
 
+    @property
+    def survey(self) -> NucleusSurvey:
+        """What has to be known of the probabilities."""
+        return NucleusSurvey(self.vocab)
+
+    @property
+    def turns(self) -> int:
+        """Groups of a lane, at most."""
+        return -(-self.survey.groups // self.lanes)
+
     def plain(self) -> tirx.PrimFunc:
         f64 = "float64"
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
+            build.arg("maxima", (self.survey.groups,), "float32")
+            build.arg("masses", (self.survey.runs, DIGITS), "float32")
             uniform = build.arg("uniform", (1,), "float32")
             top_p = build.arg("top_p", (1,), "float32")
             token = build.arg("token", (1,), "int32")
@@ -150,8 +210,10 @@ class SampleTopP(Operator):
                 Cell("int32", i32(0)),
             )
             last, done = Cell("int32", i32(0)), Cell("int32", i32(0))
-            with T.serial(0, self.lanes) as lane, T.serial(0, -(-self.vocab // self.lanes)) as turn:
-                v = let(turn * self.lanes + lane)
+            size = self.turns * GROUP
+            with T.serial(0, self.lanes) as lane, T.serial(0, size) as item:
+                turn, within = tirx.floordiv(item, GROUP), tirx.floormod(item, GROUP)
+                v = let((turn * self.lanes + lane) * GROUP + within)
                 with when(tirx.all(v < self.vocab, done.value == 0)):
                     tie = let(bits(tirx.min(v, self.vocab - 1)) == threshold.value)
                     with when(

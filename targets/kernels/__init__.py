@@ -35,7 +35,7 @@ from gemma4_compile.targets.kernels.norms import (
     make_rms_norm,
     make_take_last_row,
 )
-from gemma4_compile.targets.kernels.nucleus import make_sample_top_p
+from gemma4_compile.targets.kernels.nucleus import make_nucleus_survey, make_sample_top_p
 from gemma4_compile.targets.kernels.prepare_qkv import make_prepare_qkv
 from gemma4_compile.targets.kernels.router import (
     make_combine_experts,
@@ -67,6 +67,7 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "merge_splits": make_merge_splits,
     "merged_linear": make_merged_gemv,
     "normed_linear": make_normed_gemv,
+    "nucleus_survey": make_nucleus_survey,
     "penalty": make_penalty,
     "per_layer_inputs": make_per_layer_inputs,
     "prepare_qkv": make_prepare_qkv,

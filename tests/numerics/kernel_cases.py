@@ -15,6 +15,7 @@ from tvm.tirx.buffer import is_buffer_var
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.operators.base import Operator, operator_of
+from gemma4_compile.model_spec.operators.sampling import SampleTopP
 from gemma4_compile.model_spec.parameters import parameter_table
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.library import SOFTMAX_BLOCKS, decoder_options, kernel_limits
@@ -102,6 +103,8 @@ def _arguments(operator: Operator, rng: np.random.Generator) -> tuple[Array | in
             continue
         shape = tuple(_size(dimension) for dimension in param.shape)
         args.append(_values(operator, param.name, shape, str(param.dtype), rng))
+    if isinstance(operator, SampleTopP):
+        run(operator.survey, *args[:3])
     return tuple(args)
 
 

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.model_spec.operators.sampling import (
+    DIGITS,
     Bitmask,
     LogitBias,
     Penalty,
@@ -57,7 +58,13 @@ def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
 def sample(probs: Float32Array, uniform: float, top_p: float, lanes: int) -> int:
     token = np.full(1, -1, np.int32)
     numbers = (np.array([number], np.float32) for number in (uniform, top_p))
-    run(SampleTopP(probs.shape[1], lanes), probs, *numbers, token)
+    operator = SampleTopP(probs.shape[1], lanes)
+    survey = [
+        np.zeros(operator.survey.groups, np.float32),
+        np.zeros((operator.survey.runs, DIGITS), np.float32),
+    ]
+    run(operator.survey, probs, *survey)
+    run(operator, probs, *survey, *numbers, token)
     return int(token[0])
 
 

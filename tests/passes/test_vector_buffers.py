@@ -1,11 +1,12 @@
 """Kernel arguments become vectors where every access is one, and nowhere else."""
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec.operators.tir import function, let, store
+from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store
 from gemma4_compile.passes.vector_buffers import pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.blocks import launch
@@ -30,8 +31,8 @@ def kernel(read_one: bool = False, offset: int = 0, cols: int = COLS) -> tirx.Pr
     return build.result
 
 
-def argument_types(func: tirx.PrimFunc) -> dict[str, str]:
-    """Name and element type of the arguments of a lowered kernel."""
+def lowered_kernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel as the code generator gets it."""
     target = target_spec("webgpu").tvm_target()
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     lowering, _, finalize_device = pipeline()
@@ -39,6 +40,12 @@ def argument_types(func: tirx.PrimFunc) -> dict[str, str]:
     _, device = split_host_device_mods(module)
     (kernels,) = device.values()
     (kernel,) = finalize_device()(kernels).functions.values()
+    return kernel
+
+
+def argument_types(func: tirx.PrimFunc) -> dict[str, str]:
+    """Name and element type of the arguments of a lowered kernel."""
+    kernel = lowered_kernel(func)
     pointers = [param for param in kernel.params if isinstance(param.ty, tvm.ir.PointerType)]
     return {param.name: str(param.ty.element_type) for param in pointers}
 
@@ -66,3 +73,28 @@ def test_rows_that_do_not_begin_at_a_multiple_of_four_keep_an_argument_scalar():
     types = argument_types(kernel(cols=COLS + 2))
 
     assert (types["w_ptr"], types["y_ptr"]) == ("uint32", "uint32")
+
+
+def test_an_index_keeps_the_value_that_a_register_had_when_it_was_named():
+    with function(scheduled=True) as build:
+        w = build.arg("w", (COLS,), "uint32")
+        y = build.arg("y", (COLS,), "uint32")
+        with launch(1, 1):
+            cell = Cell("int32", i32(1))
+            first = let(cell.value)
+            cell.set(i32(2))
+            quad = let(w[T.ramp(first * 4, 1, 4)])
+            T.buffer_store(y, quad, [T.ramp(let(cell.value) * 4, 1, 4)])
+
+    kernel = lowered_kernel(build.result)
+
+    loads_inside = []
+
+    def visit(load):
+        inner = []
+        for index in load.indices:
+            tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, inner.append)])
+        loads_inside.extend(inner)
+
+    tvm_ffi.structural_walk(kernel.body, [(tvm.ir.TensorLoad, visit)])
+    assert not loads_inside

@@ -23,5 +23,5 @@ def test_a_file_changes_only_what_it_names():
 
 @pytest.mark.parametrize("values", [{"gemw": {}}, {"gemv": {"thread": 64}}])
 def test_an_unknown_field_is_named(values):
-    with pytest.raises(ValueError, match="has no field (gemw|thread)$"):
+    with pytest.raises(ValueError, match=r"has no field (gemw|thread)$"):
         from_fields(Tuning, values)
