@@ -1,0 +1,314 @@
+"""Chooses sizes of kernels by measuring: writes candidates, and reads what a device made of them.
+
+`prepare` writes every candidate's WGSL with what `tune.mjs` needs to launch it, so that the
+device's machine needs Node alone; `choose` reads the results and writes the tuning of a profile.
+What is searched: CANDIDATES. What is measured: ../README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.tirx.buffer import is_buffer_var
+
+from gemma4_compile import abi
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.export import export_module
+from gemma4_compile.model_spec.operators.base import Operator, operator_of
+from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.model_spec.sampler import SamplerOptions
+from gemma4_compile.passes.check_limits import check_limits
+from gemma4_compile.passes.library import SOFTMAX_BLOCKS, decoder_options, kernel_limits
+from gemma4_compile.passes.vector_buffers import PIPELINE
+from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.targets import TargetSpec, target_spec
+from gemma4_compile.targets.kernels import make_kernel
+from gemma4_compile.targets.tuning import FOLDER, Tuning, from_fields
+
+CHUNK = 512
+CAPACITY = 9216
+CONTEXTS = (1023, 8191)  # positions before a decoded token
+PREFILL_BEFORE = 512
+CODE = "ffi.Module.create.webgpu"  # TVM hands its WGSL to this function, if somebody registers it
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators that a part of the tuning belongs to.
+
+    Attributes
+    ----------
+    kinds : of the operators
+    is_prefill : whether their chunk form is meant, or that of one position
+    fields : values to try; all combinations
+    """
+
+    kinds: tuple[str, ...]
+    is_prefill: bool
+    fields: Mapping[str, Sequence[Any]]
+
+
+GEMVS = ("linear", "merged_linear", "normed_linear")
+CANDIDATES: dict[str, Family] = {
+    "gemv": Family(
+        GEMVS, False, {"rows": (2, 4, 8), "units_per_lane": (2, 4, 8), "min_blocks": (256, 512)}
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and how to launch it.
+
+    Attributes
+    ----------
+    operator : its description, for people
+    context, rows : positions before the step's own, and these
+    launches : in a token, or in a chunk
+    bindings : (bytes, access, argument) by binding number
+    uniforms : values of the uniform's fields, in order: "i32" or "f32" and the value
+    """
+
+    family: str
+    values: dict[str, Any]
+    preset: str
+    operator: str
+    context: int
+    rows: int
+    launches: int
+    wgsl: str
+    groups: tuple[int, int]
+    bindings: list[tuple[int, str, str]]
+    uniforms: list[tuple[str, float]]
+
+
+def operators_of(
+    preset: str, quant: str, spec: TargetSpec, is_prefill: bool
+) -> dict[Operator, int]:
+    """The operators of one step of a model, with the number of their launches."""
+    config, recipe = Gemma4Config.from_preset(preset), RECIPES[quant]
+    plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
+    module, _ = export_module(
+        config,
+        StoredMatrices(plan, kernel_limits(spec)),
+        decoder_options(recipe, spec, CHUNK),
+        SamplerOptions(SOFTMAX_BLOCKS, spec.max_threads_per_block),
+    )
+    names: Counter[str] = Counter()
+    calls = [tvm.ir.Op.get(f"relax.call_tir{suffix}") for suffix in ("", "_inplace")]
+
+    def visit(node: relax.Expr) -> None:
+        if isinstance(node, relax.Call) and node.op in calls:
+            names[node.args[0].name_hint] += 1
+
+    relax.analysis.post_order_visit(module[abi.PREFILL if is_prefill else abi.DECODE].body, visit)
+    found = ((operator_of(module[name]), count) for name, count in names.items())
+    return {operator: count for operator, count in found if operator is not None}
+
+
+def wgsl_of(func: tirx.PrimFunc, spec: TargetSpec) -> str:
+    """The WGSL of one kernel."""
+    kept: dict[str, Any] = {}
+
+    class Kept(Exception):
+        pass
+
+    def keep(functions: Any, *_others: Any) -> None:
+        kept.update(functions.items())
+        raise Kept
+
+    tvm.register_global_func(CODE, keep, override=True)
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    try:
+        tvm.tirx.build(module, spec.tvm_target(), pipeline=PIPELINE)
+    except Exception:
+        if not kept:
+            raise
+    (text,) = kept.values()
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
+def evaluate(expression: Any, sizes: Mapping[str, int]) -> int:
+    """An integer expression with its variables replaced by name."""
+    if isinstance(expression, int):
+        return expression
+    known = tvm_ffi.structural_map(
+        expression, [(tirx.Var, lambda var: tirx.const(sizes[var.name], str(var.ty)))]
+    )
+    return int(tvm.sym.Analyzer().simplify(known))
+
+
+def grid_of(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Blocks along x and y."""
+    extents: dict[str, Any] = {}
+
+    def visit(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            extents[str(node.node.thread_tag)] = node.value
+
+    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, visit)])
+    x, y = (evaluate(extents.get(f"blockIdx.{axis}", 1), sizes) for axis in "xy")
+    return x, y
+
+
+def make_case(
+    operator: Operator, spec: TargetSpec, context: int, facts: Mapping[str, Any]
+) -> Case:
+    """Compile one operator's kernel and describe its launch.
+
+    Raises
+    ------
+    LoweringError
+        If the kernel breaks a limit of the target.
+    """
+    func = make_kernel(operator, spec)
+    check_limits(tvm.IRModule({operator.name: func}), spec)
+    rows = 1 if getattr(operator, "rows", 1) == 1 else CHUNK
+    sizes = {"n": rows, "m": 1, "layer": 3, "capacity": CAPACITY, "chunk": CHUNK}
+    sizes["packGridDimX"] = 2**31 - 1
+    text = wgsl_of(func, spec)
+    bytes_of = {
+        param.name: prod(evaluate(dim, sizes) for dim in param.shape)
+        * tvm.DataType(str(param.dtype)).itemsize
+        for param in func.params
+        if is_buffer_var(param)
+    }
+    storage = re.findall(r"@binding\((\d+)\) var<storage, (\w+)> (\w+)_ptr :", text)
+    fields = re.search(r"struct PODArgs \{(.*?)\}", text, re.DOTALL)
+    assert fields is not None, "every kernel has a uniform"
+    return Case(
+        operator=repr(operator),
+        context=context,
+        rows=rows,
+        wgsl=text,
+        groups=grid_of(func, sizes),
+        bindings=[(bytes_of[name], access, name) for _, access, name in storage],
+        uniforms=[
+            (kind, sizes[name]) for name, kind in re.findall(r"(\w+)\s*: (\w+)", fields.group(1))
+        ],
+        **facts,
+    )
+
+
+def candidates(family: Family) -> Iterator[dict[str, Any]]:
+    """The values to try."""
+    for values in product(*family.fields.values()):
+        yield dict(zip(family.fields, values, strict=True))
+
+
+def prepare(
+    presets: Sequence[str], quant: str, profile: str, families: Sequence[str]
+) -> Iterator[Case]:
+    """Every candidate's kernels for the models."""
+    for name in families:
+        family = CANDIDATES[name]
+        for values in candidates(family):
+            base = target_spec("webgpu", profile)
+            tuning = replace(
+                base.tuning, **{name: replace(getattr(base.tuning, name), **values)}
+            )
+            spec = replace(base, tuning=tuning)
+            made = 0
+            try:
+                for preset in presets:
+                    for case in _cases(name, family, values, preset, quant, spec):
+                        made += 1
+                        yield case
+            except (AssertionError, LoweringError) as error:
+                print(f"{name} {values}: left out: {error}", file=sys.stderr)
+                continue
+            print(f"{name} {values}: {made} kernels", file=sys.stderr)
+
+
+def _cases(
+    name: str,
+    family: Family,
+    values: dict[str, Any],
+    preset: str,
+    quant: str,
+    spec: TargetSpec,
+) -> list[Case]:
+    found = operators_of(preset, quant, spec, family.is_prefill)
+    contexts = (PREFILL_BEFORE,) if family.is_prefill else CONTEXTS
+    cases = []
+    for operator, launches in found.items():
+        is_chunk = getattr(operator, "rows", 1) is None
+        if operator.kind not in family.kinds or is_chunk != family.is_prefill:
+            continue
+        facts = {"family": name, "values": values, "preset": preset, "launches": launches}
+        sees_context = "attention" in operator.kind
+        cases += [
+            make_case(operator, spec, context, facts)
+            for context in (contexts if sees_context else contexts[:1])
+        ]
+    return cases
+
+
+def choose(lines: Sequence[dict[str, Any]], weights: Mapping[str, float]) -> dict[str, Any]:
+    """The fastest candidate of each family: microseconds of a step, summed over the models.
+
+    A candidate that lacks a model is left out.
+    """
+    sums: dict[str, dict[str, dict[str, float]]] = {}
+    for line in lines:
+        key = json.dumps(line["values"], sort_keys=True)
+        by_preset = sums.setdefault(line["family"], {}).setdefault(key, {})
+        step = line["microseconds"] * line["launches"] * weights.get(line["preset"], 1.0)
+        by_preset[line["preset"]] = by_preset.get(line["preset"], 0.0) + step
+    chosen = {}
+    for family, found in sums.items():
+        presets = max(len(by_preset) for by_preset in found.values())
+        whole = {key: by for key, by in found.items() if len(by) == presets}
+        best = min(whole, key=lambda key: sum(whole[key].values()))
+        for key in sorted(whole, key=lambda key: sum(whole[key].values())):
+            print(f"{family} {key}: {whole[key]}", file=sys.stderr)
+        chosen[family] = json.loads(best)
+    return chosen
+
+
+def main() -> None:
+    """Prepare or choose."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    first = commands.add_parser("prepare", help="write the candidates")
+    first.add_argument("output", type=Path, help="a .jsonl for tune.mjs")
+    first.add_argument("--model", action="append", required=True, help="a preset; repeatable")
+    first.add_argument("--family", action="append", choices=list(CANDIDATES))
+    first.add_argument("--quant", default="q4f16")
+    second = commands.add_parser("choose", help="write the tuning of the profile")
+    second.add_argument("results", type=Path, help="what tune.mjs printed")
+    for command in (first, second):
+        command.add_argument("--profile", default="h200", help="of the target webgpu")
+    options = parser.parse_args()
+    if options.command == "prepare":
+        families = options.family or list(CANDIDATES)
+        with options.output.open("w", encoding="utf-8") as file:
+            for case in prepare(options.model, options.quant, options.profile, families):
+                file.write(json.dumps(asdict(case)) + "\n")
+        return
+    lines = [json.loads(line) for line in options.results.read_text().splitlines() if line]
+    path = FOLDER / f"{options.profile}.json"
+    tuning = json.loads(path.read_text(encoding="utf-8"))
+    for family, values in choose(lines, {}).items():
+        tuning[family] = {**tuning.get(family, {}), **values}
+    from_fields(Tuning, tuning)
+    path.write_text(json.dumps(tuning, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The search for kernel sizes: candidates are real kernels that run, and the fastest is chosen."""
+
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from benchmarks.webgpu.tune import CANDIDATES, Family, choose, prepare
+from gemma4_compile.targets.tuning import Tuning, from_fields
+from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver
+
+PRESET = "gemma-4-E2B-it"
+TUNE = HERE.parents[1] / "benchmarks" / "webgpu" / "tune.mjs"
+
+
+def line(family: str, rows: int, preset: str, microseconds: float, launches: int = 1) -> dict:
+    values = {"rows": rows}
+    return {
+        "family": family,
+        "values": values,
+        "preset": preset,
+        "microseconds": microseconds,
+        "launches": launches,
+    }
+
+
+def test_the_candidate_with_the_least_time_of_all_launches_is_chosen():
+    lines = [
+        line("gemv", 2, "a", 5.0, launches=10),
+        line("gemv", 2, "b", 5.0),
+        line("gemv", 4, "a", 4.0, launches=10),
+        line("gemv", 4, "b", 9.0),
+    ]
+
+    assert choose(lines, {}) == {"gemv": {"rows": 4}}
+
+
+def test_a_candidate_that_a_model_cannot_have_is_not_chosen():
+    lines = [line("gemv", 2, "a", 1.0), line("gemv", 4, "a", 4.0), line("gemv", 4, "b", 9.0)]
+
+    assert choose(lines, {}) == {"gemv": {"rows": 4}}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_candidates_name_fields_of_the_tuning(name: str):
+    first = {field: values[0] for field, values in CANDIDATES[name].fields.items()}
+
+    from_fields(Tuning, {name: first})
+
+
+@pytest.mark.dawn
+def test_kernels_of_a_candidate_are_timed(
+    lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kinds = ("merge_splits", "split_attention", "decode_attention")
+    few = Family(kinds, False, {"threads": (128,)})
+    monkeypatch.setitem(CANDIDATES, "decode_attention", few)
+    cases = list(prepare([PRESET], "q4f16", "default", ["decode_attention"]))
+    path = tmp_path / "cases.jsonl"
+    path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases))
+    description = str(lavapipe.find())
+    environment = {**os.environ, "VK_ICD_FILENAMES": description, "VK_DRIVER_FILES": description}
+    environment.setdefault("XDG_RUNTIME_DIR", str(tmp_path))
+
+    done = subprocess.run(
+        ["node", str(TUNE), str(path), "--repeats", "1", "--copy-mib", "1"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(text) for text in done.stdout.splitlines()]
+    assert [item["operator"] for item in lines] == [case.operator for case in cases]
+    assert all(item["microseconds"] > 0 for item in lines)
+    assert {item["context"] for item in lines} == {1023, 8191}
