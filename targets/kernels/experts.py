@@ -6,6 +6,7 @@ Plain forms: quantization/expert_operators.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -14,20 +15,14 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.targets.kernels import gemm
-from gemma4_compile.targets.kernels.blocks import (
-    barrier,
-    launch,
-    local,
-    shared,
-    sum_over_lanes,
-    zero,
-)
+from gemma4_compile.targets.kernels.blocks import launch, sum_over_lanes, zero
+from gemma4_compile.targets.kernels.gemm import gemm_shape
 from gemma4_compile.targets.kernels.gemv import (
     THREADS,
     accumulate_rows,
     gemv_shape,
 )
+from gemma4_compile.targets.kernels.tiles import TileProduct
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -115,65 +110,52 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def make_expert_gemm(operator: ExpertGemm, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
 
-    Grid: expert rows / TILE_N x tiles of `GroupRows`. Reference: `ExpertGemm.plain`.
+    Grid: expert rows / tile x tiles of `GroupRows`. Reference: `ExpertGemm.plain`.
     """
-    assert operator.tile == gemm.TILE_M, "rows are grouped in tiles of the kernel's height"
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count = operator.tile_count(pairs)
+    size = replace(spec.tuning.gemm, tile_m=operator.tile, large_from=expert_rows + 1)
+    shape = gemm_shape(replace(spec, tuning=replace(spec.tuning, gemm=size)), expert_rows)
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, cols), operator.in_dtype)
         order = build.arg("order", (pairs,), "int32")
         tiles = build.arg("tiles", (tile_count, 3), "int32")
         weights = WeightReader(build, operator.layout)
-        shape = (pairs, operator.outputs)
-        previous = build.arg("previous", shape, "float32") if operator.accumulate else None
-        out = build.arg("out", shape, "float32")
-        grid_n = -(-expert_rows // gemm.TILE_N)
-        with launch(gemm.THREADS, grid_n, tile_count) as (block_n, tile, thread):
-            x_tile, w_tile = (shared((size, gemm.PITCH)) for size in (gemm.TILE_M, gemm.TILE_N))
-            sums = local((gemm.THREAD_M * gemm.THREAD_N,))
-            for index in range(gemm.THREAD_M * gemm.THREAD_N):
-                store(sums, zero(), index)
+        out_shape = (pairs, operator.outputs)
+        previous = build.arg("previous", out_shape, "float32") if operator.accumulate else None
+        out = build.arg("out", out_shape, "float32")
+        grid_n = -(-expert_rows // shape.columns)
+        with launch(shape.threads, grid_n, tile_count) as (block_n, tile, thread):
             expert = let(tiles[tile, 0])
             base = let(operator.first_row(expert))
             begin, end = let(tiles[tile, 1]), let(tiles[tile, 2])
-            first_n = let(tirx.floormod(thread, gemm.THREADS_N) * gemm.THREAD_N)
-            first_m = let(tirx.floordiv(thread, gemm.THREADS_N) * gemm.THREAD_M)
+            first_n = let(block_n * shape.columns)
 
             def row_of_x(i: Any) -> Any:
-                row = tirx.min(begin + i, end - 1)
+                row = tirx.max(tirx.min(begin + i, end - 1), 0)
                 return tirx.floordiv(order[row], operator.top_k) if operator.is_gate_up else row
 
             def row_of_w(r: Any) -> Any:
-                return base + tirx.min(block_n * gemm.TILE_N + r, expert_rows - 1)
+                return base + tirx.min(first_n + r, expert_rows - 1)
 
+            product = TileProduct(shape, x, weights, thread, row_of_x, row_of_w)
             needed = (begin < end) & operator.holds(expert)
-            steps = tirx.Select(needed, i32(-(-cols // gemm.TILE_K)), i32(0))
-            with T.serial(0, steps) as step:
-                barrier()
-                gemm.load_x(x, x_tile, thread, row_of_x, step, cols)
-                gemm.load_w(weights, w_tile, thread, row_of_w, base, step)
-                barrier()
-                gemm.multiply(x_tile, w_tile, sums, first_m, first_n)
-            column = let(block_n * gemm.TILE_N + first_n)
-            for i in range(gemm.THREAD_M):
-                row = let(begin + first_m + i)
-                values = [sums[i * gemm.THREAD_N + j] for j in range(gemm.THREAD_N)]
+            product.run(tirx.Select(needed, i32(-(-cols // shape.depth)), i32(0)))
+
+            def finish(i: Any, r: Any, sums: Sequence[Any]) -> None:
+                row, column = let(begin + i), let(first_n + r)
                 with when(row < end):
                     target = let(row if operator.is_gate_up else order[row])
-                    columns = _tailed(operator, values)
-                    for j, value in columns:
+                    for j, value in _tailed(operator, sums):
                         with when(column + j < expert_rows):
                             at = let(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
-                            store(
-                                out,
-                                _kept(operator, expert, value, previous, target, at),
-                                target,
-                                at,
-                            )
+                            kept = _kept(operator, expert, value, previous, target, at)
+                            store(out, kept, target, at)
+
+            product.finish(finish)
     return build.result
 
 

@@ -1,0 +1,231 @@
+"""The product of a tile of x with a tile of W: what matmuls of many rows share.
+
+A block computes `TileShape.rows` rows of x by `TileShape.columns` rows of W, in steps of
+`TileShape.depth` channels. Both tiles lie in shared memory channel by channel, so that a thread
+reads the values of its rows as vectors. Threads that would be left over share a step's channels in
+slices; their sums are added at the end. What the next step needs is read before a step's multiply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.tir import i32, let, when
+from gemma4_compile.targets.kernels.blocks import barrier, local, shared
+from gemma4_compile.targets.kernels.tile_loaders import (
+    BANK_VECTORS,
+    VECTOR,
+    DenseLoader,
+    RowOf,
+    Tile,
+    WeightLoader,
+    lane_of,
+    put,
+    splat,
+    swizzle,
+    vector,
+)
+from gemma4_compile.targets.kernels.weights import WeightReader
+from gemma4_compile.targets.spec import TargetSpec
+
+LANES_M, LANES_N = 4, 8  # of 32 neighbouring threads: so they read the fewest different vectors
+F32_BYTES = 4
+Finish = Callable[[Any, Any, Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """How a block divides its work.
+
+    Attributes
+    ----------
+    rows, columns, depth : rows of x, rows of W and channels of a step
+    thread_m, thread_n : rows of x and of W that one thread sums
+    threads : of the block
+    unroll : channels of a multiply that stand in the kernel's text, 1 or 4
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    thread_m: int
+    thread_n: int
+    threads: int
+    unroll: int = VECTOR
+
+    @property
+    def group(self) -> int:
+        """Threads that cover the tile once."""
+        return self.rows // self.thread_m * (self.columns // self.thread_n)
+
+    @property
+    def slices(self) -> int:
+        """Groups of threads, each with its own channels of a step."""
+        return self.threads // self.group
+
+    @property
+    def quads(self) -> int:
+        """Vectors of channels in a step."""
+        return self.depth // VECTOR
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of sums of a thread."""
+        return self.thread_m * self.thread_n // VECTOR
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return (self.rows + self.columns) * self.depth * F32_BYTES
+
+    @property
+    def finished_at_once(self) -> int:
+        """Vectors of every thread's sums that fit into shared memory together; divides all."""
+        count = self.vectors
+        while count * self.threads * VECTOR * F32_BYTES > self.shared_bytes:
+            count //= 2
+        return count
+
+
+def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
+    """The shape with as many threads and channels a step as the target allows."""
+    while shape.shared_bytes > spec.max_shared_memory_bytes:
+        shape = replace(shape, depth=shape.depth // 2)
+    while shape.threads > spec.max_threads_per_block or shape.slices > min(
+        shape.quads, shape.finished_at_once
+    ):
+        shape = replace(shape, threads=shape.threads // 2)
+    assert min(shape.rows, shape.columns) >= BANK_VECTORS * VECTOR, "vectors of rows fill the banks"
+    assert shape.depth % VECTOR == 0, "channels are moved by vectors"
+    assert shape.columns // shape.thread_n % LANES_N == 0, "threads side by side"
+    assert shape.rows // shape.thread_m % LANES_M == 0, "threads one below the other"
+    assert shape.slices * shape.group == shape.threads > 0, "a slice covers the tile"
+    assert shape.quads % shape.slices == 0, "slices of equal depth"
+    assert shape.finished_at_once % shape.slices == 0, "slices that share the end"
+    return shape
+
+
+class TileProduct:
+    """The sums of one tile of ``x W^T``.
+
+    Parameters
+    ----------
+    x : (any, cols), the left matrix
+    row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
+    """
+
+    def __init__(
+        self,
+        shape: TileShape,
+        x: Any,
+        weights: WeightReader,
+        thread: Any,
+        row_of_x: RowOf,
+        row_of_w: RowOf,
+    ) -> None:
+        self._shape = shape
+        self._memory = shared((shape.shared_bytes // F32_BYTES,))
+        self._x = Tile(self._memory, 0, shape.rows, shape.depth)
+        first = shape.rows * shape.depth // VECTOR
+        self._w = Tile(self._memory, first, shape.columns, shape.depth)
+        self._slice = let(tirx.floordiv(thread, shape.group)) if shape.slices > 1 else i32(0)
+        self._in_group = let(tirx.floormod(thread, shape.group)) if shape.slices > 1 else thread
+        warp = tirx.floordiv(self._in_group, LANES_M * LANES_N)
+        across = shape.columns // shape.thread_n // LANES_N
+        lane_m = tirx.floormod(tirx.floordiv(self._in_group, LANES_N), LANES_M)
+        lane_n = tirx.floormod(self._in_group, LANES_N)
+        self._m = let(lane_m + LANES_M * tirx.floordiv(warp, across))
+        self._n = let(lane_n + LANES_N * tirx.floormod(warp, across))
+        self._sums = local((shape.vectors * VECTOR,))
+        for index in range(shape.vectors):
+            put(self._sums, index, splat(f32(0.0)))
+        threads = shape.threads
+        self._loaders = (
+            DenseLoader(self._x, thread, threads, 0, row_of_x, x),
+            WeightLoader(self._w, thread, threads, self._x.blocks, row_of_w, weights),
+        )
+
+    def run(self, steps: Any) -> None:
+        """Add the products of all steps; the number is the same in the whole block."""
+        for loader in self._loaders:
+            loader.read(i32(0))
+        with T.serial(0, steps) as step:
+            barrier()  # the tiles of the step before may still be being read
+            for loader in self._loaders:
+                loader.write(step)
+            barrier()
+            following = let(tirx.min(step + 1, steps - 1))
+            for loader in self._loaders:
+                loader.read(following)
+            self._multiply()
+
+    def _multiply(self) -> None:
+        """Add the product of the channels of this slice."""
+        shape = self._shape
+        sides = (
+            (self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),
+            (self._n, shape.columns // shape.thread_n, shape.thread_n // VECTOR),
+        )
+        with T.serial(0, shape.quads // shape.slices) as turn:
+            quad = let(turn * shape.slices + self._slice)
+            twist = let(swizzle(quad, shape.quads))
+            left, right = (
+                [let(tirx.bitwise_xor(mine + part * lanes, twist)) for part in range(parts)]
+                for mine, lanes, parts in sides
+            )
+            if shape.unroll == 1:
+                with T.serial(0, VECTOR) as j:
+                    self._add_channel(quad * VECTOR + j, left, right)
+            else:
+                for j in range(VECTOR):
+                    self._add_channel(quad * VECTOR + j, left, right)
+
+    def _add_channel(self, channel: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
+        shape, sums = self._shape, self._sums
+        a = [let(vector(self._memory, self._x.place(channel, at))) for at in left]
+        b = [let(vector(self._memory, self._w.place(channel, at))) for at in right]
+        for i in range(shape.thread_m):
+            value = splat(lane_of(a[i // VECTOR], i % VECTOR))
+            for j, item in enumerate(b):
+                index = i * len(b) + j
+                put(sums, index, vector(sums, index) + value * item)
+
+    def finish(self, body: Finish) -> None:
+        """Add the slices' sums and run ``body(row, first column, 4 sums)`` all over the tile.
+
+        Row and columns are within the tile. The threads of all slices share the work.
+        """
+        shape, memory, at_once = self._shape, self._memory, self._shape.finished_at_once
+        thread = self._slice * shape.group + self._in_group
+        with T.serial(0, shape.vectors // at_once) as part:
+            barrier()
+            for first in range(0, shape.vectors, at_once):  # registers have no variable index
+                with when(part == first // at_once):
+                    for index in range(at_once):
+                        value = vector(self._sums, first + index)
+                        put(memory, index * shape.threads + thread, value)
+            barrier()
+            with T.serial(0, at_once // shape.slices) as turn:
+                mine = let(turn * shape.slices + self._slice)
+                place = let(mine * shape.threads + self._in_group)
+                total = vector(memory, place)
+                for other in range(1, shape.slices):
+                    total = total + vector(memory, place + other * shape.group)
+                sums = let(total)
+                row, column = self._position(let(mine + part * at_once))
+                body(row, column, [let(lane_of(sums, lane)) for lane in range(VECTOR)])
+
+    def _position(self, index: Any) -> tuple[Any, Any]:
+        """Row and first column of a thread's vector of sums within the tile."""
+        shape, parts = self._shape, self._shape.thread_n // VECTOR
+        i, j = let(tirx.floordiv(index, parts)), let(tirx.floormod(index, parts))
+        height = shape.rows // shape.thread_m * VECTOR
+        below = tirx.floordiv(i, VECTOR) * height + tirx.floormod(i, VECTOR)
+        width = shape.columns // shape.thread_n * VECTOR
+        return let(below + self._m * VECTOR), let(j * width + self._n * VECTOR)
