@@ -23,6 +23,7 @@ from gemma4_compile.errors import (
     UsageError,
 )
 from gemma4_compile.pipeline import (
+    AUTO,
     DEFAULT_CONTEXT_LENGTH,
     DEFAULT_PREFILL_CHUNK,
     CompileRequest,
@@ -34,6 +35,7 @@ from gemma4_compile.plan_report import plan_json, plan_text
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.sources import DEFAULT_MODEL
 from gemma4_compile.targets import TARGETS
+from gemma4_compile.targets.spec import ACTIVATIONS
 from gemma4_compile.terminal import Terminal
 
 EXIT_FAILED = 1
@@ -86,6 +88,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="with --plan: as JSON")
     parser.add_argument(
         "--limits", default="default", metavar="PROFILE", help="default, or compat (webgpu only)"
+    )
+    parser.add_argument(
+        "--activations",
+        default=AUTO,
+        metavar="FORM",
+        help="what decoding multiplies: exact vectors, or int8 in groups of 32 "
+        f"({AUTO}, {', '.join(ACTIVATIONS)}; default: %(default)s, as --limits says)",
     )
     parser.add_argument(
         "--context",
@@ -160,6 +169,7 @@ def _run(arguments: argparse.Namespace) -> None:
         quant=arguments.quant,
         output=arguments.output,
         limits=arguments.limits,
+        activations=arguments.activations,
         context_length=arguments.context,
         prefill_chunk=arguments.prefill_chunk,
         only=arguments.only,
@@ -178,6 +188,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         quant=arguments.quant or PLANNED_QUANT,
         output=Path(),
         limits=arguments.limits,
+        activations=arguments.activations,
         context_length=arguments.context,
         prefill_chunk=arguments.prefill_chunk,
         revision=arguments.revision,

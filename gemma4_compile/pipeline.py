@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -24,14 +24,17 @@ from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
+from gemma4_compile.quantization.scheme import GroupScheme
 from gemma4_compile.sources import Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
+from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
+AUTO = "auto"
 Half = Literal["library", "weights"]
 
 
@@ -50,6 +53,7 @@ class CompileRequest:
     revision: str | None = None
     force: bool = False
     dump_ir: Path | None = None
+    activations: str = AUTO
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,26 @@ def _target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
         raise UsageError(
             f"unknown quantisation `{request.quant}`", hint=f"known: {', '.join(RECIPES)}"
         )
-    return target, RECIPES[request.quant]
+    recipe = RECIPES[request.quant]
+    return replace(target, activations=_activations(request, target, recipe)), recipe
+
+
+def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) -> str:
+    """How vectors meet the weights: what the user says, or else the target's profile."""
+    if request.activations not in (AUTO, *ACTIVATIONS):
+        raise UsageError(
+            f"unknown activations `{request.activations}`",
+            hint=f"known: {AUTO}, {', '.join(ACTIVATIONS)}",
+        )
+    stores_integers = isinstance(recipe.schemes[Role.LINEAR], GroupScheme)
+    if request.activations == INT8 and not stores_integers:
+        raise UsageError(
+            f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
+            hint="choose another --quant, or --activations exact",
+        )
+    if request.activations == AUTO:
+        return target.activations if stores_integers else EXACT
+    return request.activations
 
 
 def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
@@ -264,6 +287,7 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
         "target": build.target.name,
         "limits": build.target.profile,
+        "activations": build.target.activations,
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
         "suppressed_tokens": list(build.suppressed),
@@ -284,8 +308,10 @@ def _other_half(
     if request.only is None or request.force or not path.exists():
         return None, ()
     old = artifacts.Provenance.from_json(artifacts.read_artifact(path))
+    # The weights are the same for every form of activations, so a new library may choose another.
+    ignored = {"versions", "activations"} if request.only == "library" else {"versions"}
     for name, value in provenance.items():
-        if name != "versions" and old.build.get(name) != value:
+        if name not in ignored and old.build.get(name) != value:
             raise UsageError(
                 f"`{request.output}` holds a package with another `{name}`: the new "
                 f"{request.only} would not fit to it",

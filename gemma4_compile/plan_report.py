@@ -23,6 +23,7 @@ def plan_json(plan: Plan, identity: Mapping[str, Any]) -> dict[str, Any]:
         "target": plan.target.name,
         "limits": plan.target.profile,
         "quant": plan.recipe.name,
+        "activations": plan.target.activations,
         "context_length": plan.context_length,
         "prefill_chunk": plan.prefill_chunk,
         "parameters": {
@@ -93,7 +94,8 @@ def plan_text(plan: Plan, model: str) -> str:
     """The plan as a page of tables."""
     lines = [
         f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.profile}), "
-        f"context {plan.context_length:,}, prefill chunk {plan.prefill_chunk:,}",
+        f"{plan.target.activations} activations, context {plan.context_length:,}, "
+        f"prefill chunk {plan.prefill_chunk:,}",
         "",
         "Parameters",
         *_table(

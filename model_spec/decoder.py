@@ -61,7 +61,8 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden: nn.Tensor | PendingNorm, rows: int | None) -> nn.Tensor:
         """(rows, hidden_size) -> (rows, hidden_size) float32."""
-        return self.down_proj.matmul(self.gate_up_proj.matmul(hidden, rows, Tail.GELU_PAIRS), rows)
+        gated = self.gate_up_proj.gated(hidden, rows, self.down_proj)
+        return self.down_proj.matmul(gated, rows)
 
 
 @dataclass

@@ -11,15 +11,24 @@ from typing import Protocol
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
+from gemma4_compile.model_spec.pending import PackedVector, PendingMerge, PendingNorm
 
 
 class Matrix(Protocol):
     """A weight matrix (n_rows, cols), however it is stored."""
 
+    @property
+    def interleaved(self) -> bool | None:
+        """The byte order of packed vectors that it multiplies; None if it takes none."""
+
+    def gated(
+        self, x: nn.Tensor | PendingNorm, rows: int | None, reader: Matrix
+    ) -> nn.Tensor | PackedVector:
+        """`matmul` of gate and up rows with Tail.GELU_PAIRS, in the form that `reader` takes."""
+
     def matmul(
         self,
-        x: nn.Tensor | PendingNorm | PendingMerge,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
         rows: int | None,
         tail: Tail = Tail.NONE,
         *,

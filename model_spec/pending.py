@@ -8,7 +8,16 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.attention import MergeSplits
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
+from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundedNorm, packed_specs
 from gemma4_compile.model_spec.operators.norms import ResidualNorm
+
+
+@dataclass(frozen=True)
+class PackedVector:
+    """One position's vector in int8, as model_spec/operators/int8.py describes it."""
+
+    words: nn.Tensor
+    scales: nn.Tensor
 
 
 class PendingNorm:
@@ -72,6 +81,17 @@ class PendingNorm:
         assert self._hidden is not None
         return self._hidden
 
+    def packed(self, interleaved: bool) -> PackedVector:
+        """The input of the next branch, normed and packed, for one position and one reader."""
+        assert self.rows == 1, "only one position is packed"
+        assert self.normed, "a residual has no bound; its reader rounds it"
+        assert self._residual is None, "a pending norm has one reader"
+        width = int(self.arguments[1].shape[1])
+        operator = RoundedNorm(width, self.eps, self.scalar is not None, interleaved)
+        specs: list[TensorSpec] = [((1, width), "float32"), *packed_specs(width)]
+        self._residual, words, scales = emit(operator, self.arguments, specs)
+        return PackedVector(words, scales)
+
     def _emit(self) -> None:
         shape = tuple(self.arguments[1].shape)
         next_dtype = self.dtype if self.normed else None
@@ -116,3 +136,10 @@ class PendingMerge:
         splits, heads, dim = self.shape
         operator = MergeSplits(heads, dim, splits, self.dtype)
         return emit(operator, [self.sums, self.stats], [((1, heads * dim), self.dtype)])[0]
+
+    def packed(self, interleaved: bool) -> PackedVector:
+        """Merge in a launch of its own, and pack."""
+        splits, heads, dim = self.shape
+        operator = RoundedMerge(heads, dim, splits, interleaved)
+        words, scales = emit(operator, [self.sums, self.stats], packed_specs(heads * dim))
+        return PackedVector(words, scales)

@@ -12,15 +12,24 @@ from typing import Any
 from tvm import tirx
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.matrices import Matrix
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
+from gemma4_compile.model_spec.pending import PackedVector, PendingMerge, PendingNorm
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.fused_operators import (
     MERGED_BUFFERS,
     MergedLinear,
     NormedLinear,
     fused_buffers,
+)
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    PACKED_ROWS,
+    Int8Linear,
+    Int8MergedLinear,
+    Int8NormedLinear,
+    takes_int8,
 )
 from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
 from gemma4_compile.quantization.recipe import Part, StoredParameter
@@ -62,11 +71,18 @@ class KernelLimits:
     Attributes
     ----------
     max_buffers : storage buffers, None for any number
-    fused_width : longest vector that a kernel may norm for itself
+    fused_width : longest vector that a kernel may norm or round for itself
+    int8 : vectors of one position are rounded to int8 where the matrix allows it
     """
 
     max_buffers: int | None
     fused_width: int
+    int8: bool = False
+
+
+def _joined(results: Sequence[nn.Tensor]) -> nn.Tensor:
+    """What the calls made, side by side."""
+    return results[0] if len(results) == 1 else nn.op.concat(list(results), dim=1)
 
 
 class QuantizedMatrix(nn.Module):
@@ -105,9 +121,31 @@ class QuantizedMatrix(nn.Module):
         for indices in split_calls(len(parts), first, later):
             yield [parts[i] for i in indices]
 
+    @property
+    def interleaved(self) -> bool | None:
+        """The byte order of packed vectors that it multiplies; None if it takes none."""
+        layout = layout_of(self.stored, self.stored.parts)
+        return layout.bits == 4 if self.limits.int8 and takes_int8(layout) else None
+
+    def gated(
+        self, x: nn.Tensor | PendingNorm, rows: int | None, reader: Matrix
+    ) -> nn.Tensor | PackedVector:
+        """`matmul` of gate and up rows with Tail.GELU_PAIRS, in the form that `reader` takes."""
+        fields = self._tail_fields(Tail.GELU_PAIRS)
+        order = reader.interleaved
+        packs = rows == 1 and self.interleaved is not None and order is not None
+        if not packs or self.stored.parameter.shape[0] % PACKED_ROWS:
+            return self._multiply(x, rows, [], fields)
+        fields |= {"packed_out": True, "interleaved_out": order}
+        calls = self._multiply_int8(x, [], fields)
+        if calls is None:
+            return self._multiply(x, rows, [], self._tail_fields(Tail.GELU_PAIRS))
+        words, scales = (_joined(results) for results in zip(*calls, strict=True))
+        return PackedVector(words, scales)
+
     def matmul(
         self,
-        x: nn.Tensor | PendingNorm | PendingMerge,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
         rows: int | None,
         tail: Tail = Tail.NONE,
         *,
@@ -124,29 +162,84 @@ class QuantizedMatrix(nn.Module):
         """
         tail_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
         width = 0 if ple is None else int(ple.shape[1])
-        fields: dict[str, Any] = {
-            "tail": tail.value,
-            "cap": cap,
-            "ple_width": width,
-            "suppressed": tuple(suppressed),
-        }
+        fields = self._tail_fields(tail, cap=cap, ple_width=width, suppressed=tuple(suppressed))
+        return self._multiply(x, rows, tail_args, fields)
+
+    @staticmethod
+    def _tail_fields(
+        tail: Tail, *, cap: float = 0.0, ple_width: int = 0, suppressed: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        return {"tail": tail.value, "cap": cap, "ple_width": ple_width, "suppressed": suppressed}
+
+    def _multiply(
+        self,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        rows: int | None,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> nn.Tensor:
+        if rows == 1 and self.interleaved is not None:
+            calls = self._multiply_int8(x, tail_args, fields)
+            if calls is not None:
+                return _joined([y for (y,) in calls])
+        assert not isinstance(x, PackedVector), "packed for a matrix that takes none"
+        tail = Tail(fields["tail"])
         if isinstance(x, PendingNorm):
             if self._fuses(x, tail):
-                return self._normed_matmul(x, tail_args, fields)
+                return self._normed(x, NormedLinear, x.dtype, tail_args, fields)[0]
             x = x.hidden
         elif isinstance(x, PendingMerge):
             if self._fuses_merge(x):
-                return self._merged_matmul(x, fields)
+                return self._merged(x, MergedLinear, x.dtype, fields)[0]
             x = x.merge()
         results: list[nn.Tensor] = []
-        others = 2 if ple is None else 3
-        for parts in self._calls(others, others):
-            begin, end = parts[0].row_begin, parts[-1].row_end
-            fields["suppressed"] = tuple(row - begin for row in suppressed if begin <= row < end)
-            operator = Linear(rows=rows, in_dtype=x.dtype, **self._layout_fields(parts), **fields)
+        others = 3 if tail_args else 2
+        for parts, inside in self._part_fields(fields, others):
+            operator = Linear(rows=rows, in_dtype=x.dtype, **inside)
             args = [x, *self._tensors(parts), *tail_args]
             results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])
-        return results[0] if len(results) == 1 else nn.op.concat(results, dim=1)
+        return _joined(results)
+
+    def _part_fields(
+        self, fields: dict[str, Any], others: int
+    ) -> Iterator[tuple[list[Part], dict[str, Any]]]:
+        """The parts of each call, and an operator's fields for them."""
+        suppressed = fields["suppressed"]
+        for parts in self._calls(others, others):
+            begin, end = parts[0].row_begin, parts[-1].row_end
+            hidden = tuple(row - begin for row in suppressed if begin <= row < end)
+            yield parts, {**fields, **self._layout_fields(parts), "suppressed": hidden}
+
+    def _multiply_int8(
+        self,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> list[tuple[nn.Tensor, ...]] | None:
+        """The results of each call on a rounded vector; None where the exact form has to do."""
+        packs, order = fields.get("packed_out", False), self.interleaved
+        assert order is not None, "a matrix that takes packed vectors"
+        if isinstance(x, PendingNorm):
+            if self._fuses(x, Tail(fields["tail"]), packs):
+                return [self._normed(x, Int8NormedLinear, "float32", tail_args, fields)]
+            x = x.packed(order) if x.normed and not x.is_done else x.hidden
+        elif isinstance(x, PendingMerge):
+            if self._fuses_merge(x):
+                return [self._merged(x, Int8MergedLinear, "float32", fields)]
+            x = x.packed(order)
+        if isinstance(x, PackedVector):
+            args, dtype = [x.words, x.scales], PACKED
+        elif self.stored.parameter.shape[1] <= self.limits.fused_width:
+            args, dtype = [x], x.dtype
+        else:
+            return None
+        calls = []
+        others = len(args) + (len(tail_args) > 0) + (2 if packs else 1)
+        for parts, inside in self._part_fields(fields, others):
+            operator = Int8Linear(rows=1, in_dtype=dtype, **inside)
+            inputs = [*args, *self._tensors(parts), *tail_args]
+            calls.append(emit(operator, inputs, operator.result_specs))
+        return calls
 
     def _layout_fields(self, parts: Sequence[Part]) -> dict[str, Any]:
         layout = layout_of(self.stored, parts)
@@ -158,7 +251,7 @@ class QuantizedMatrix(nn.Module):
             "part_rows": layout.part_rows,
         }
 
-    def _fuses(self, x: PendingNorm, tail: Tail) -> bool:
+    def _fuses(self, x: PendingNorm, tail: Tail, packs: bool = False) -> bool:
         """Whether one launch can do the norm, too."""
         rows, width = self.stored.parameter.shape
         if x.rows != 1 or x.is_done or width > self.limits.fused_width:
@@ -166,15 +259,20 @@ class QuantizedMatrix(nn.Module):
         if rows * width > MAX_FUSED_WEIGHTS:
             return False
         buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
-        return self.limits.max_buffers is None or buffers <= self.limits.max_buffers
+        return self.limits.max_buffers is None or buffers + packs <= self.limits.max_buffers
 
-    def _normed_matmul(
-        self, x: PendingNorm, tail_args: list[Any], fields: dict[str, Any]
-    ) -> nn.Tensor:
+    def _normed(
+        self,
+        x: PendingNorm,
+        kind: type[NormedLinear] | type[Int8NormedLinear],
+        in_dtype: str,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> tuple[nn.Tensor, ...]:
         parts = self.stored.parts
-        operator = NormedLinear(
+        operator = kind(
             rows=1,
-            in_dtype=x.dtype,
+            in_dtype=in_dtype,
             eps=x.eps,
             scaled=x.scalar is not None,
             normed=x.normed,
@@ -182,10 +280,10 @@ class QuantizedMatrix(nn.Module):
             **fields,
         )
         args = [*x.arguments, *self._tensors(parts), *tail_args]
-        specs: list[TensorSpec] = [((1, operator.cols), "float32")]
-        residual, y = emit(operator, args, [*specs, ((1, operator.outputs), "float32")])
+        specs: list[TensorSpec] = [((1, operator.cols), "float32"), *operator.result_specs]
+        residual, *results = emit(operator, args, specs)
         x.done(residual)
-        return y
+        return tuple(results)
 
     def _fuses_merge(self, x: PendingMerge) -> bool:
         """Whether one launch can merge, too: all of it is read by every block."""
@@ -196,11 +294,17 @@ class QuantizedMatrix(nn.Module):
         buffers = len(self.stored.tensors) + MERGED_BUFFERS
         return buffers <= self.limits.max_buffers and x.nbytes <= MAX_MERGE_BYTES
 
-    def _merged_matmul(self, x: PendingMerge, fields: dict[str, Any]) -> nn.Tensor:
+    def _merged(
+        self,
+        x: PendingMerge,
+        kind: type[MergedLinear] | type[Int8MergedLinear],
+        in_dtype: str,
+        fields: dict[str, Any],
+    ) -> tuple[nn.Tensor, ...]:
         splits, heads, head_dim = x.shape
-        operator = MergedLinear(
+        operator = kind(
             rows=1,
-            in_dtype=x.dtype,
+            in_dtype=in_dtype,
             heads=heads,
             head_dim=head_dim,
             splits=splits,
@@ -208,7 +312,7 @@ class QuantizedMatrix(nn.Module):
             **fields,
         )
         args = [x.sums, x.stats, *self._tensors(self.stored.parts)]
-        return emit(operator, args, [((1, operator.outputs), "float32")])[0]
+        return emit(operator, args, operator.result_specs)
 
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""

@@ -8,7 +8,12 @@ from typing import Any, ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.model_spec.operators.base import (
+    Operator,
+    TensorSpec,
+    symbolic_rows,
+    te_prim_func,
+)
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.model_spec.operators.sampling import MASKED
@@ -146,6 +151,11 @@ class Linear(Operator):
         """Columns of the result."""
         rows = self.layout.rows
         return rows // 2 if self.tail == Tail.GELU_PAIRS.value else rows
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        """Shapes and dtypes of the result of one position."""
+        return [((1, self.outputs), "float32")]
 
     def plain(self) -> tirx.PrimFunc:
         rows, layout = symbolic_rows(self.rows), self.layout

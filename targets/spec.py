@@ -11,6 +11,9 @@ from gemma4_compile.targets.tuning import Tuning
 
 UNLIMITED = 2**31 - 1
 """Stands for "no limit" in the fields that are plain counts."""
+EXACT, INT8 = "exact", "int8"
+ACTIVATIONS = (EXACT, INT8)
+"""How the matmuls of one position take their vector: as it is, or rounded to int8 by groups."""
 
 
 class DeviceType(IntEnum):
@@ -41,6 +44,7 @@ class TargetSpec:
     host_triple : LLVM triple of the host code, or "" for the machine that compiles
     host_vector_bits : width of the host's vectors, or 0 where the code generator knows it
     tuning : sizes of the kernels
+    activations : one of ACTIVATIONS
     """
 
     name: str
@@ -57,6 +61,7 @@ class TargetSpec:
     host_triple: str = ""
     host_vector_bits: int = 0
     tuning: Tuning = field(default_factory=Tuning)
+    activations: str = EXACT
 
     @property
     def is_gpu(self) -> bool:

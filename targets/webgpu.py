@@ -10,7 +10,7 @@ from tvm import relax
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import linker
-from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 from gemma4_compile.targets.wasm_file import read_interface
 
@@ -39,7 +39,7 @@ COMPAT = replace(
 )
 """For adapters that offer WebGPU's own minimum."""
 
-H200 = replace(DEFAULT, profile="h200", tuning=read_tuning("h200"))
+H200 = replace(DEFAULT, profile="h200", tuning=read_tuning("h200"), activations=INT8)
 """The default limits, tuned on an NVIDIA H200: for large discrete GPUs."""
 
 PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, H200)}

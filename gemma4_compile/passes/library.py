@@ -23,7 +23,7 @@ from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.modules import KernelLimits, StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.kernels.normed_gemv import fused_width
-from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
+from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 
 GPU_SPLITS = AttentionOptions(sliding_splits=8, full_splits=16)
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
@@ -74,9 +74,10 @@ def decoder_options(
 
 def kernel_limits(target: TargetSpec) -> KernelLimits:
     """What the model's matmuls have to respect."""
+    int8 = target.activations == INT8
     if not target.is_gpu:
-        return KernelLimits(max_buffers=None, fused_width=UNLIMITED)
-    return KernelLimits(target.max_storage_buffers, fused_width(target))
+        return KernelLimits(max_buffers=None, fused_width=UNLIMITED, int8=int8)
+    return KernelLimits(target.max_storage_buffers, fused_width(target), int8)
 
 
 def _calls_of(module: tvm.IRModule, function: str) -> list[str]:

@@ -27,6 +27,8 @@ from gemma4_compile.targets.kernels.experts import (
 )
 from gemma4_compile.targets.kernels.gemm import make_gemm
 from gemma4_compile.targets.kernels.gemv import make_gemv
+from gemma4_compile.targets.kernels.int8_gemv import make_int8_gemv
+from gemma4_compile.targets.kernels.int8_vectors import make_rounded_merge, make_rounded_norm
 from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
 from gemma4_compile.targets.kernels.normed_gemv import make_merged_gemv, make_normed_gemv
 from gemma4_compile.targets.kernels.norms import (
@@ -62,6 +64,9 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "expert_gemm": make_expert_gemm,
     "expert_residual_norm": make_expert_residual_norm,
     "group_rows": make_group_rows,
+    "int8_linear": make_int8_gemv,
+    "int8_merged_linear": make_int8_gemv,
+    "int8_normed_linear": make_int8_gemv,
     "linear": _make_linear,
     "logit_bias": make_logit_bias,
     "merge_splits": make_merge_splits,
@@ -73,6 +78,8 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "prepare_qkv": make_prepare_qkv,
     "residual_norm": make_residual_norm,
     "rms_norm": make_rms_norm,
+    "rounded_merge": make_rounded_merge,
+    "rounded_norm": make_rounded_norm,
     "router": make_router,
     "sample_top_p": make_sample_top_p,
     "softmax_partials": make_softmax_partials,

@@ -52,11 +52,11 @@ class Compiler:
     """Compiles on demand, each package once."""
 
     root: Path
-    _done: dict[tuple[str, str, str], Path] = field(default_factory=dict)
+    _done: dict[tuple[str, ...], Path] = field(default_factory=dict)
 
-    def __call__(self, model: str, target: str, quant: str) -> Path:
+    def __call__(self, model: str, target: str, quant: str, activations: str = "exact") -> Path:
         """Return the package of `model` ("tiny" or a kind of `tests.models`)."""
-        key = (model, target, quant)
+        key = (model, target, quant, activations)
         if key not in self._done:
             output = self.root / "-".join(key)
             sizes = SIZES[model]
@@ -68,6 +68,7 @@ class Compiler:
                     output=output,
                     context_length=sizes.context_length,
                     prefill_chunk=sizes.prefill_chunk,
+                    activations=activations,
                 ),
                 _Silent(),
             )

@@ -1,0 +1,226 @@
+"""Vectors rounded to int8 by groups of channels: the format, its rounding, and who makes them.
+
+A group of GROUP neighbouring channels has one float32 scale, ``max|x| / LEVELS``, and the integers
+``floor(x * (LEVELS / max|x|) + 1/2)``, which lie within LEVELS of 0. A group whose largest
+magnitude is not above SMALLEST has scale 0 and integers 0. Four neighbouring channels make one word
+of the packed form, by `byte_of`: words (1, width / 4) uint32 and scales (1, width / GROUP) float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.model_spec.operators.base import Operator, TensorSpec, te_prim_func
+from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.norms import inverse_rms
+
+GROUP = 32
+LEVELS = 127
+SMALLEST = 1e-30  # its reciprocal is finite, and no GPU flushes it to 0
+WORD = 4  # channels
+
+
+def group_scale(largest: Any) -> Any:
+    """A group's scale from its largest magnitude."""
+    return tirx.Select(largest > f32(SMALLEST), largest * f32(1.0 / LEVELS), f32(0.0))
+
+
+def group_factor(largest: Any) -> Any:
+    """What a group's channels are multiplied by before they are rounded."""
+    bounded = tirx.max(largest, f32(SMALLEST))
+    return tirx.Select(largest > f32(SMALLEST), f32(LEVELS) / bounded, f32(0.0))
+
+
+def round_half_up(value: Any) -> Any:
+    """The nearest int32; of two equally near ones the larger."""
+    return tirx.floor(value + f32(0.5)).astype("int32")
+
+
+def byte_of(channel: Any, interleaved: bool) -> Any:
+    """Where a word's channel (0 to 3) lies in it, and the other way round.
+
+    A word of 4-bit weights yields its even and its odd channels. With 0, 2, 1, 3 the lower halves
+    of two words are the even ones of eight channels, and the upper halves the odd ones.
+    """
+    if not interleaved:
+        return channel
+    if isinstance(channel, int):
+        return channel % 2 * 2 + channel // 2
+    return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
+
+
+def packed_specs(width: int) -> list[TensorSpec]:
+    """Shapes and dtypes of the packed form: words, scales."""
+    return [((1, width // WORD), "uint32"), ((1, width // GROUP), "float32")]
+
+
+def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+    """Integers (1, width) int32 and scales (1, width / GROUP) float32 of a vector (1, width)."""
+    width = int(x.shape[1])
+    c = te.reduce_axis((0, GROUP), name="c")
+    largest = te.compute(
+        (1, width // GROUP),
+        lambda i, g: te.max(tirx.abs(as_f32(x[i, g * GROUP + c])), axis=c),
+        name="largest",
+    )
+    integers = te.compute(
+        (1, width),
+        lambda i, j: round_half_up(as_f32(x[i, j]) * group_factor(largest[i, j // GROUP])),
+        name="integers",
+    )
+    scales = te.compute(largest.shape, lambda i, g: group_scale(largest[i, g]), name="scales")
+    return integers, scales
+
+
+def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
+    """The packed form of a vector (1, width)."""
+    integers, scales = round_groups(x)
+
+    def word(i: Any, w: Any) -> Any:
+        result: Any = tirx.const(0, "uint32")
+        for byte in range(WORD):
+            value = integers[i, w * WORD + byte_of(byte, interleaved)].astype("uint32")
+            lowest = tirx.bitwise_and(value, tirx.const(255, "uint32"))
+            result = tirx.bitwise_or(
+                result, tirx.shift_left(lowest, tirx.const(8 * byte, "uint32"))
+            )
+        return result
+
+    words = te.compute((1, int(x.shape[1]) // WORD), word, name="words")
+    return [words, scales]
+
+
+def packed_placeholders(width: int) -> list[te.Tensor]:
+    """TE inputs of the packed form."""
+    names = ("words", "scales")
+    specs = packed_specs(width)
+    return [
+        te.placeholder(shape, dtype, name=name)
+        for name, (shape, dtype) in zip(names, specs, strict=True)
+    ]
+
+
+def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
+    """The vector that a packed form means: (1, width) float32."""
+
+    def value(i: Any, k: Any) -> Any:
+        byte = byte_of(tirx.floormod(k, WORD), interleaved)
+        above = ((WORD - 1 - byte) * 8).astype("uint32")
+        top = tirx.shift_left(words[i, k // WORD], above).astype("int32")
+        return as_f32(tirx.shift_right(top, tirx.const(24, "int32"))) * scales[i, k // GROUP]
+
+    return te.compute((1, int(words.shape[1]) * WORD), value, name="meaning")
+
+
+def rounded(x: te.Tensor) -> te.Tensor:
+    """A vector after its rounding: (1, width) float32."""
+    integers, scales = round_groups(x)
+    return te.compute(
+        x.shape, lambda i, k: as_f32(integers[i, k]) * scales[i, k // GROUP], name="meaning"
+    )
+
+
+def merged_splits(sums: te.Tensor, stats: te.Tensor) -> te.Tensor:
+    """`MergeSplits` in TE: (splits, heads, head_dim) and (splits, heads, 2) -> (1, width) f32."""
+    splits, heads, dim = (int(size) for size in sums.shape)
+    m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
+    highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
+    total = te.compute(
+        (heads,),
+        lambda h: te.sum(tirx.exp(stats[s, h, 0] - highest[h]) * stats[s, h, 1], axis=s),
+        name="total",
+    )
+    merged = te.compute(
+        (heads, dim),
+        lambda h, d: te.sum(tirx.exp(stats[v, h, 0] - highest[h]) * sums[v, h, d], axis=v),
+        name="merged",
+    )
+    return te.compute(
+        (1, heads * dim), lambda i, j: merged[j // dim, j % dim] / total[j // dim], name="x"
+    )
+
+
+@dataclass(frozen=True)
+class NormVector:
+    """What stands between two matmuls of one position.
+
+    ``r' = (r + norm(b; w_branch)) * scalar`` and, if `normed`, ``x = norm(r'; w_next)``; else x is
+    r'. Arguments: b, r (1, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
+    (width,) f32 if `normed`.
+    """
+
+    width: int
+    eps: float
+    scaled: bool
+    normed: bool
+
+    def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
+        """Arguments, r' and x, both (1, width) float32."""
+        shape, width = (1, self.width), self.width
+        branch = te.placeholder(shape, "float32", name="branch")
+        residual = te.placeholder(shape, "float32", name="residual")
+        w_branch = te.placeholder((width,), "float32", name="w_branch")
+        args: list[Any] = [branch, residual, w_branch]
+        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
+        factor: list[te.Tensor] = []
+        if self.scaled:
+            factor.append(te.placeholder((1,), "float32", name="scalar"))
+            args.append(factor[0])
+
+        def total(i: Any, j: Any) -> Any:
+            value = residual[i, j] + branch[i, j] * inverse[i] * w_branch[j]
+            return value * factor[0][0] if factor else value
+
+        out = te.compute(shape, total, name="out")
+        if not self.normed:
+            return args, out, out
+        w_next = te.placeholder((width,), "float32", name="w_next")
+        inverse_out = inverse_rms(out, 1, width, self.eps, "out")
+        x = te.compute(shape, lambda i, j: out[i, j] * inverse_out[i] * w_next[j], name="x")
+        return [*args, w_next], out, x
+
+
+@dataclass(frozen=True)
+class RoundedNorm(Operator):
+    """`ResidualNorm` of one position, its normed result packed.
+
+    Arguments: of `NormVector`. Results: r' (1, width) f32, words, scales.
+    """
+
+    kind: ClassVar[str] = "rounded_norm"
+    width: int
+    eps: float
+    scaled: bool
+    interleaved: bool
+
+    @property
+    def norm(self) -> NormVector:
+        """What is rounded."""
+        return NormVector(self.width, self.eps, self.scaled, True)
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.plain()
+        return te_prim_func([*args, out, *pack(x, self.interleaved)])
+
+
+@dataclass(frozen=True)
+class RoundedMerge(Operator):
+    """`MergeSplits`, its result packed.
+
+    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32. Results: words,
+    scales of heads * head_dim channels.
+    """
+
+    kind: ClassVar[str] = "rounded_merge"
+    heads: int
+    head_dim: int
+    splits: int
+    interleaved: bool
+
+    def plain(self) -> tirx.PrimFunc:
+        sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
+        stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
+        return te_prim_func([sums, stats, *pack(merged_splits(sums, stats), self.interleaved)])

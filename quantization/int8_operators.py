@@ -1,0 +1,139 @@
+"""Matmuls of one position on vectors that are rounded to int8 by groups.
+
+The rounding: model_spec/operators/int8.py. Plain forms multiply the rounded vector in float32;
+kernels sum products of integers within a group, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.model_spec.operators.base import TensorSpec, te_prim_func
+from gemma4_compile.model_spec.operators.int8 import (
+    GROUP,
+    NormVector,
+    merged_splits,
+    pack,
+    packed_placeholders,
+    packed_specs,
+    rounded,
+    unpack,
+)
+from gemma4_compile.model_spec.operators.math import as_f32
+from gemma4_compile.quantization.operators import Linear, WeightLayout
+
+PACKED = "int8"  # stands for the dtype of a vector that comes packed
+PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
+
+
+def takes_int8(layout: WeightLayout) -> bool:
+    """Whether a matrix is stored so that packed vectors can meet it: a scale for each group."""
+    return layout.bits in (4, 8) and layout.group_size == GROUP
+
+
+@dataclass(frozen=True)
+class Int8Linear(Linear):
+    """``y = tail(W round(x))`` of one position.
+
+    Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, and otherwise
+    rounded by the kernel. Results: (1, outputs) f32 or, with `packed_out`, words and scales of it.
+
+    Attributes
+    ----------
+    packed_out : the result is packed for the matrix that reads it
+    interleaved_out : that matrix has 4-bit weights
+    """
+
+    kind: ClassVar[str] = "int8_linear"
+    packed_out: bool = False
+    interleaved_out: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"int8_{super().name}"
+
+    @property
+    def interleaved(self) -> bool:
+        """The order of a packed x."""
+        return self.bits == 4
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        """Shapes and dtypes of the result."""
+        return packed_specs(self.outputs) if self.packed_out else super().result_specs
+
+    def plain(self) -> tirx.PrimFunc:
+        if self.in_dtype == PACKED:
+            words, scales = packed_placeholders(self.cols)
+            return self._multiply([words, scales], unpack(words, scales, self.interleaved), [])
+        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        return self._multiply([x], rounded(x), [])
+
+    def _multiply(self, args: Sequence[Any], x: te.Tensor, results: Sequence[Any]) -> tirx.PrimFunc:
+        """The function that multiplies x, which was made from `args`, and also has `results`."""
+        assert self.rows == 1, "only decode rounds vectors"
+        layout = self.layout
+        weights = layout.placeholders()
+        k = te.reduce_axis((0, self.cols), name="k")
+        sums = te.compute(
+            (1, layout.rows),
+            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
+            name="sums",
+        )
+        tail_args, y = self.apply_tail(sums)
+        outs = pack(y, self.interleaved_out) if self.packed_out else [y]
+        return te_prim_func([*args, *weights, *tail_args, *results, *outs])
+
+
+@dataclass(frozen=True)
+class Int8NormedLinear(Int8Linear):
+    """`RoundedNorm` and the `Int8Linear` that reads its result, in one.
+
+    Arguments: of `NormVector`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32
+    and those of `Int8Linear`.
+    """
+
+    kind: ClassVar[str] = "int8_normed_linear"
+    eps: float = 0.0
+    scaled: bool = False
+    normed: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"normed_{super().name}"
+
+    @property
+    def norm(self) -> NormVector:
+        """What is rounded and multiplied."""
+        return NormVector(self.cols, self.eps, self.scaled, self.normed)
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.plain()
+        return self._multiply(args, rounded(x), [out])
+
+
+@dataclass(frozen=True)
+class Int8MergedLinear(Int8Linear):
+    """`RoundedMerge` and the `Int8Linear` that reads its result, in one.
+
+    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32; then as
+    `Int8Linear` from the weights on.
+    """
+
+    kind: ClassVar[str] = "int8_merged_linear"
+    heads: int = 0
+    head_dim: int = 0
+    splits: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"merged_{super().name}"
+
+    def plain(self) -> tirx.PrimFunc:
+        sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
+        stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
+        return self._multiply([sums, stats], rounded(merged_splits(sums, stats)), [])

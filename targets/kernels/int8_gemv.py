@@ -1,0 +1,309 @@
+"""Matrix times one vector of int8 groups: the decode form where activations are int8.
+
+A block owns `tile` consecutive rows. Its threads are divided into groups of lanes; a group of lanes
+takes one row at a time, each lane the same few groups of channels (int8_lanes.py). The weights of
+the next row are read while the present one is multiplied. Sums of lanes meet in shared memory, once
+for all rows of the block.
+
+The vector comes packed, or the block makes it first (int8_vectors.py). Plain forms:
+quantization/int8_operators.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.operators.math import gelu_tanh
+from gemma4_compile.model_spec.operators.tir import (
+    Cell,
+    FunctionBuilder,
+    function,
+    let,
+    store,
+    when,
+)
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    PACKED_ROWS,
+    Int8Linear,
+    Int8MergedLinear,
+    Int8NormedLinear,
+)
+from gemma4_compile.targets.kernels.blocks import barrier, launch, shared, strided, zero
+from gemma4_compile.targets.kernels.int8_lanes import (
+    LaneShare,
+    PackedVector,
+    RowAhead,
+    StagedVector,
+)
+from gemma4_compile.targets.kernels.int8_vectors import (
+    QUADS,
+    NormArguments,
+    float_quads,
+    merge_quads,
+    norm_quads,
+    round_quads,
+)
+from gemma4_compile.targets.kernels.tails import apply_tail
+from gemma4_compile.targets.kernels.weights import WeightReader
+from gemma4_compile.targets.spec import TargetSpec
+
+MIN_LANES = 8
+MAX_TILE = 64  # divides quantization.recipe.ROW_ALIGNMENT, so that a tile lies in one part
+RUN = 16  # sums that one thread adds up
+
+
+@dataclass(frozen=True)
+class Int8Shape:
+    """A block's threads, the lanes that share a row, and the rows of a group of lanes."""
+
+    threads: int
+    lanes: int
+    rows: int
+
+    @property
+    def slots(self) -> int:
+        """Rows that a block multiplies at a time."""
+        return self.threads // self.lanes
+
+    @property
+    def tile(self) -> int:
+        """Rows of a block."""
+        return self.slots * self.rows
+
+    @property
+    def runs(self) -> int:
+        """Runs of a row's partial sums."""
+        return -(-self.lanes // RUN)
+
+    @property
+    def pitch(self) -> int:
+        """Places of a row's partial sums, so that neighbouring rows lie in different banks."""
+        return self.lanes + self.runs
+
+    @property
+    def sum_bytes(self) -> int:
+        """Shared memory of the partial sums."""
+        return 4 * self.tile * (self.pitch + (self.runs + 1 if self.runs > 1 else 0))
+
+
+def staged_bytes(operator: Int8Linear, threads: int) -> int:
+    """Shared memory in which a block makes its vector."""
+    if operator.in_dtype == PACKED:
+        return 0
+    groups = operator.cols // GROUP
+    words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
+    merge = 4 * getattr(operator, "heads", 0) * getattr(operator, "splits", 0)
+    return words + largest + 4 * groups + 4 * threads + 4 * RUN + merge
+
+
+def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
+    """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks."""
+    tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
+    groups, rows = operator.cols // GROUP, operator.layout.rows
+    lanes = MIN_LANES
+    while groups > lanes * tuning.groups_per_lane and 2 * lanes <= limit:
+        lanes *= 2
+    wanted = tuning.packed_threads if operator.packed_out else tuning.threads
+    threads = max(lanes, min(wanted, limit))
+    at_least = PACKED_ROWS if operator.packed_out else 1
+    shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))
+    while shape.sum_bytes + staged_bytes(operator, threads) > spec.max_shared_memory_bytes:
+        lanes //= 2
+        shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))
+    while True:
+        larger = replace(shape, rows=2 * shape.rows)
+        if larger.rows > tuning.rows or larger.tile > MAX_TILE:
+            return shape
+        if -(-rows // larger.tile) < tuning.min_blocks:
+            return shape
+        if larger.sum_bytes + staged_bytes(operator, threads) > spec.max_shared_memory_bytes:
+            return shape
+        shape = larger
+
+
+class _Sums:
+    """The lanes' partial sums of a block's rows, and their totals."""
+
+    def __init__(self, shape: Int8Shape, thread: Any) -> None:
+        self._shape, self._thread = shape, thread
+        self._memory = shared((shape.tile * shape.pitch,))
+
+    def put(self, row: Any, lane: Any, value: Any) -> None:
+        """Set a lane's sum of a row of the tile."""
+        store(self._memory, value, row * self._shape.pitch + lane)
+
+    def finish(self) -> None:
+        """Add up; afterwards every thread may ask for totals."""
+        shape, runs = self._shape, self._shape.runs
+        barrier()
+        if runs == 1:
+            return
+        second = shared((shape.tile * (runs + 1),))
+        with strided(self._thread, shape.threads, shape.tile * runs) as item:
+            row, run = let(tirx.floordiv(item, runs)), let(tirx.floormod(item, runs))
+            store(second, self._add(self._memory, row * shape.pitch + run, RUN, runs),
+                  row * (runs + 1) + run)  # fmt: skip
+        barrier()
+        self._memory = second
+
+    def total(self, row: Any) -> Any:
+        """The sum of a row of the tile."""
+        shape = self._shape
+        if shape.runs == 1:
+            return self._add(self._memory, row * shape.pitch, shape.lanes, 1)
+        return self._add(self._memory, row * (shape.runs + 1), shape.runs, 1)
+
+    @staticmethod
+    def _add(memory: Any, first: Any, count: int, step: int) -> Any:
+        first = let(first)
+        total = Cell("float32", zero())
+        with T.serial(0, count) as index:
+            total.add(memory[first + index * step])
+        return let(total.value)
+
+
+QuadMaker = Callable[[Any, Any, Any], list[Any]]
+"""Makes a thread's quads of the vector, from the thread, where the new residual goes, and whether
+this block writes it."""
+
+
+def _declare_source(
+    build: FunctionBuilder, operator: Int8Linear, threads: int
+) -> PackedVector | QuadMaker:
+    """The arguments in front of the weights, as the vector that they give."""
+    cols = operator.cols
+    if isinstance(operator, Int8NormedLinear):
+        norm, norm_args = operator.norm, NormArguments.declare(build, operator.norm)
+        return lambda thread, out, writes: norm_quads(norm, norm_args, out, writes, thread, threads)
+    if isinstance(operator, Int8MergedLinear):
+        splits, heads, dim = operator.splits, operator.heads, operator.head_dim
+        sums = build.arg("sums", (splits, heads, dim), "float32")
+        stats = build.arg("stats", (splits, heads, 2), "float32")
+        return lambda thread, out, writes: merge_quads(sums, stats, 0, heads, thread, threads)
+    if operator.in_dtype == PACKED:
+        return PackedVector(build, cols)
+    x = build.arg("x", (1, cols), operator.in_dtype)
+    return lambda thread, out, writes: float_quads(x, cols, thread, threads)
+
+
+def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """Make the vector, multiply, add up, store.
+
+    Grid: rows / tile. Shared: the vector (unless it comes packed) and the partial sums of the
+    tile. With a norm, block 0 writes the new residual. Reference: the operator's `plain`.
+    """
+    rows, cols = operator.layout.rows, operator.cols
+    shape = int8_shape(operator, spec)
+    threads = shape.threads
+    with function(scheduled=True) as build:
+        source = _declare_source(build, operator, threads)
+        weights = WeightReader(build, operator.layout)
+        ple = operator.tail == Tail.GELU_GATE.value
+        gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
+        layer = build.scalar_arg("layer") if ple else None
+        norms = isinstance(operator, Int8NormedLinear)
+        out = build.arg("out", (1, cols), "float32") if norms else None
+        results = [
+            build.arg(f"y{index}", spec_shape, dtype)
+            for index, (spec_shape, dtype) in enumerate(operator.result_specs)
+        ]
+        with launch(threads, -(-rows // shape.tile)) as (block, _, thread):
+            lane = let(tirx.floormod(thread, shape.lanes))
+            slot = let(tirx.floordiv(thread, shape.lanes))
+            first = let(block * shape.tile)
+            share = LaneShare(operator, shape.lanes, lane)
+            ahead = RowAhead(weights, share)
+
+            def load(turn: Any) -> None:
+                ahead.load(tirx.min(first + turn * shape.slots + slot, rows - 1), first)
+
+            load(0)
+            if isinstance(source, PackedVector):
+                share.load(source.read)
+            else:
+                staged = StagedVector(cols)
+                round_quads(
+                    source(thread, out, block == 0),
+                    thread,
+                    threads,
+                    cols // WORD,
+                    operator.interleaved,
+                    staged.put_word,
+                    staged.put_scale,
+                )
+                barrier()
+                share.load(staged.read)
+            sums = _Sums(shape, thread)
+            with T.serial(0, shape.rows) as turn:
+                present = ahead.take()
+                if shape.rows > 1:
+                    with when(turn + 1 < shape.rows):
+                        load(turn + 1)
+                sums.put(turn * shape.slots + slot, lane, share.dot(*present))
+            sums.finish()
+            if operator.packed_out:
+                _store_packed(operator, shape, sums, block, thread, results)
+            else:
+                _store(operator, shape, sums, first, thread, results[0], gate, layer)
+    return build.result
+
+
+def _store(
+    operator: Int8Linear,
+    shape: Int8Shape,
+    sums: _Sums,
+    first: Any,
+    thread: Any,
+    y: Any,
+    gate: Any,
+    layer: Any,
+) -> None:
+    step = 2 if operator.tail == Tail.GELU_PAIRS.value else 1
+    with strided(thread, shape.threads, shape.tile // step) as item:
+        row = let(item * step)
+        totals = [sums.total(row + index) for index in range(step)]
+        apply_tail(operator, y, 0, first + row, totals, gate, layer, operator.layout.rows)
+
+
+def _store_packed(
+    operator: Int8Linear,
+    shape: Int8Shape,
+    sums: _Sums,
+    block: Any,
+    thread: Any,
+    results: Sequence[Any],
+) -> None:
+    """Gate and up to rounded products: a group of results from PACKED_ROWS rows."""
+    assert operator.tail == Tail.GELU_PAIRS.value, "only gate and up are packed"
+    outputs = shape.tile // 2
+    values = shared((outputs,))
+    with strided(thread, shape.threads, outputs) as item:
+        gate, up = sums.total(2 * item), sums.total(2 * item + 1)
+        store(values, gelu_tanh(gate) * up, item)
+    barrier()
+    quads = outputs // WORD
+    turns = -(-quads // shape.threads)
+    mine = []
+    for turn in range(turns):
+        item = let(tirx.min(thread + turn * shape.threads, quads - 1))
+        lanes = [let(values[item * WORD + index]) for index in range(WORD)]
+        mine.append(let(tirx.Shuffle(lanes, list(range(WORD)))))
+    words, scales = results
+    groups = outputs // GROUP
+    round_quads(
+        mine,
+        thread,
+        shape.threads,
+        quads,
+        operator.interleaved_out,
+        lambda quad, word: store(words, word, 0, block * quads + quad),
+        lambda group, scale: store(scales, scale, 0, block * groups + group),
+    )

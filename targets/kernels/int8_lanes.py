@@ -1,0 +1,174 @@
+"""What one lane of a matmul on int8 vectors holds: its groups of the vector, and a row of weights.
+
+Everything stays in registers; products of integers are summed within a group, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
+from gemma4_compile.model_spec.operators.math import as_f32
+from gemma4_compile.model_spec.operators.tir import Cell, FunctionBuilder, i32, let, store
+from gemma4_compile.quantization.int8_operators import Int8Linear
+from gemma4_compile.targets.kernels.blocks import local, shared, zero
+from gemma4_compile.targets.kernels.builtins import dot4
+from gemma4_compile.targets.kernels.int8_vectors import QUADS
+from gemma4_compile.targets.kernels.weights import WeightReader
+
+
+class StagedVector:
+    """A packed vector in shared memory: word i of group g at i * pitch + g, for the lanes' sake."""
+
+    def __init__(self, cols: int) -> None:
+        groups = cols // GROUP
+        self._pitch = groups | 1
+        self._words = shared((QUADS * self._pitch,), "uint32")
+        self._scales = shared((groups,))
+
+    def put_word(self, quad: Any, word: Any) -> None:
+        """Set the word of a quad."""
+        place = tirx.floormod(quad, QUADS) * self._pitch + tirx.floordiv(quad, QUADS)
+        store(self._words, word, place)
+
+    def put_scale(self, group: Any, scale: Any) -> None:
+        """Set the scale of a group."""
+        store(self._scales, scale, group)
+
+    def read(self, group: Any) -> tuple[list[Any], Any]:
+        """A group's words and scale."""
+        words = [let(self._words[i * self._pitch + group]) for i in range(QUADS)]
+        return words, let(self._scales[group])
+
+
+class PackedVector:
+    """A packed vector in two arguments."""
+
+    def __init__(self, build: FunctionBuilder, cols: int) -> None:
+        self._words = build.arg("words", (1, cols // WORD), "uint32")
+        self._scales = build.arg("scales", (1, cols // GROUP), "float32")
+
+    def read(self, group: Any) -> tuple[list[Any], Any]:
+        """A group's words and scale."""
+        words = _words(self._words, 0, group * QUADS, QUADS)
+        return words, let(self._scales[0, group])
+
+
+def _words(buffer: Any, row: Any, first: Any, count: int) -> list[Any]:
+    """`count` words from `first` on, read four at a time."""
+    quads = [let(buffer[row, T.ramp(first + at, 1, 4)]) for at in range(0, count, 4)]
+    return [tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)]
+
+
+class LaneShare:
+    """What a lane holds of the vector: for each of its groups the integers and the scale.
+
+    Attributes
+    ----------
+    groups : their numbers; beyond the end of the row the last one, with scale 0
+    """
+
+    def __init__(self, operator: Int8Linear, lanes: int, lane: Any) -> None:
+        self._bits, self._zero_point = operator.bits, operator.layout.zero_point
+        self._count = operator.cols // GROUP
+        self._numbers = [lane + turn * lanes for turn in range(-(-self._count // lanes))]
+        self._is_ragged = len(self._numbers) * lanes > self._count
+        last = self._count - 1
+        self.groups = [
+            let(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
+        ]
+        # Kept in memory of the thread: as expressions TVM would repeat them at every use.
+        self._operands = local((len(self.groups) * QUADS,), "uint32")
+        self._offsets: list[Any] = []
+        self._scales: list[Any] = []
+
+    def load(self, read: Callable[[Any], tuple[list[Any], Any]]) -> None:
+        """Take the lane's groups, and what their zero points add to a sum of products."""
+        for turn, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
+            words, scale = read(group)
+            if self._is_ragged:
+                scale = let(tirx.Select(number < self._count, scale, zero()))
+            ones = tirx.const(0x01010101, "uint32")
+            total = Cell("int32", i32(0))
+            for word in words:
+                total.add(dot4(word, ones))
+            # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
+            offset = self._zero_point - (0 if self._bits == 4 else 128)
+            self._offsets.append(let(total.value * -offset))
+            self._scales.append(scale)
+            for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
+                store(self._operands, word, turn * QUADS + index)
+
+    def dot(self, weights: Sequence[Sequence[Any]], scales: Sequence[Any]) -> Any:
+        """The lane's sum for one row, from its groups' words and scales."""
+        result = Cell("float32", zero())
+        for turn, (words, scale, offset, own) in enumerate(
+            zip(weights, scales, self._offsets, self._scales, strict=True)
+        ):
+            total = Cell("int32", offset)
+            for index, word in enumerate(self._integers(words)):
+                total.add(dot4(word, self._operands[turn * QUADS + index]))
+            result.add(scale * own * as_f32(total.value))
+        return result.value
+
+    def _integers(self, words: Sequence[Any]) -> list[Any]:
+        """Words of signed bytes, from words of weights."""
+        if self._bits == 8:
+            return [tirx.bitwise_xor(word, tirx.const(0x80808080, "uint32")) for word in words]
+        lowest = tirx.const(0x0F0F0F0F, "uint32")
+        halves = []
+        for word in words:
+            halves.append(tirx.bitwise_and(word, lowest))
+            upper = tirx.shift_right(word, tirx.const(4, "uint32"))
+            halves.append(tirx.bitwise_and(upper, lowest))
+        return halves
+
+
+def _even_and_odd(words: Sequence[Any]) -> list[Any]:
+    """Even and odd channels of each run of eight, from two words in the order of `byte_of`."""
+    sixteen, low = tirx.const(16, "uint32"), tirx.const(0xFFFF, "uint32")
+    high = tirx.const(0xFFFF0000, "uint32")
+    result = []
+    for first, second in zip(words[0::2], words[1::2], strict=True):
+        even = tirx.bitwise_or(tirx.bitwise_and(first, low), tirx.shift_left(second, sixteen))
+        odd = tirx.bitwise_or(tirx.shift_right(first, sixteen), tirx.bitwise_and(second, high))
+        result += [even, odd]
+    return result
+
+
+class RowAhead:
+    """The weights of one row that a lane reads ahead of their use."""
+
+    def __init__(self, weights: WeightReader, share: LaneShare) -> None:
+        self._weights, self._groups = weights, share.groups
+        self._size = weights.layout.bits  # words of a group: 32 channels of so many bits
+        self._words = local((len(self._groups) * self._size,), "uint32")
+        self._scales = [Cell("float32") for _ in self._groups]
+
+    def load(self, row: Any, in_part_of: Any) -> None:
+        """Read a row of the matrix that lies in the same part as row `in_part_of`."""
+
+        def read(part: Sequence[Any], begin: int) -> None:
+            local_row = let(row - begin)
+            for index, group in enumerate(self._groups):
+                for at in range(0, self._size, 4):
+                    quad = part[0][local_row, T.ramp(group * self._size + at, 1, 4)]
+                    store(self._words, quad, T.ramp(index * self._size + at, 1, 4))
+                self._scales[index].set(as_f32(part[1][local_row, group]))
+
+        self._weights.in_part(in_part_of, read)
+
+    def take(self) -> tuple[list[list[Any]], list[Any]]:
+        """The groups' words and scales, out of the way of the next row."""
+        words = []
+        for index in range(len(self._groups)):
+            quads = [
+                let(self._words[T.ramp(index * self._size + at, 1, 4)])
+                for at in range(0, self._size, 4)
+            ]
+            words.append([tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)])
+        return words, [let(scale.value) for scale in self._scales]

@@ -1,0 +1,170 @@
+"""Vectors rounded to int8 and matmuls on them: plain forms against NumPy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from gemma4_compile.model_spec.operators.int8 import GROUP, RoundedMerge, RoundedNorm
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    Int8Linear,
+    Int8MergedLinear,
+    Int8NormedLinear,
+)
+from tests.numerics.plain_forms import run, values
+from tests.numerics.test_attention import EPS, normed
+from tests.numerics.test_operators import COLS, close, gelu, stored
+
+Float64Array = npt.NDArray[np.float64]
+INTERLEAVED = [0, 2, 1, 3]  # channel of each byte of a word
+# float32 and float64 fall on different sides of a rounding edge once in about 1e4 channels.
+SEED = 3
+
+
+def units(x: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Integers and scales of a vector, as model_spec/operators/int8.py says."""
+    groups = x.astype(np.float32).reshape(-1, GROUP)
+    largest = np.abs(groups).max(axis=1)
+    factor = np.where(largest > 1e-30, np.float32(127) / np.maximum(largest, 1e-30), 0)
+    integers = np.floor(groups * factor[:, None].astype(np.float32) + np.float32(0.5))
+    scales = np.where(largest > 1e-30, largest * np.float32(1 / 127), 0).astype(np.float32)
+    return integers.astype(np.int8).reshape(-1), scales
+
+
+def rounded(x: npt.NDArray[Any]) -> Float64Array:
+    integers, scales = units(x)
+    return (integers.astype(np.float64) * np.repeat(scales, GROUP).astype(np.float64))[None, :]
+
+
+def packed(x: npt.NDArray[Any], interleaved: bool) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Words (1, width / 4) and scales (1, width / 32)."""
+    integers, scales = units(x)
+    quads = integers.reshape(-1, 4)
+    if interleaved:
+        quads = quads[:, INTERLEAVED]
+    return np.ascontiguousarray(quads).view(np.uint32).reshape(1, -1), scales[None, :]
+
+
+def empty(width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return np.zeros((1, width // 4), np.uint32), np.zeros((1, width // GROUP), np.float32)
+
+
+def linear(kind: type[Int8Linear], bits: int, rows: int, cols: int, **fields: Any) -> Any:
+    return kind(
+        rows=1,
+        bits=bits,
+        weight_dtype="float16",
+        group_size=GROUP,
+        cols=cols,
+        part_rows=(rows,),
+        **{"in_dtype": "float32", **fields},
+    )
+
+
+@pytest.mark.parametrize("dtype", [PACKED, "float16", "float32"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_matrix_times_a_rounded_vector(bits: int, dtype: str) -> None:
+    tensors, matrix = stored(bits, "float16", (40,))
+    x = values(SEED, 1, COLS)
+    x = x if dtype == PACKED else x.astype(dtype)
+    args = packed(x, bits == 4) if dtype == PACKED else (x,)
+    y = np.zeros((1, 40), np.float32)
+
+    run(linear(Int8Linear, bits, 40, COLS, in_dtype=dtype), *args, *tensors, y)
+
+    close(y, rounded(x) @ matrix.T)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-38, 1e-4, 1e5, 1e30])
+def test_vectors_of_any_size_are_rounded_to_finite_values(size: float) -> None:
+    tensors, matrix = stored(4, "float16", (40,))
+    x = values(SEED, 1, COLS, deviation=size)
+    x[0, GROUP : 2 * GROUP] = 0.0
+    x[0, 5] = -x[0, :GROUP].max() * 2
+    y = np.zeros((1, 40), np.float32)
+
+    run(linear(Int8Linear, 4, 40, COLS), x, *tensors, y)
+
+    expected = rounded(x) @ matrix.T
+    assert np.isfinite(y).all()
+    assert (np.abs(expected).max() > 0) == (size > 1e-30)
+    close(y, expected)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_gate_and_up_leave_a_packed_product(interleaved: bool) -> None:
+    rows = 192
+    tensors, matrix = stored(4, "float16", (rows,))
+    x = values(SEED, 1, COLS)
+    words, scales = empty(rows // 2)
+    fields = {"packed_out": True, "interleaved_out": interleaved, "tail": Tail.GELU_PAIRS.value}
+
+    run(linear(Int8Linear, 4, rows, COLS, **fields), x, *tensors, words, scales)
+
+    sums = rounded(x) @ matrix.T
+    expected_words, expected_scales = packed(gelu(sums[:, 0::2]) * sums[:, 1::2], interleaved)
+    np.testing.assert_array_equal(words, expected_words)
+    np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)
+
+
+@pytest.mark.parametrize("normed_input", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("size", [1.0, 1e5])
+def test_norm_rounding_and_matmul_in_one(size: float, scaled: bool, normed_input: bool) -> None:
+    tensors, matrix = stored(4, "float16", (40,))
+    branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)
+    w_branch, w_next = values(3, COLS), values(4, COLS)
+    args = [branch, residual, w_branch]
+    args += [np.array([0.3], np.float32)] if scaled else []
+    args += [w_next] if normed_input else []
+    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 40), np.float32)
+    fields = {"eps": EPS, "scaled": scaled, "normed": normed_input}
+
+    run(linear(Int8NormedLinear, 4, 40, COLS, **fields), *args, *tensors, out, y)
+
+    total = (residual + normed(branch) * w_branch) * (0.3 if scaled else 1.0)
+    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
+    x = normed(total.astype(np.float32)) * w_next if normed_input else total
+    close(y, rounded(x) @ matrix.T)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_norm_leaves_a_packed_vector(interleaved: bool) -> None:
+    branch, residual = values(1, 1, COLS), values(2, 1, COLS)
+    w_branch, w_next, scalar = values(3, COLS), values(4, COLS), np.array([0.3], np.float32)
+    out, (words, scales) = np.zeros((1, COLS), np.float32), empty(COLS)
+
+    operator = RoundedNorm(COLS, EPS, True, interleaved)
+    run(operator, branch, residual, w_branch, scalar, w_next, out, words, scales)
+
+    total = (residual + normed(branch) * w_branch) * 0.3
+    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5)
+    expected_words, expected_scales = packed(normed(total.astype(np.float32)) * w_next, interleaved)
+    np.testing.assert_array_equal(words, expected_words)
+    np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)
+
+
+def test_merged_splits_are_rounded() -> None:
+    heads, dim, splits = 3, 32, 4
+    tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
+    sums, stats = values(1, splits, heads, dim), values(2, splits, heads, 2)
+    stats[..., 0] *= 10
+    stats[..., 1] = np.abs(stats[..., 1]) + 0.5
+    words, scales = empty(heads * dim)
+    y = np.zeros((1, 40), np.float32)
+    fields = {"heads": heads, "head_dim": dim, "splits": splits}
+
+    run(RoundedMerge(heads, dim, splits, True), sums, stats, words, scales)
+    run(linear(Int8MergedLinear, 4, 40, heads * dim, **fields), sums, stats, *tensors, y)
+
+    weights = np.exp(stats[..., 0].astype(np.float64) - stats[..., 0].max(axis=0))
+    merged = np.einsum("sh,shd->hd", weights, sums) / (weights * stats[..., 1]).sum(0)[:, None]
+    expected_words, expected_scales = packed(merged, True)
+    np.testing.assert_array_equal(words, expected_words)
+    np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)
+    close(y, rounded(merged) @ matrix.T)

@@ -1,0 +1,118 @@
+"""Kernels on int8 vectors against their plain forms, on Dawn in Node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundedNorm
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    Int8Linear,
+    Int8MergedLinear,
+    Int8NormedLinear,
+)
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.spec import INT8
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
+from tests.numerics.test_kernels import PART_BYTES, SUM_F32, config_of
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+# Two ways of summing put a channel on different sides of a rounding edge once in some thousands:
+# it moves by one unit, a 127th of its group's largest (about 2.2 deviations), and a result by that
+# times a weight (2 deviations at most), where the largest result is about 3.5 sqrt(cols). Twice.
+MOVED = 2 * (2.2 * 2 / 127) / 3.5
+MOVED_BYTES = 1e-3  # share of packed channels that are one unit off
+
+
+def linear(
+    kind: type[Int8Linear], cols: int, rows: tuple[int, ...], bits: int = 4, **fields: Any
+) -> Int8Linear:
+    defaults = {"in_dtype": "float32", "weight_dtype": "float16"}
+    return kind(
+        rows=1, bits=bits, group_size=32, cols=cols, part_rows=rows, **{**defaults, **fields}
+    )
+
+
+def odd_shapes() -> list[Operator]:
+    """Ragged lanes and rows, several parts, both widths of weights, every source and tail."""
+    pairs: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value}
+    packed = {**pairs, "packed_out": True}
+    capped = {"tail": Tail.SOFTCAP.value, "cap": 30.0, "suppressed": (3, 77)}
+    gate = {"tail": Tail.GELU_GATE.value, "ple_width": 5 * 40}
+    norm = {"eps": 1e-6}
+    return [
+        linear(Int8Linear, 32, (6,)),
+        linear(Int8Linear, 416, (64, 64, 40), in_dtype=PACKED),
+        linear(Int8Linear, 416, (72,), 8, in_dtype=PACKED, weight_dtype="float32"),
+        linear(Int8Linear, 160, (1000,), in_dtype="float16", **capped),
+        linear(Int8Linear, 96, (192,), in_dtype="float16", **packed),
+        linear(Int8Linear, 96, (70,), **pairs),
+        linear(Int8NormedLinear, 160, (40,), 8, normed=False, **gate, **norm),
+        linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
+        linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
+        linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
+        RoundedNorm(288, 1e-6, False, False),
+        RoundedMerge(3, 96, 7, True),
+    ]
+
+
+def of_model(preset: str, limits: str) -> list[Operator]:
+    """The int8 operators of a released size."""
+    spec = replace(target_spec("webgpu", limits), activations=INT8)
+    found = operators(config_of(preset), "q4f16", spec, PART_BYTES)
+    return [operator for operator in found if operator.kind.startswith(("int8", "rounded"))]
+
+
+def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:
+    wrong = []
+    for case, arrays in zip(cases, results, strict=True):
+        for position, expected, array in zip(case.changed, case.expected, arrays, strict=True):
+            if expected.dtype == np.uint32:
+                moved = np.abs(array.view(np.int8).astype(int) - expected.view(np.int8))
+                if moved.max() > 1 or moved.mean() > MOVED_BYTES:
+                    wrong.append(f"{case.operator}: {moved.sum()} of {moved.size} bytes")
+                continue
+            size = np.abs(expected[expected > -1e29]).max()
+            bound = SUM_F32 * size
+            if isinstance(case.operator, Int8Linear) and case.operator.in_dtype != PACKED:
+                bound += MOVED / sqrt(case.operator.cols) * size
+            error = np.abs(array.astype(np.float64) - expected)
+            if not (error <= bound).all():  # a NaN is not, either
+                wrong.append(f"argument {position} of {case.operator}: off by {error.max()}")
+    return wrong
+
+
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    cases = [make_case(operator, seed) for seed, operator in enumerate(odd_shapes())]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("preset", "limits"), [("gemma-4-E2B-it", "h200"), ("gemma-4-31B-it", "compat")]
+)
+def test_kernels_of_released_sizes(
+    preset: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    found = of_model(preset, limits)
+    assert {operator.kind for operator in found} >= {"int8_linear", "rounded_merge", "rounded_norm"}
+    cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
