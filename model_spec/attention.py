@@ -36,14 +36,33 @@ class Vector(nn.Module):
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """Splits of a decode step's keys by layer kind: a matter of the target's parallelism."""
+    """How a decode step's keys are split: a matter of the target's parallelism.
+
+    Attributes
+    ----------
+    sliding_splits, full_splits : splits of a layer's keys by its kind, at most
+    max_blocks : splits times KV heads, at most; None for any number
+    split_channels : a split has keys of at least so many channels, and in multiples of them
+    """
 
     sliding_splits: int
     full_splits: int
+    max_blocks: int | None = None
+    split_channels: int = 1
 
-    def splits(self, kind: AttentionKind) -> int:
-        """Splits for a layer of this kind."""
-        return self.sliding_splits if kind is AttentionKind.SLIDING else self.full_splits
+    def splits(self, plan: LayerPlan) -> int:
+        """Splits for a layer."""
+        sliding = plan.kind is AttentionKind.SLIDING
+        splits = self.sliding_splits if sliding else self.full_splits
+        if self.max_blocks is not None:
+            splits = min(splits, max(1, self.max_blocks // plan.num_key_value_heads))
+        if plan.window is not None:
+            splits = min(splits, -(-plan.window // self.grain(plan)))
+        return splits
+
+    def grain(self, plan: LayerPlan) -> int:
+        """Keys that a split has a multiple of."""
+        return max(1, self.split_channels // plan.head_dim)
 
 
 def take_last_row(x: nn.Tensor) -> nn.Tensor:
@@ -165,8 +184,12 @@ class Attention(nn.Module):
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
         return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
 
+    def _split_fields(self) -> dict[str, Any]:
+        splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
+        return {"splits": splits, "grain": grain}
+
     def _split_specs(self) -> list[TensorSpec]:
-        heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan.kind)
+        heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
         return [((splits, heads, self.plan.head_dim), "float32"), ((splits, heads, 2), "float32")]
 
     def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingMerge:
@@ -174,7 +197,7 @@ class Attention(nn.Module):
         operator = SplitAttention(
             rows=1,
             window=self.plan.window,
-            splits=self.options.splits(self.plan.kind),
+            **self._split_fields(),
             **self._cache_fields(kv),
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
@@ -186,7 +209,7 @@ class Attention(nn.Module):
         operator = DecodeAttention(
             rows=1,
             window=self.plan.window,
-            splits=self.options.splits(self.plan.kind),
+            **self._split_fields(),
             **self._cache_fields(kv),
             **self._rotary_fields(kv),
         )

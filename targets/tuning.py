@@ -86,29 +86,39 @@ class DecodeAttentionTuning:
 
     Attributes
     ----------
-    threads : of a block
-    keys : of a tile: scored together, then used together
-    sliding_splits, full_splits : blocks that share the keys of a layer
+    threads : of a block, at most
+    loads : vectors of four float16 keys that a thread has under way, at most
+    heads : query heads of a block, at most; K and V are read once for all of them
+    min_blocks : aim: a block takes fewer heads where there would be fewer blocks
+    sliding_splits, full_splits : blocks that share the keys of a KV head, at most
+    max_blocks : splits times KV heads, at most
+    split_channels : channels of keys that a split has at least, and in multiples of
     """
 
-    threads: int = 128
-    keys: int = 32
+    threads: int = 256
+    loads: int = 16
+    heads: int = 8
+    min_blocks: int = 64
     sliding_splits: int = 8
-    full_splits: int = 16
+    full_splits: int = 128
+    max_blocks: int = 256
+    split_channels: int = 16384
 
 
 @dataclass(frozen=True)
 class ChunkAttentionTuning:
-    """Attention of a prefill chunk.
+    """Attention of a prefill chunk; powers of two.
 
     Attributes
     ----------
     threads : of a block
-    keys : of a tile
+    rows : query heads times positions of a block, at most
+    keys : of a tile, at most
     """
 
-    threads: int = 128
-    keys: int = 32
+    threads: int = 256
+    rows: int = 32
+    keys: int = 64
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.kernels.normed_gemv import fused_width
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 
-GPU_SPLITS = AttentionOptions(sliding_splits=8, full_splits=16)
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 SOFTMAX_BLOCKS = 64
 
@@ -59,6 +58,16 @@ class LibraryReport:
     largest_binding_bytes: int
 
 
+def attention_options(target: TargetSpec) -> AttentionOptions:
+    """How a decode step's keys are split on a target."""
+    if not target.is_gpu:
+        return CPU_SPLITS
+    tuning = target.tuning.decode_attention
+    return AttentionOptions(
+        tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
+    )
+
+
 def decoder_options(
     recipe: Recipe, target: TargetSpec, prefill_chunk: int, suppressed: tuple[int, ...] = ()
 ) -> DecoderOptions:
@@ -67,7 +76,7 @@ def decoder_options(
         activation_dtype=recipe.activation_dtype,
         prefill_chunk=prefill_chunk,
         device_type=int(target.device_type),
-        attention=GPU_SPLITS if target.is_gpu else CPU_SPLITS,
+        attention=attention_options(target),
         suppressed=suppressed,
     )
 

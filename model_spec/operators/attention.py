@@ -199,17 +199,20 @@ class SplitAttention(_OverCache):
     Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
     unnormalised sums (splits, heads, head_dim) f32 and (maximum, sum of weights) (splits, heads, 2)
     f32. An empty split has maximum `LOWEST` and sum 0. The number of splits does not depend on the
-    position, so the launch is always the same.
+    position, so the launch is always the same; a split holds a multiple of `grain` keys, so that few
+    keys make few splits.
     """
 
     kind: ClassVar[str] = "split_attention"
     splits: int = 1
+    grain: int = 1
 
     def split_range(self, position: Any, split: Any) -> tuple[Any, Any]:
         """Keys [begin, end) of a split."""
         first = self.first_key(position)
         count = position + 1 - first
-        size = tirx.floordiv(count + i32(self.splits - 1), i32(self.splits))
+        whole = self.splits * self.grain
+        size = tirx.floordiv(count + i32(whole - 1), i32(whole)) * self.grain
         begin = first + i32(split) * size
         return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
 

@@ -15,9 +15,9 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.operators.base import Operator
 from gemma4_compile.targets.kernels.attention_decode import (
     make_decode_attention,
-    make_merge_splits,
     make_split_attention,
 )
+from gemma4_compile.targets.kernels.attention_merge import make_merge_splits
 from gemma4_compile.targets.kernels.attention_prefill import make_chunk_attention
 from gemma4_compile.targets.kernels.embed_rows import make_embed_rows
 from gemma4_compile.targets.kernels.experts import (

@@ -12,213 +12,380 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.operators.attention import LOWEST, ChunkAttention
 from gemma4_compile.model_spec.operators.base import symbolic_rows
-from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
-from gemma4_compile.targets.kernels.blocks import barrier, launch, local, shared, strided, zero
+from gemma4_compile.targets.kernels.blocks import (
+    barrier,
+    launch,
+    local,
+    power_of_two_at_most,
+    shared,
+    zero,
+)
+from gemma4_compile.targets.kernels.decode_block import fixed
+from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
-THREADS = 128
-KEYS = 32  # keys of a tile
-CHANNELS = 32  # channels of q and K in shared memory at a time
-PITCH = CHANNELS + 1  # one more, so that rows start in different banks
-ACCUMULATORS = 32  # output channels times rows that a thread keeps in registers
+QUAD = Vectors(4)  # of scores: keys u, u + a quarter, ... of a tile, which one thread scores
+MAX_CHUNK = 8  # vectors of q and K in shared memory at a time
+WARP_WIDTH, WARP_HEIGHT = 8, 4  # neighbouring threads: keys x rows, so that both are broadcast
 
 
 @dataclass(frozen=True)
-class _Tiling:
-    """Query rows of a block, output channels of a thread, and threads that score one row's keys."""
+class ChunkShape:
+    """How a block divides its work.
 
+    Attributes
+    ----------
+    threads : of the block
+    rows : of a block, each a query head at a position
+    heads : query heads of the block, all of one KV head
+    keys : of a tile
+    columns : vectors of a head
+    vectors : channels of a vector
+    """
+
+    threads: int
     rows: int
-    owned: int
+    heads: int
+    keys: int
+    columns: int
+    vectors: Vectors
 
     @property
-    def lanes(self) -> int:
-        return THREADS // self.rows
+    def positions(self) -> int:
+        """Positions of a block."""
+        return self.rows // self.heads
+
+    @property
+    def quads(self) -> int:
+        """Vectors of scores in a row of a tile."""
+        return self.keys // QUAD.size
+
+    @property
+    def scored_rows(self) -> int:
+        """Rows that one thread scores; each with one vector of keys."""
+        return self.rows * self.quads // self.threads
+
+    @property
+    def chunk(self) -> int:
+        """Vectors of q and K in shared memory at a time."""
+        return next(n for n in (MAX_CHUNK, 4, 2, 1) if self.columns % n == 0)
+
+    @property
+    def pitch(self) -> int:
+        """Vectors of a row of q or K in shared memory: one more, for rows in different banks."""
+        return self.chunk + 1
+
+    @property
+    def row_groups(self) -> int:
+        """Groups of threads that divide the rows of the result; each has a thread a column."""
+        return min(power_of_two_at_most(self.threads // self.columns), self.rows)
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of the result that one thread sums."""
+        return self.rows // self.row_groups
+
+    def fits(self, spec: TargetSpec) -> bool:
+        """Whether every thread has work, and shared memory is enough."""
+        if self.columns > self.threads or self.rows * self.quads < self.threads:
+            return False
+        staged = (self.rows + self.keys) * self.pitch * self.vectors.size
+        floats = staged + self.rows * (self.keys + self.quads + 1)
+        return self.threads >= self.rows and 4 * floats <= spec.max_shared_memory_bytes
 
 
-def _tiling(head_dim: int) -> _Tiling:
-    owned = -(-head_dim // THREADS)
-    return _Tiling(rows=min(16, ACCUMULATORS // owned), owned=owned)
+def chunk_shape(operator: ChunkAttention, spec: TargetSpec) -> ChunkShape:
+    """The largest tile within the tuning that shared memory and the head allow."""
+    tuning, dim = spec.tuning.chunk_attention, operator.head_dim
+    vectors = Vectors.dividing(dim)
+    columns = dim // vectors.size
+    group = operator.heads // operator.kv_heads
+    threads = min(tuning.threads, spec.max_threads_per_block)
+    rows = tuning.rows
+    while rows:
+        heads = next(n for n in (rows, 16, 8, 4, 2, 1) if n <= rows and group % n == 0)
+        keys = tuning.keys
+        while keys >= QUAD.size:
+            shape = ChunkShape(threads, rows, heads, keys, columns, vectors)
+            if shape.fits(spec):
+                return shape
+            keys //= 2
+        rows //= 2
+    raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
 
 
 class _Block:
-    """What the phases of the kernel share: one block's operands, shared memory and position."""
+    """One block's operands, registers and shared memory."""
 
-    def __init__(self, operator: ChunkAttention, tiling: _Tiling, args: dict[str, Any]) -> None:
-        self.operator, self.tiling = operator, tiling
+    def __init__(
+        self, operator: ChunkAttention, shape: ChunkShape, args: dict[str, Any], thread: Any
+    ) -> None:
+        self.operator, self.shape, self.thread = operator, shape, thread
         self.q, self.key, self.value = args["q"], args["key"], args["value"]
-        self.h, self.g, self.thread = args["h"], args["g"], args["thread"]
-        self.first_row, self.last_row, self.position = (
-            args["first_row"],
-            args["last_row"],
-            args["position"],
+        self.first_head, self.g = args["first_head"], args["g"]
+        self.first_token, self.last_token = args["first_token"], args["last_token"]
+        self.offset = args["offset"]  # of a token's position
+        size = shape.vectors.size
+        # Flat, since TVM drops the unused end of a row.
+        self.q_tile, self.k_tile = (
+            shared((rows * shape.pitch * size,)) for rows in (shape.rows, shape.keys)
         )
-        self.q_tile, self.k_tile = shared((tiling.rows, PITCH)), shared((KEYS, PITCH))
-        self.scores, self.weights = (shared((tiling.rows, KEYS + 1)) for _ in range(2))
-        self.row_factors = shared((tiling.rows,))
-        self.highest, self.weight_sum = Cell("float32", f32(LOWEST)), Cell("float32", zero())
-        self.dots = local((KEYS // tiling.lanes,))
-        self.total = local((tiling.rows * tiling.owned,))
+        self.weights = shared((shape.rows, shape.keys))
+        self.tops, self.factors = shared((shape.rows, shape.quads)), shared((shape.rows,))
+        self.q_next = local((self._turns(shape.rows) * size,))
+        self.k_next = local((self._turns(shape.keys) * size,), operator.cache_dtype)
+        self.v_next = local((QUAD.size * size,), operator.cache_dtype)
+        self.total = local((shape.own_rows * size,))
+        self.dots = local((shape.scored_rows * QUAD.size,))
+        self.highest = [Cell("float32", f32(LOWEST)) for _ in range(shape.scored_rows)]
+        self.weight_sum = [Cell("float32", zero()) for _ in range(shape.scored_rows)]
+        for index in range(shape.own_rows):
+            store(self.total, shape.vectors.splat(zero()), shape.vectors.at(index))
+        self.quad, self.scored_row = self._place_in_scores()
+        self.column = let(tirx.floormod(thread, shape.columns))
+        # Threads beyond the last group repeat its work and drop it.
+        group = tirx.floordiv(thread, shape.columns)
+        self.group = let(tirx.min(group, shape.row_groups - 1))
 
-    def start(self) -> None:
-        """Empty sums."""
-        for index in range(self.tiling.rows * self.tiling.owned):
-            store(self.total, zero(), index)
+    def _place_in_scores(self) -> tuple[Any, Any]:
+        """The vector of keys and the first row that this thread scores."""
+        shape, thread = self.shape, self.thread
+        height = shape.threads // shape.quads
+        if shape.quads % WARP_WIDTH or height % WARP_HEIGHT:
+            return let(tirx.floormod(thread, shape.quads)), let(tirx.floordiv(thread, shape.quads))
+        across = shape.quads // WARP_WIDTH
+        warp = tirx.floordiv(thread, WARP_WIDTH * WARP_HEIGHT)
+        quad = tirx.floormod(warp, across) * WARP_WIDTH + tirx.floormod(thread, WARP_WIDTH)
+        row = tirx.floormod(tirx.floordiv(thread, WARP_WIDTH), WARP_HEIGHT)
+        return let(quad), let(tirx.floordiv(warp, across) * WARP_HEIGHT + row)
+
+    def token(self, row: Any) -> Any:
+        """The chunk's row that a row of the block belongs to, before the end of the chunk."""
+        return self.first_token + tirx.floordiv(row, self.shape.heads)
+
+    def head(self, row: Any) -> Any:
+        """The query head of a row of the block."""
+        return self.first_head + tirx.floormod(row, self.shape.heads)
+
+    # --- q and K on their way to shared memory ---
+
+    def _turns(self, rows: int) -> int:
+        return -(-rows * self.shape.chunk // self.shape.threads)
+
+    def _item(self, turn: int, rows: int) -> tuple[Any, Any, Any]:
+        """Row and vector that this thread stages, and whether it is the thread's to do."""
+        shape = self.shape
+        item = self.thread + turn * shape.threads
+        inside = item < rows * shape.chunk
+        item = tirx.min(item, rows * shape.chunk - 1)
+        return tirx.floordiv(item, shape.chunk), tirx.floormod(item, shape.chunk), inside
+
+    def load(self, chunk: Any, base: Any, last: Any) -> None:
+        """Read the thread's share of a chunk of q and of the tile of keys from `base`."""
+        shape, vectors = self.shape, self.shape.vectors
+        for turn in range(self._turns(shape.rows)):
+            row, place, _ = self._item(turn, shape.rows)
+            token = fixed(tirx.min(self.token(row), self.last_token))
+            column = self.head(row) * shape.columns + chunk * shape.chunk + place
+            store(self.q_next, self.q[token, vectors.at(column)], vectors.at(turn))
+        for turn in range(self._turns(shape.keys)):
+            t, place, _ = self._item(turn, shape.keys)
+            slot = fixed(self.operator.cache.row(tirx.min(base + t, last)))
+            item = self.key[slot, self.g, vectors.at(chunk * shape.chunk + place)]
+            store(self.k_next, item, vectors.at(turn))
+
+    def _stage(self) -> None:
+        shape, vectors = self.shape, self.shape.vectors
+        for rows, source, tile in (
+            (shape.rows, self.q_next, self.q_tile),
+            (shape.keys, self.k_next, self.k_tile),
+        ):
+            for turn in range(self._turns(rows)):
+                row, place, inside = self._item(turn, rows)
+                with when(inside):
+                    item = vectors.cast(source[vectors.at(turn)], "float32")
+                    store(tile, item, vectors.at(row * shape.pitch + place))
+
+    # --- Steps of a tile ---
 
     def score(self, base: Any, end: Any) -> None:
-        """Step 1: q.k for the tile of keys from `base`, a run of channels at a time."""
-        dim, tiling, thread = self.operator.head_dim, self.tiling, self.thread
-        row, lane = (
-            let(tirx.floordiv(thread, tiling.lanes)),
-            let(tirx.floormod(thread, tiling.lanes)),
-        )
-        count = KEYS // tiling.lanes
-        width = min(CHANNELS, dim)
-        for index in range(count):
-            store(self.dots, zero(), index)
-        with T.serial(0, -(-dim // CHANNELS)) as run:
-            barrier()
-            with strided(thread, THREADS, tiling.rows * width) as item:
-                i, d = let(tirx.floordiv(item, width)), let(tirx.floormod(item, width))
-                token = tirx.min(self.first_row + i, self.last_row)
-                store(self.q_tile, self._channel(self.q, run * CHANNELS + d, token), i, d)
-            with strided(thread, THREADS, KEYS * width) as item:
-                t, d = let(tirx.floordiv(item, width)), let(tirx.floormod(item, width))
-                slot = let(self.operator.cache.row(tirx.min(base + t, end - 1)))
-                store(self.k_tile, self._channel(self.key, run * CHANNELS + d, slot), t, d)
-            barrier()
-            with T.serial(0, width) as d:
-                query = let(self.q_tile[row, d])
-                for index in range(count):
-                    product = query * self.k_tile[lane + index * tiling.lanes, d]
-                    store(self.dots, self.dots[index] + product, index)
-        at = let(self.position + row)
-        for index in range(count):
-            t = let(base + lane + index * tiling.lanes)
-            seen = (t <= at) & (t >= self.operator.first_key(at)) & (t < end)
-            store(self.scores, tirx.Select(seen, self.dots[index], f32(LOWEST)), row, t - base)
-        barrier()
+        """Step 1: q.k, a chunk of channels at a time; the next one is loaded meanwhile.
 
-    def _channel(self, tensor: Any, d: Any, row: Any) -> Any:
-        dim = self.operator.head_dim
-        channel = d if dim % CHANNELS == 0 or dim < CHANNELS else tirx.min(d, dim - 1)
-        item = (
-            tensor[row, self.h * dim + channel]
-            if tensor is self.q
-            else as_f32(tensor[row, self.g, channel])
-        )
-        if dim % CHANNELS == 0 or dim < CHANNELS:
-            return item
-        return tirx.Select(d < dim, item, zero())
-
-    def weigh(self) -> None:
-        """Step 2: one thread a row turns scores into weights, and notes how to rescale.
-
-        That thread keeps the row's maximum and sum of weights in registers.
+        The first chunk of the next tile is under way afterwards.
         """
-        with when(self.thread < self.tiling.rows):
-            row = self.thread
-            higher, added = Cell("float32", self.highest.value), Cell("float32", zero())
-            with T.serial(0, KEYS) as t:
-                higher.set(tirx.max(higher.value, self.scores[row, t]))
-            with T.serial(0, KEYS) as t:
-                score = let(self.scores[row, t])
-                weight = let(
-                    tirx.Select(score > f32(LOWEST), tirx.exp(score - higher.value), zero())
-                )
-                store(self.weights, weight, row, t)
-                added.add(weight)
-            keep = let(tirx.exp(self.highest.value - higher.value))
-            store(self.row_factors, keep, row)
-            self.weight_sum.set(self.weight_sum.value * keep + added.value)
-            self.highest.set(higher.value)
+        shape = self.shape
+        chunks = shape.columns // shape.chunk
+        for index in range(shape.scored_rows):
+            store(self.dots, QUAD.splat(zero()), QUAD.at(index))
+        with T.serial(0, chunks) as chunk:
+            barrier()
+            self._stage()
+            barrier()
+            is_last = chunk + 1 == chunks
+            following = let(tirx.Select(is_last, 0, chunk + 1))
+            self.load(following, base + tirx.Select(is_last, shape.keys, 0), end - 1)
+            with T.serial(0, shape.chunk) as place:
+                self._multiply(place)
+
+    def _multiply(self, place: Any) -> None:
+        """Add one vector of channels to the thread's dot products."""
+        shape, vectors = self.shape, self.shape.vectors
+        keys = [
+            let(self.k_tile[vectors.at((self.quad + index * shape.quads) * shape.pitch + place)])
+            for index in range(QUAD.size)
+        ]
+        for index in range(shape.scored_rows):
+            query = let(self.q_tile[vectors.at(self._scored(index) * shape.pitch + place)])
+            dots = QUAD.lanes(self.dots[QUAD.at(index)])
+            sums = [vectors.dot(dot, query, key) for dot, key in zip(dots, keys, strict=True)]
+            store(self.dots, QUAD.join(sums), QUAD.at(index))
+
+    def _scored(self, index: int) -> Any:
+        return self.scored_row + index * (self.shape.threads // self.shape.quads)
+
+    def weigh(self, base: Any, end: Any) -> None:
+        """Step 2: turn the scores into weights, and note how to rescale.
+
+        All threads of a row find its maximum; each makes the weights of its own keys.
+        """
+        shape = self.shape
+        for index in range(shape.scored_rows):
+            self._mask(index, base, end)
+            first, *others = QUAD.lanes(let(self.dots[QUAD.at(index)]))
+            for lane in others:
+                first = tirx.max(first, lane)
+            store(self.tops, first, self._scored(index), self.quad)
+        barrier()
+        for index, (highest, total) in enumerate(zip(self.highest, self.weight_sum, strict=True)):
+            row = let(self._scored(index))
+            higher = Cell("float32", highest.value)
+            with T.serial(0, shape.quads) as quad:
+                higher.set(tirx.max(higher.value, self.tops[row, quad]))
+            keep = Cell("float32", tirx.exp(highest.value - higher.value))
+            highest.set(higher.value)
+            scores = QUAD.lanes(let(self.dots[QUAD.at(index)]))
+            weights = QUAD.join([_weight(score, higher.value) for score in scores])
+            store(self.dots, weights, QUAD.at(index))
+            store(self.weights, self.dots[QUAD.at(index)], row, QUAD.at(self.quad))
+            total.set(total.value * keep.value + QUAD.sum(let(self.dots[QUAD.at(index)])))
+            with when(self.quad == 0):
+                store(self.factors, keep.value, row)
         barrier()
 
-    def accumulate(self, base: Any, end: Any) -> None:
-        """Step 3: add the weighted values to the channels that this thread owns."""
-        dim, tiling = self.operator.head_dim, self.tiling
-        for i in range(tiling.rows):
-            for c in range(tiling.owned):
-                index = i * tiling.owned + c
-                store(self.total, self.total[index] * self.row_factors[i], index)
-        with T.serial(0, tirx.min(i32(KEYS), end - base)) as t:
-            slot = let(self.operator.cache.row(base + t))
-            for c in range(tiling.owned):
-                d = self.thread + c * THREADS
-                channel = d if dim % THREADS == 0 else tirx.min(d, dim - 1)
-                item = let(as_f32(self.value[slot, self.g, channel]))
-                for i in range(tiling.rows):
-                    index = i * tiling.owned + c
-                    store(self.total, self.total[index] + self.weights[i, t] * item, index)
+    def _mask(self, index: int, base: Any, end: Any) -> None:
+        """Lower the scores of keys that the row does not see."""
+        at = fixed(self.offset + self.token(self._scored(index)))
+        first = fixed(self.operator.first_key(at))
+        scores = []
+        for lane, dot in enumerate(QUAD.lanes(self.dots[QUAD.at(index)])):
+            t = fixed(base + self.quad + lane * self.shape.quads)
+            seen = (t <= at) & (t >= first) & (t < end)
+            scores.append(tirx.Select(seen, dot, f32(LOWEST)))
+        store(self.dots, QUAD.join(scores), QUAD.at(index))
+
+    def accumulate(self, base: Any, last: Any) -> None:
+        """Step 3: add the weighted values to the thread's column of its rows."""
+        shape, vectors = self.shape, self.shape.vectors
+        for index in range(shape.own_rows):
+            factor = let(self.factors[self._own(index)])
+            total = self.total[vectors.at(index)] * vectors.splat(factor)
+            store(self.total, total, vectors.at(index))
+        self._load_values(base, last)
+        with T.serial(0, shape.quads) as quad:
+            items = local((QUAD.size * vectors.size,))
+            for lane in range(QUAD.size):
+                item = vectors.cast(self.v_next[vectors.at(lane)], "float32")
+                store(items, item, vectors.at(lane))
+            self._load_values(base + quad + 1, last)
+            for index in range(shape.own_rows):
+                weights = let(self.weights[self._own(index), QUAD.at(quad)])
+                for lane, weight in enumerate(QUAD.lanes(weights)):
+                    product = vectors.splat(weight) * items[vectors.at(lane)]
+                    total = self.total[vectors.at(index)] + product
+                    store(self.total, total, vectors.at(index))
+
+    def _own(self, index: int) -> Any:
+        return self.group + index * self.shape.row_groups
+
+    def _load_values(self, first: Any, last: Any) -> None:
+        """Read the values of a vector of keys."""
+        shape, vectors = self.shape, self.shape.vectors
+        for lane in range(QUAD.size):
+            t = tirx.min(first + lane * shape.quads, last)
+            slot = fixed(self.operator.cache.row(t))
+            store(self.v_next, self.value[slot, self.g, vectors.at(self.column)], vectors.at(lane))
 
     def finish(self, out: Any) -> None:
         """Divide and store the block's rows."""
-        dim, tiling = self.operator.head_dim, self.tiling
+        shape, vectors = self.shape, self.shape.vectors
+        for index, total in enumerate(self.weight_sum):
+            store(self.tops, total.value, self._scored(index), self.quad)
         barrier()
-        with when(self.thread < tiling.rows):
-            store(self.row_factors, self.weight_sum.value, self.thread)
+        with when(self.thread < shape.rows):
+            whole = Cell("float32", zero())
+            with T.serial(0, shape.quads) as quad:
+                whole.add(self.tops[self.thread, quad])
+            store(self.factors, whole.value, self.thread)
         barrier()
-        for i in range(tiling.rows):
-            with when(self.first_row + i <= self.last_row):
-                for c in range(tiling.owned):
-                    d = let(self.thread + c * THREADS)
-                    with when(d < dim):
-                        result = self.total[i * tiling.owned + c] / self.row_factors[i]
-                        store(
-                            out,
-                            result.astype(self.operator.out_dtype),
-                            self.first_row + i,
-                            self.h * dim + d,
-                        )
+        with when(self.thread < shape.row_groups * shape.columns):
+            for index in range(shape.own_rows):
+                row = let(self._own(index))
+                token = fixed(self.token(row))
+                with when(token <= self.last_token):
+                    total = self.total[vectors.at(index)] / vectors.splat(let(self.factors[row]))
+                    result = vectors.cast(total, self.operator.out_dtype)
+                    column = self.head(row) * shape.columns + self.column
+                    store(out, result, token, vectors.at(column))
 
 
-def make_chunk_attention(operator: ChunkAttention, _spec: TargetSpec) -> tirx.PrimFunc:
+def _weight(score: Any, highest: Any) -> Any:
+    return tirx.Select(score > f32(LOWEST), tirx.exp(score - highest), zero())
+
+
+def make_chunk_attention(operator: ChunkAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Causal (and sliding) attention of all positions of a chunk.
 
-    Grid: heads x chunk rows / tile rows. Shared: tiles of q, K and scores, 10.7 KiB. Reference:
-    `ChunkAttention.plain`.
+    Grid: heads / heads of a block x chunk rows / positions of a block. Shared: chunks of q and K in
+    float32, the weights of a tile, and the maxima of its scores. V goes straight to registers.
+    Reference: `ChunkAttention.plain`.
     """
     n, dim, heads = symbolic_rows(operator.rows), operator.head_dim, operator.heads
-    tiling = _tiling(dim)
+    shape = chunk_shape(operator, spec)
     with function(scheduled=True) as build:
         q = build.arg("q", (n, heads * dim), "float32")
-        shape = operator.cache.shape()
-        key = build.arg("key", shape, operator.cache_dtype)
-        value = build.arg("value", shape, operator.cache_dtype)
+        cache = operator.cache.shape()
+        key = build.arg("key", cache, operator.cache_dtype)
+        value = build.arg("value", cache, operator.cache_dtype)
         positions = build.arg("positions", (4,), "int32")
         out = build.arg("out", (n, heads * dim), operator.out_dtype)
-        with launch(THREADS, heads, tirx.floordiv(n + (tiling.rows - 1), tiling.rows)) as (
-            h,
-            tile,
-            thread,
-        ):
-            first_row = let(tile * tiling.rows)
-            last_row = let(i32(n) - 1)
-            position = let(positions[2] - i32(n) + first_row)
-            block = _Block(
-                operator,
-                tiling,
-                {
-                    "q": q,
-                    "key": key,
-                    "value": value,
-                    "h": h,
-                    "g": let(tirx.floordiv(h, heads // operator.kv_heads)),
-                    "thread": thread,
-                    "first_row": first_row,
-                    "last_row": last_row,
-                    "position": position,
-                },
-            )
-            begin = let(operator.first_key(position))
-            end = let(tirx.min(position + tiling.rows, positions[2]))
-            block.start()
-            with T.serial(0, tirx.floordiv(end - begin + (KEYS - 1), i32(KEYS))) as step:
-                base = let(begin + step * KEYS)
+        tiles = tirx.floordiv(n + (shape.positions - 1), shape.positions)
+        with launch(shape.threads, heads // shape.heads, tiles) as (part, tile, thread):
+            first_head, first_token = let(part * shape.heads), let(tile * shape.positions)
+            offset = fixed(positions[2] - i32(n))
+            begin = fixed(operator.first_key(offset + first_token))
+            end = fixed(tirx.min(offset + first_token + shape.positions, positions[2]))
+            g = let(tirx.floordiv(first_head, heads // operator.kv_heads))
+            args = {
+                "q": q,
+                "key": key,
+                "value": value,
+                "first_head": first_head,
+                "g": g,
+                "first_token": first_token,
+                "last_token": let(i32(n) - 1),
+                "offset": offset,
+            }
+            block = _Block(operator, shape, args, thread)
+            block.load(0, begin, end - 1)
+            with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:
+                base = fixed(begin + step * shape.keys)
                 block.score(base, end)
-                block.weigh()
-                block.accumulate(base, end)
+                block.weigh(base, end)
+                block.accumulate(base, end - 1)
             block.finish(out)
     return build.result

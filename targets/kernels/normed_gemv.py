@@ -17,7 +17,7 @@ from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
 from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
 from gemma4_compile.quantization.operators import Linear
-from gemma4_compile.targets.kernels.attention_decode import merged_channel
+from gemma4_compile.targets.kernels.attention_merge import merged_channel
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     barrier,

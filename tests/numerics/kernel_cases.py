@@ -71,9 +71,15 @@ def operators(
     return tuple(found)
 
 
-def make_case(operator: Operator, seed: int) -> KernelCase:
-    """Fill the arguments, run the plain form, and note what it changed."""
+def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase:
+    """Fill the arguments, run the plain form, and note what it changed.
+
+    `before` is the number of positions that stand before the operator's rows.
+    """
     args = _arguments(operator, np.random.default_rng(seed))
+    for param, arg in zip(operator.prim_func().params, args, strict=True):
+        if is_buffer_var(param) and param.name == "positions":
+            arg[[0, 2]] += before - BEFORE
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
     run(operator, *after)
     changed = tuple(

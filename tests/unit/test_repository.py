@@ -53,8 +53,11 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "tests/numerics/test_kernels.py runs every kernel beside its plain form": (
         "targets/kernels/attention_decode.py",
+        "targets/kernels/attention_merge.py",
         "targets/kernels/attention_prefill.py",
         "targets/kernels/blocks.py",
+        "targets/kernels/decode_block.py",
+        "targets/kernels/decode_norms.py",
         "targets/kernels/embed_rows.py",
         "targets/kernels/gemm.py",
         "targets/kernels/gemv.py",
@@ -66,6 +69,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/row_share.py",
         "targets/kernels/softmax.py",
         "targets/kernels/tails.py",
+        "targets/kernels/vectors.py",
         "targets/kernels/weights.py",
     ),
 }

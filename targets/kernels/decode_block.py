@@ -1,0 +1,314 @@
+"""One thread block of an attention of one position: how it divides its keys, and what it does.
+
+Of attention_decode.py, where the kernels are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.model_spec.operators.attention import LOWEST, SplitAttention
+from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.tir import Cell, i32, let, store, when
+from gemma4_compile.targets.kernels.blocks import (
+    barrier,
+    local,
+    power_of_two_at_most,
+    shared,
+    zero,
+)
+from gemma4_compile.targets.kernels.vectors import Vectors
+from gemma4_compile.targets.spec import TargetSpec
+
+MAX_LANES = 16  # threads that share the dot products of one key: 128 bytes of float16
+MAX_KEYS = 64  # of a tile
+MIN_THREADS = 32
+
+
+@dataclass(frozen=True)
+class DecodeShape:
+    """How a block divides its work.
+
+    Attributes
+    ----------
+    threads : of the block
+    heads : query heads of the block, all of one KV head
+    keys : of a tile: scored together, then used together
+    lanes : threads that share the dot products of one key
+    columns : vectors of a key
+    vectors : channels of a vector
+    """
+
+    threads: int
+    heads: int
+    keys: int
+    lanes: int
+    columns: int
+    vectors: Vectors
+
+    @property
+    def keys_at_once(self) -> int:
+        """Keys that the block loads at a time."""
+        return self.threads // self.lanes
+
+    @property
+    def turns(self) -> int:
+        """Keys of a tile that one thread helps to score."""
+        return self.keys // self.keys_at_once
+
+    @property
+    def chunks(self) -> int:
+        """Vectors of a key that one thread multiplies."""
+        return self.columns // self.lanes
+
+    @property
+    def key_groups(self) -> int:
+        """Groups of threads that divide the values of a tile; each has a thread a column."""
+        return min(power_of_two_at_most(self.threads // self.columns), self.keys)
+
+    @property
+    def spare_groups(self) -> int:
+        """Groups whose columns need memory in the end; one has that of q, one keeps its own."""
+        return max(0, self.key_groups - 2)
+
+    @property
+    def own_keys(self) -> int:
+        """Values of a tile that one thread weighs."""
+        return self.keys // self.key_groups
+
+    def fits(self, operator: SplitAttention, spec: TargetSpec) -> bool:
+        """Whether every thread has work, and shared memory is enough."""
+        threads, most_bytes = self.threads, spec.max_shared_memory_bytes
+        is_even = self.keys * self.lanes >= threads
+        has_owners = self.keys * self.heads <= threads and self.columns <= threads
+        return is_even and has_owners and self.shared_bytes(operator) <= most_bytes
+
+    def shared_bytes(self, operator: SplitAttention) -> int:
+        """Shared memory of the kernel."""
+        item = 2 if operator.cache_dtype == "float16" else 4
+        scores = self.keys * self.heads
+        rows = self.heads * (1 + self.spare_groups)
+        floats = rows * operator.head_dim + scores * (self.lanes + 3) + self.heads + self.threads
+        return 4 * floats + 2 * item * operator.head_dim
+
+
+def decode_shape(operator: SplitAttention, spec: TargetSpec) -> DecodeShape:
+    """The most heads and keys of a block that shared memory and registers allow.
+
+    Fewer heads where the blocks would be too few to fill the device.
+    """
+    tuning, dim = spec.tuning.decode_attention, operator.head_dim
+    vectors = Vectors.dividing(dim // 2)
+    columns = dim // vectors.size
+    loads = tuning.loads if operator.cache_dtype == "float16" else max(1, tuning.loads // 2)
+    most_lanes = next(n for n in (MAX_LANES, 8, 4, 2, 1) if columns % n == 0)
+    group = operator.heads // operator.kv_heads
+    most = min(tuning.threads, spec.max_threads_per_block)
+    threads = min(most, max(MIN_THREADS, power_of_two_at_most(2 * columns - 1)))
+    threads = max(threads, min(most, power_of_two_at_most(dim)))
+    for heads in (n for n in range(min(group, tuning.heads), 0, -1) if group % n == 0):
+        if operator.splits * operator.heads // heads < tuning.min_blocks and heads > 1:
+            continue
+        keys = power_of_two_at_most(max(1, min(loads * threads // columns, MAX_KEYS)))
+        while keys:
+            for lanes in (most_lanes, max(1, most_lanes // 2)):
+                shape = DecodeShape(threads, heads, keys, lanes, columns, vectors)
+                if shape.fits(operator, spec):
+                    return shape
+            keys //= 2
+    raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
+
+
+def fixed(value: Any) -> Any:
+    """An int32 that stays a variable in the kernel's text: TVM writes out a `let` at every use."""
+    return Cell("int32", value).value
+
+
+class DecodeBlock:
+    """One block's operands, registers and shared memory."""
+
+    def __init__(
+        self, operator: SplitAttention, shape: DecodeShape, key: Any, value: Any, thread: Any
+    ) -> None:
+        self.operator, self.shape, self.key, self.value = operator, shape, key, value
+        self.thread, self.vectors = thread, shape.vectors
+        heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
+        self.query = shared((heads, dim))
+        self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
+        self.scores, self.weights = (shared((heads * shape.keys,)) for _ in range(2))
+        self.factors = shared((heads,))
+        self.spare = [shared((heads, dim)) for _ in range(shape.spare_groups)]
+        self.new: tuple[Any, Any] | None = None
+        size = self.vectors.size
+        self.keys = local((shape.turns * shape.chunks * size,), dtype)
+        self.values = local((shape.own_keys * size,), dtype)
+        self.total = local((heads * size,))
+        self.highest, self.weight_sum = Cell("float32", f32(LOWEST)), Cell("float32", zero())
+        self.lane = let(tirx.floormod(thread, shape.lanes))
+        self.key_of_thread = let(tirx.floordiv(thread, shape.lanes))
+        self.column = let(tirx.floormod(thread, shape.columns))
+        # Threads beyond the last group repeat its work and drop it.
+        self.group = let(tirx.floordiv(thread, shape.columns))
+        self.scored = heads * shape.keys  # threads that own one score each
+
+    # --- Loads ---
+
+    def load_keys(self, base: Any, last: Any, g: Any) -> None:
+        """The thread's share of a tile's keys; those behind `last` repeat it."""
+        shape = self.shape
+        for turn in range(shape.turns):
+            t = base + turn * shape.keys_at_once + self.key_of_thread
+            slot = fixed(self.operator.cache.row(tirx.min(t, last)))
+            for chunk in range(shape.chunks):
+                item = self.key[slot, g, self.vectors.at(chunk * shape.lanes + self.lane)]
+                store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
+
+    def _value_position(self, base: Any, index: int) -> Any:
+        group = tirx.min(self.group, self.shape.key_groups - 1)
+        return base + group * self.shape.own_keys + index
+
+    def load_values(self, base: Any, last: Any, g: Any) -> None:
+        """The thread's column of its share of a tile's values."""
+        for index in range(self.shape.own_keys):
+            t = tirx.min(self._value_position(base, index), last)
+            slot = fixed(self.operator.cache.row(t))
+            item = self.value[slot, g, self.vectors.at(self.column)]
+            store(self.values, item, self.vectors.at(index))
+
+    def insert_new(self, base: Any, position: Any) -> None:
+        """Put the new position's key and value, which the cache lacks, in their place."""
+        if self.new is None:
+            return
+        shape = self.shape
+        new_key, new_value = self.new
+        with when(base + shape.keys > position):
+            for turn in range(shape.turns):
+                t = base + turn * shape.keys_at_once + self.key_of_thread
+                with when(t == position):
+                    for chunk in range(shape.chunks):
+                        item = new_key[self.vectors.at(chunk * shape.lanes + self.lane)]
+                        store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
+            for index in range(shape.own_keys):
+                with when(self._value_position(base, index) == position):
+                    item = new_value[self.vectors.at(self.column)]
+                    store(self.values, item, self.vectors.at(index))
+
+    # --- Steps of a tile ---
+
+    def score(self) -> None:
+        """Step 1: each thread's share of q.k, for all heads."""
+        shape, vectors = self.shape, self.vectors
+        with T.serial(0, shape.heads) as h:
+            dots = [Cell("float32", zero()) for _ in range(shape.turns)]
+            for chunk in range(shape.chunks):
+                query = let(self.query[h, vectors.at(chunk * shape.lanes + self.lane)])
+                for turn, dot in enumerate(dots):
+                    item = self.keys[vectors.at(turn * shape.chunks + chunk)]
+                    item = let(vectors.cast(item, "float32"))
+                    dot.set(vectors.dot(dot.value, query, item))
+            for turn, dot in enumerate(dots):
+                row = h * shape.keys + turn * shape.keys_at_once + self.key_of_thread
+                store(self.partial, dot.value, row * (shape.lanes + 1) + self.lane)
+        barrier()
+
+    def weigh(self, base: Any, end: Any) -> None:
+        """Step 2: one thread a head and key adds the shares, and turns scores into weights."""
+        shape, thread = self.shape, self.thread
+        h, t = let(tirx.floordiv(thread, shape.keys)), let(tirx.floormod(thread, shape.keys))
+        mine = Cell("float32", f32(LOWEST))
+        with when((thread < self.scored) & (base + t < end)):
+            first = thread * (shape.lanes + 1)
+            shares = [self.partial[first + lane] for lane in range(shape.lanes)]
+            mine.set(sum(shares[1:], shares[0]))
+        with when(thread < self.scored):
+            store(self.scores, mine.value, thread)
+        barrier()
+        with when(thread < self.scored):
+            higher = let(tirx.max(self.highest.value, self._over_head(h, tirx.max)))
+            keep = let(tirx.exp(self.highest.value - higher))
+            weight = tirx.Select(base + t < end, tirx.exp(mine.value - higher), zero())
+            weight = let(weight)
+            self.highest.set(higher)
+            self.weight_sum.set(self.weight_sum.value * keep + weight)
+            store(self.weights, weight, thread)
+            with when(t == 0):
+                store(self.factors, keep, h)
+        barrier()
+
+    def _over_head(self, h: Any, combine: Any) -> Any:
+        """`combine` over the scores of one head."""
+        width = min(self.shape.keys, 4)
+        pack = Vectors(width if width == 4 else 1)
+        total = T.alloc_buffer((pack.size,), "float32", scope="local")
+        first = let(h * self.shape.keys)
+        store(total, self.scores[pack.from_channel(first)], pack.at(0))
+        with T.serial(1, self.shape.keys // pack.size) as step:
+            item = self.scores[pack.from_channel(first + step * pack.size)]
+            store(total, combine(total[pack.at(0)], item), pack.at(0))
+        first_lane, *others = pack.lanes(let(total[pack.at(0)]))
+        for lane in others:
+            first_lane = combine(first_lane, lane)
+        return let(first_lane)
+
+    def accumulate(self) -> None:
+        """Step 3: add the weighted values to the thread's column."""
+        shape, vectors = self.shape, self.vectors
+        first = let(tirx.min(self.group, shape.key_groups - 1) * shape.own_keys)
+        for h in range(shape.heads):
+            factor = let(self.factors[h])
+            store(self.total, self.total[vectors.at(h)] * vectors.splat(factor), vectors.at(h))
+        for index in range(shape.own_keys):
+            item = let(vectors.cast(self.values[vectors.at(index)], "float32"))
+            for h in range(shape.heads):
+                weight = let(self.weights[h * shape.keys + first + index])
+                product = vectors.splat(weight) * item
+                store(self.total, self.total[vectors.at(h)] + product, vectors.at(h))
+
+    # --- The whole ---
+
+    def run(self, begin: Any, end: Any, last: Any, position: Any, g: Any) -> None:
+        """Go over the keys [begin, end); the first tile's keys are loaded already.
+
+        The loads of a tile are under way while the one before is being used.
+        """
+        shape = self.shape
+        for h in range(shape.heads):
+            store(self.total, self.vectors.splat(zero()), self.vectors.at(h))
+        tiles = let(tirx.floordiv(end - begin + (shape.keys - 1), i32(shape.keys)))
+        with T.serial(0, tiles) as tile:
+            base = fixed(begin + tile * shape.keys)
+            self.load_values(base, last, g)
+            self.insert_new(base, position)
+            self.score()
+            self.weigh(base, end)
+            with when(tile + 1 < tiles):
+                self.load_keys(base + shape.keys, last, g)
+            self.accumulate()
+
+    def finish(self, sums: Any, stats: Any, split: Any, first_head: Any) -> None:
+        """Add the groups' columns, through the memory of q, and store the split's results."""
+        shape, vectors, thread = self.shape, self.vectors, self.thread
+        place = vectors.at(self.column)
+        with when(thread < self.scored):
+            store(self.scores, self.weight_sum.value, thread)
+        places = [self.query, *self.spare][: shape.key_groups - 1]
+        for group, memory in enumerate(places, 1):
+            with when(self.group == group):
+                for h in range(shape.heads):
+                    store(memory, self.total[vectors.at(h)], h, place)
+        barrier()
+        with when(self.group == 0):
+            for h in range(shape.heads):
+                total = self.total[vectors.at(h)]
+                for memory in places:
+                    total = total + memory[h, place]
+                store(sums, total, split, first_head + h, place)
+        with when((thread < self.scored) & (tirx.floormod(thread, shape.keys) == 0)):
+            h = let(tirx.floordiv(thread, shape.keys))
+            store(stats, self.highest.value, split, first_head + h, 0)
+            store(stats, self._over_head(h, lambda a, b: a + b), split, first_head + h, 1)

@@ -1,0 +1,109 @@
+"""Attention's WebGPU kernels at the edges of their shapes, against the plain forms, on Dawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile.model_spec.operators.attention import (
+    ChunkAttention,
+    DecodeAttention,
+    MergeSplits,
+    SplitAttention,
+)
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.test_kernels import differences
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+LIMITS = ["default", "compat"]
+LENGTHS = [0, 1, 31, 63, 64, 200, 1200]  # positions before the new one
+
+
+def check(cases: list[KernelCase], limits: str, driver: VulkanDriver, folder: Path) -> None:
+    spec = target_spec("webgpu", limits)
+    assert not (wrong := differences(cases, run_on_dawn(cases, spec, driver, folder))), "\n".join(
+        wrong
+    )
+
+
+def decode(
+    heads: int, kv_heads: int, dim: int, window: int | None, splits: int, grain: int, **fields: Any
+) -> DecodeAttention:
+    ring = None if window is None else window + 33
+    return DecodeAttention(
+        rows=1, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
+        splits=splits, grain=grain, pairs=max(1, dim // 8), rotary_offset=3,
+        rotary_total=3 + dim // 2, eps=1e-6,
+        **{"cache_dtype": "float16", "owns_kv": True, **fields},
+    )  # fmt: skip
+
+
+DECODE = {
+    "E2B sliding": decode(8, 1, 256, 512, 8, 64),
+    "E2B full": decode(8, 1, 512, None, 16, 32),
+    "E2B full, shared": decode(8, 1, 512, None, 5, 32, owns_kv=False),
+    "26B sliding": decode(8, 4, 256, 1024, 4, 64, cache_dtype="float32"),
+    "12B full": decode(16, 1, 512, None, 3, 1, value_is_key=True),
+    "groups of three": decode(6, 2, 64, 40, 3, 16),
+    "groups of five": decode(5, 1, 96, None, 4, 8, cache_dtype="float32"),
+    "tiny heads": decode(4, 2, 16, 7, 2, 1),
+    "halves of odd length": decode(3, 3, 20, 50, 3, 4),
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", DECODE)
+def test_one_position_at_every_length(
+    name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    check([make_case(DECODE[name], n, n) for n in LENGTHS], limits, lavapipe, tmp_path)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_one_position_with_its_query_ready(
+    limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    shape = {"rows": 1, "heads": 6, "kv_heads": 2, "head_dim": 128, "cache_dtype": "float16"}
+    cases = []
+    for window in (None, 70):
+        ring = None if window is None else 100
+        operator = SplitAttention(window=window, cache_rows=ring, splits=7, grain=8, **shape)
+        cases += [make_case(operator, n, n) for n in LENGTHS]
+    check(cases, limits, lavapipe, tmp_path)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_merging_any_number_of_splits(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    shapes = [(8, 512, 128), (3, 256, 1), (2, 16, 7), (5, 20, 300), (1, 96, 33)]
+    cases = [
+        make_case(MergeSplits(heads, dim, splits, dtype), dim)
+        for heads, dim, splits in shapes
+        for dtype in ("float16", "float32")
+    ]
+    check(cases, limits, lavapipe, tmp_path)
+
+
+CHUNK = {
+    "E2B sliding": ChunkAttention(None, 8, 1, 256, 512, "float16", 1056, "float16"),
+    "E2B full": ChunkAttention(None, 8, 1, 512, None, "float16", None, "float16"),
+    "26B sliding": ChunkAttention(None, 8, 4, 256, 1024, "float32", 1056),
+    "groups of three": ChunkAttention(None, 6, 2, 64, 9, "float16", 32, "float16"),
+    "groups of five": ChunkAttention(None, 5, 1, 96, None, "float32", None),
+    "tiny heads": ChunkAttention(None, 4, 2, 16, 7, "float16", 32),
+    "scalars": ChunkAttention(None, 3, 3, 18, None, "float16", None),
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", CHUNK)
+def test_a_chunk_at_every_length(
+    name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(CHUNK[name], n, n) for n in (0, 1, 45, 600, 1200)]
+    check(cases, limits, lavapipe, tmp_path)
