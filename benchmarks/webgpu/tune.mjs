@@ -1,5 +1,5 @@
 // Times the kernels that `tune.py prepare` wrote; prints one JSON line a kernel to stdout.
-// usage: node tune.mjs CASES.jsonl [--repeats N] [--copy-mib N] [--commit HASH] [--skip-validation]
+// usage: node tune.mjs CASES.jsonl... [--repeats N] [--copy-mib N] [--commit HASH] [--skip-validation]
 //
 // Weights of several copies are read in turn, so that a cache does not hold them from launch to launch.
 import fs from "node:fs";
@@ -11,7 +11,7 @@ import { rounded, summary } from "./statistics.mjs";
 import { Filler } from "./weights.mjs";
 
 const MIB = 2 ** 20;
-const HEATING_MS = 30;
+const HEATING_MS = 10; // longer than encoding a sample takes
 const MAX_COPIES = 16;
 
 const { values: options, positionals } = parseArgs({
@@ -53,8 +53,8 @@ class Pool {
   }
 }
 
-function makeLaunches(device, pool, positions, item) {
-  const module = device.createShaderModule({ code: item.wgsl });
+/** A kernel's pipeline, compiled in the background, and the layout of its arguments. */
+function compile(device, item) {
   const types = { read: "read-only-storage", read_write: "storage" };
   const visibility = GPUShaderStage.COMPUTE;
   const last = item.bindings.length;
@@ -64,11 +64,18 @@ function makeLaunches(device, pool, positions, item) {
       { binding: last, visibility, buffer: { type: "uniform" } },
     ],
   });
-  const entryPoint = item.wgsl.match(/fn (\w+)\(/)[1];
-  const pipeline = device.createComputePipeline({
+  const pipeline = device.createComputePipelineAsync({
     layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-    compute: { module, entryPoint },
+    compute: {
+      module: device.createShaderModule({ code: item.wgsl }),
+      entryPoint: item.wgsl.match(/fn (\w+)\(/)[1],
+    },
   });
+  return pipeline.then((made) => ({ pipeline: made, layout }));
+}
+
+function makeLaunches(pool, positions, item, { pipeline, layout }) {
+  const last = item.bindings.length;
   const content = new DataView(new ArrayBuffer(Math.ceil(item.uniforms.length / 4) * 16));
   item.uniforms.forEach(([kind, value], i) =>
     kind === "f32" ? content.setFloat32(4 * i, value, true) : content.setInt32(4 * i, value, true));
@@ -107,13 +114,19 @@ async function main() {
     device.queue.writeBuffer(buffer, 0, new Int32Array([context, rows, context + rows, 0]));
     return buffer;
   };
-  const lines = fs.readFileSync(positionals[0], "utf8").split("\n").filter(Boolean);
+  const items = positionals.flatMap((file) =>
+    fs.readFileSync(file, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line)));
+  const compiled = new Map();
+  for (const item of items) {
+    if (!compiled.has(item.wgsl)) compiled.set(item.wgsl, compile(device, item));
+  }
+  await Promise.all(compiled.values());
+  process.stderr.write(`${compiled.size} kernels compiled\n`);
   const known = new Map(); // candidates often share kernels
-  for (const line of lines) {
-    const item = JSON.parse(line);
+  for (const item of items) {
     const key = `${item.context} ${item.groups} ${item.wgsl}`;
     if (!known.has(key)) {
-      const launches = makeLaunches(device, pool, positions, item);
+      const launches = makeLaunches(pool, positions, item, await compiled.get(item.wgsl));
       const replay = new Replay(device, launches, heater);
       const times = await replay.time(Number(options.repeats));
       await settle(opened);

@@ -55,18 +55,34 @@ class Family:
     ----------
     kinds : of the operators
     is_prefill : whether their chunk form is meant, or that of one position
-    fields : values to try; all combinations
+    candidates : values to try
     """
 
     kinds: tuple[str, ...]
     is_prefill: bool
-    fields: Mapping[str, Sequence[Any]]
+    candidates: Sequence[dict[str, Any]]
+
+
+def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
+    """All combinations of some fields' values."""
+    return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 
 GEMVS = ("linear", "merged_linear", "normed_linear")
 CANDIDATES: dict[str, Family] = {
     "gemv": Family(
-        GEMVS, False, {"rows": (2, 4, 8), "units_per_lane": (2, 4, 8), "min_blocks": (256, 512)}
+        GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
+    ),
+    "gemm": Family(
+        ("linear", "expert_gemm"),
+        True,
+        [
+            {"tile_m": m, "tile_n": n, "tile_k": k, "threads": threads, "unroll": unroll}
+            for m, n in ((64, 64), (128, 64), (64, 128), (128, 128))
+            for k in (16, 32)
+            for threads, unroll in ((256, 4), (256, 1), (128, 4))
+            if not (threads == 128 and m * n > 64 * 128)
+        ],
     ),
 }
 
@@ -205,19 +221,13 @@ def make_case(
     )
 
 
-def candidates(family: Family) -> Iterator[dict[str, Any]]:
-    """The values to try."""
-    for values in product(*family.fields.values()):
-        yield dict(zip(family.fields, values, strict=True))
-
-
 def prepare(
     presets: Sequence[str], quant: str, profile: str, families: Sequence[str]
 ) -> Iterator[Case]:
     """Every candidate's kernels for the models."""
     for name in families:
         family = CANDIDATES[name]
-        for values in candidates(family):
+        for values in family.candidates:
             base = target_spec("webgpu", profile)
             tuning = replace(
                 base.tuning, **{name: replace(getattr(base.tuning, name), **values)}

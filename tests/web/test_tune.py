@@ -46,9 +46,8 @@ def test_a_candidate_that_a_model_cannot_have_is_not_chosen():
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_candidates_name_fields_of_the_tuning(name: str):
-    first = {field: values[0] for field, values in CANDIDATES[name].fields.items()}
-
-    from_fields(Tuning, {name: first})
+    for values in CANDIDATES[name].candidates:
+        from_fields(Tuning, {name: values})
 
 
 @pytest.mark.dawn
@@ -56,7 +55,7 @@ def test_kernels_of_a_candidate_are_timed(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     kinds = ("merge_splits", "split_attention", "decode_attention")
-    few = Family(kinds, False, {"threads": (128,)})
+    few = Family(kinds, False, [{"threads": 128}])
     monkeypatch.setitem(CANDIDATES, "decode_attention", few)
     cases = list(prepare([PRESET], "q4f16", "default", ["decode_attention"]))
     path = tmp_path / "cases.jsonl"
