@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -22,6 +23,7 @@ from gemma4_compile.targets.kernels.blocks import (
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
+THREADS = 128
 MAX_GROUPS = 16  # groups of threads that divide the splits
 
 
@@ -36,59 +38,107 @@ def merged_channel(sums: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
     return let(sum((weights[s] * sums[s, h, d] for s in range(splits)), zero()) / weight_sum)
 
 
+@dataclass(frozen=True)
+class MergeShape:
+    """How blocks divide the channels of a head, and the threads of a block the splits.
+
+    Attributes
+    ----------
+    splits, columns : of a head; columns are vectors
+    threads : of a block
+    vectors : channels of a vector
+    """
+
+    splits: int
+    columns: int
+    threads: int
+    vectors: Vectors
+
+    @property
+    def groups(self) -> int:
+        """Groups of threads, each for every so many splits."""
+        return min(MAX_GROUPS, power_of_two_at_most(self.splits))
+
+    @property
+    def width(self) -> int:
+        """Columns of a block."""
+        return self.threads // self.groups
+
+    @property
+    def slices(self) -> int:
+        """Blocks of a head."""
+        return -(-self.columns // self.width)
+
+    @property
+    def own(self) -> int:
+        """Splits of a group."""
+        return -(-self.splits // self.groups)
+
+
+def merge_shape(dim: int, splits: int, spec: TargetSpec) -> MergeShape:
+    """The shape for heads of `dim` channels."""
+    vectors = Vectors.dividing(dim)
+    threads = min(THREADS, spec.max_threads_per_block)
+    return MergeShape(splits, dim // vectors.size, threads, vectors)
+
+
+def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, thread: Any) -> Any:
+    """Put the splits of a slice of head `h` together.
+
+    Returns a float32 vector, which is column `slice_ * width + thread` in the block's first `width`
+    threads. A group's loads are under way while the block finds the weights of the splits.
+    """
+    vectors, groups, width = shape.vectors, shape.groups, shape.width
+    group, mine = let(tirx.floordiv(thread, width)), let(tirx.floormod(thread, width))
+    place = vectors.at(let(tirx.min(slice_ * width + mine, shape.columns - 1)))
+    loaded = local((shape.own * vectors.size,))
+    for index in range(shape.own):
+        split = let(tirx.min(group + index * groups, shape.splits - 1))
+        store(loaded, sums[split, h, place], vectors.at(index))
+    factors = shared((shape.own * groups,))
+    _write_factors(shape, stats, h, thread, factors)
+    total = local((vectors.size,))
+    store(total, vectors.splat(zero()), vectors.at(0))
+    for index in range(shape.own):
+        factor = let(factors[group + index * groups])
+        product = loaded[vectors.at(index)] * vectors.splat(factor)
+        store(total, total[vectors.at(0)] + product, vectors.at(0))
+    partial = shared((groups, width * vectors.size))
+    store(partial, total[vectors.at(0)], group, vectors.at(mine))
+    barrier()
+    with when(thread < width), T.serial(1, groups) as other:
+        store(total, total[vectors.at(0)] + partial[other, vectors.at(mine)], vectors.at(0))
+    return total[vectors.at(0)]
+
+
 def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
     """Weigh each split by its maximum.
 
-    Grid: heads x slices of channels. A group of threads sums some splits of a slice, whose loads
-    are under way while the block finds the weights. Shared: a float32 a split, and a vector a
-    thread. Reference: `MergeSplits.plain`.
+    Grid: heads x slices of channels. Shared: a float32 a split, and a vector a thread. Reference:
+    `MergeSplits.plain`.
     """
     dim, heads, splits = operator.head_dim, operator.heads, operator.splits
-    vectors = Vectors.dividing(dim)
-    columns = dim // vectors.size
-    threads = min(128, spec.max_threads_per_block)
-    groups = min(MAX_GROUPS, power_of_two_at_most(splits))
-    width = threads // groups  # columns of a slice
-    own, turns = -(-splits // groups), -(-splits // threads)
+    shape = merge_shape(dim, splits, spec)
+    vectors = shape.vectors
     with function(scheduled=True) as build:
         sums = build.arg("sums", (splits, heads, dim), "float32")
         stats = build.arg("stats", (splits, heads, 2), "float32")
         out = build.arg("out", (1, heads * dim), operator.out_dtype)
-        with launch(threads, heads, -(-columns // width)) as (h, slice_, thread):
-            group = let(tirx.floordiv(thread, width))
-            column = let(slice_ * width + tirx.floormod(thread, width))
-            place = vectors.at(let(tirx.min(column, columns - 1)))
-            loaded = local((own * vectors.size,))
-            for index in range(own):
-                split = let(tirx.min(group + index * groups, splits - 1))
-                store(loaded, sums[split, h, place], vectors.at(index))
-            factors = shared((own * groups,))
-            _write_factors(stats, h, thread, threads, turns, factors, splits)
-            total = local((vectors.size,))
-            store(total, vectors.splat(zero()), vectors.at(0))
-            for index in range(own):
-                factor = let(factors[group + index * groups])
-                product = loaded[vectors.at(index)] * vectors.splat(factor)
-                store(total, total[vectors.at(0)] + product, vectors.at(0))
-            partial = shared((groups, width * vectors.size))
-            mine = vectors.at(let(tirx.floormod(thread, width)))
-            store(partial, total[vectors.at(0)], group, mine)
-            barrier()
-            with when((thread < width) & (column < columns)):
-                with T.serial(1, groups) as other:
-                    store(total, total[vectors.at(0)] + partial[other, mine], vectors.at(0))
-                result = vectors.cast(total[vectors.at(0)], operator.out_dtype)
-                store(out, result, 0, vectors.at(h * columns + column))
+        with launch(shape.threads, heads, shape.slices) as (h, slice_, thread):
+            merged = merge_slice(shape, sums, stats, h, slice_, thread)
+            column = let(slice_ * shape.width + thread)
+            with when((thread < shape.width) & (column < shape.columns)):
+                result = vectors.cast(merged, operator.out_dtype)
+                store(out, result, 0, vectors.at(h * shape.columns + column))
     return build.result
 
 
-def _write_factors(
-    stats: Any, h: Any, thread: Any, threads: int, turns: int, factors: Any, splits: int
-) -> None:
+def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: Any) -> None:
     """The share of each split in the result; 0 behind the last, which stands for repeated loads."""
+    threads, splits = shape.threads, shape.splits
     reduce = BlockReduction(thread, threads)
     found = []
-    for turn in range(turns):
+    for turn in range(-(-splits // threads)):
         split = let(thread + turn * threads)
         bound, inside = let(tirx.min(split, splits - 1)), split < splits
         highest = let(tirx.Select(inside, stats[bound, h, 0], f32(LOWEST)))
@@ -101,6 +151,6 @@ def _write_factors(
     shares = (weight * total for weight, (_, _, total) in zip(weights, found, strict=True))
     whole = reduce(sum(shares, zero()))
     for weight, (split, _, _) in zip(weights, found, strict=True):
-        with when(split < factors.shape[0]):
+        with when(split < shape.own * shape.groups):
             store(factors, tirx.Select(split < splits, weight / whole, zero()), split)
     barrier()

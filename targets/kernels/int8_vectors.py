@@ -36,6 +36,7 @@ from gemma4_compile.model_spec.operators.tir import (
     store,
     when,
 )
+from gemma4_compile.targets.kernels.attention_merge import merge_shape, merge_slice
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     barrier,
@@ -236,10 +237,14 @@ def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def make_rounded_merge(operator: RoundedMerge, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: heads. Shared: a float32 a split, and one a quad. Reference: `RoundedMerge.plain`."""
+    """`make_merge_splits`, and the rounding. Shared: also a float32 a quad of a slice.
+
+    Reference: `RoundedMerge.plain`.
+    """
     heads, dim, splits = operator.heads, operator.head_dim, operator.splits
-    quads = dim // WORD
-    threads = row_threads(quads, spec.max_threads_per_block)
+    shape = merge_shape(dim, splits, spec)
+    width, quads = shape.width, dim // WORD
+    assert width % QUADS == quads % QUADS == 0, "a slice holds whole groups"
     with function(scheduled=True) as build:
         sums = build.arg("sums", (splits, heads, dim), "float32")
         stats = build.arg("stats", (splits, heads, 2), "float32")
@@ -247,14 +252,20 @@ def make_rounded_merge(operator: RoundedMerge, spec: TargetSpec) -> tirx.PrimFun
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), packed_specs(heads * dim), strict=True)
         )
-        with launch(threads, heads) as (head, _, thread):
+        with launch(shape.threads, heads, shape.slices) as (head, slice_, thread):
+            first = let(head * quads + slice_ * width)
+            end = let((head + 1) * quads)
+
+            def put_word(quad: Any, word: Any) -> None:
+                with when(first + quad < end):
+                    store(words, word, 0, first + quad)
+
+            def put_scale(group: Any, scale: Any) -> None:
+                with when(first + group * QUADS < end):
+                    store(scales, scale, 0, tirx.floordiv(first, QUADS) + group)
+
+            merged = let(merge_slice(shape, sums, stats, head, slice_, thread))
             round_quads(
-                merge_quads(sums, stats, head, 1, thread, threads),
-                thread,
-                threads,
-                quads,
-                operator.interleaved,
-                lambda quad, word: store(words, word, 0, head * quads + quad),
-                lambda group, scale: store(scales, scale, 0, head * (quads // QUADS) + group),
+                [merged], thread, shape.threads, width, operator.interleaved, put_word, put_scale
             )
     return build.result
