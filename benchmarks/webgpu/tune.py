@@ -69,6 +69,13 @@ def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 GEMVS = ("linear", "merged_linear", "normed_linear")
+ATTENTION = (
+    "decode_attention",
+    "int8_merged_linear",
+    "merge_splits",
+    "merged_linear",
+    "rounded_merge",
+)
 CANDIDATES: dict[str, Family] = {
     "gemv": Family(
         GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
@@ -83,6 +90,29 @@ CANDIDATES: dict[str, Family] = {
             for threads, unroll in ((256, 4), (256, 1), (128, 4))
             if not (threads == 128 and m * n > 64 * 128)
         ],
+    ),
+    "decode_attention": Family(
+        ATTENTION,
+        False,
+        [
+            {},
+            {"threads": 128},
+            {"loads": 8},
+            {"heads": 4},
+            {"heads": 2},
+            {"heads": 4, "full_splits": 64},
+            {"full_splits": 64},
+            {"full_splits": 256, "max_blocks": 512},
+            {"min_blocks": 32},
+            {"min_blocks": 16},
+            {"sliding_splits": 4, "min_blocks": 32},
+            {"sliding_splits": 16, "split_channels": 8192, "min_blocks": 128},
+            {"sliding_splits": 16},
+            {"sliding_splits": 4},
+        ],
+    ),
+    "chunk_attention": Family(
+        ("chunk_attention",), True, every(threads=(128, 256), rows=(16, 32, 64), keys=(32, 64))
     ),
 }
 
