@@ -50,6 +50,12 @@ def joined(values: Sequence[Any]) -> Any:
     return tirx.Shuffle(list(values), list(range(VECTOR)))
 
 
+def below(value: Any, size: int) -> Any:
+    """``value mod size`` in a form whose bound browsers see, so that they do not clamp an index."""
+    unsigned = tirx.truncmod(value.astype("uint32"), tirx.const(size, "uint32"))
+    return unsigned.astype("int32")
+
+
 def swizzle(quad: Any, quads: int) -> Any:
     """What the position of a vector of rows is XORed with, by its channels' number.
 
@@ -83,8 +89,12 @@ class Tile:
         """Blocks of 4 rows by 4 channels."""
         return self.rows // VECTOR * self.quads
 
+    def twisted(self, row_vector: Any, twist: Any) -> Any:
+        """A vector of rows after the swizzle."""
+        return below(tirx.bitwise_xor(row_vector, twist), self.rows // VECTOR)
+
     def place(self, channel: Any, row_vector: Any) -> Any:
-        """Where a vector of rows is, swizzled already."""
+        """Where a vector of rows is; `row_vector` is twisted already."""
         return self.first + channel * (self.rows // VECTOR) + row_vector
 
 
@@ -105,7 +115,7 @@ class Loader(ABC):
         skipped %= threads
         mine = tirx.floormod(thread + (threads - skipped), threads) if skipped else thread
         self._items = [let(mine + turn * threads) for turn in range(self._turns)]
-        self._quads = [let(tirx.floormod(item, tile.quads)) for item in self._items]
+        self._quads = [let(below(item, tile.quads)) for item in self._items]
         self._row_vectors = [let(tirx.floordiv(item, tile.quads)) for item in self._items]
         self._rows = [
             [let(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
@@ -127,7 +137,7 @@ class Loader(ABC):
             with self._inside(turn):
                 quad = self._quads[turn]
                 twist = swizzle(quad, tile.quads)
-                at = let(tirx.bitwise_xor(self._row_vectors[turn], twist))
+                at = let(tile.twisted(self._row_vectors[turn], twist))
                 first = let(step * tile.depth + quad * VECTOR)
                 for j, value in enumerate(self.decode_block(turn, first)):
                     put(tile.memory, tile.place(quad * VECTOR + j, at), value)

@@ -25,6 +25,7 @@ from gemma4_compile.targets.kernels.tile_loaders import (
     RowOf,
     Tile,
     WeightLoader,
+    below,
     lane_of,
     put,
     splat,
@@ -135,7 +136,7 @@ class TileProduct:
         first = shape.rows * shape.depth // VECTOR
         self._w = Tile(self._memory, first, shape.columns, shape.depth)
         self._slice = let(tirx.floordiv(thread, shape.group)) if shape.slices > 1 else i32(0)
-        self._in_group = let(tirx.floormod(thread, shape.group)) if shape.slices > 1 else thread
+        self._in_group = let(below(thread, shape.group)) if shape.slices > 1 else thread
         warp = tirx.floordiv(self._in_group, LANES_M * LANES_N)
         across = shape.columns // shape.thread_n // LANES_N
         lane_m = tirx.floormod(tirx.floordiv(self._in_group, LANES_N), LANES_M)
@@ -169,15 +170,15 @@ class TileProduct:
         """Add the product of the channels of this slice."""
         shape = self._shape
         sides = (
-            (self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),
-            (self._n, shape.columns // shape.thread_n, shape.thread_n // VECTOR),
+            (self._x, self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),
+            (self._w, self._n, shape.columns // shape.thread_n, shape.thread_n // VECTOR),
         )
         with T.serial(0, shape.quads // shape.slices) as turn:
             quad = let(turn * shape.slices + self._slice)
             twist = let(swizzle(quad, shape.quads))
             left, right = (
-                [let(tirx.bitwise_xor(mine + part * lanes, twist)) for part in range(parts)]
-                for mine, lanes, parts in sides
+                [let(tile.twisted(mine + part * lanes, twist)) for part in range(parts)]
+                for tile, mine, lanes, parts in sides
             )
             if shape.unroll == 1:
                 with T.serial(0, VECTOR) as j:
