@@ -18,7 +18,6 @@ from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateU
 from gemma4_compile.targets.kernels.blocks import launch, sum_over_lanes, zero
 from gemma4_compile.targets.kernels.gemm import gemm_shape
 from gemma4_compile.targets.kernels.gemv import (
-    THREADS,
     accumulate_rows,
     gemv_shape,
 )
@@ -27,7 +26,7 @@ from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
 
-def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
     """One launch for gate and up of all chosen experts.
 
     Grid: expert rows / tile x top_k. Reference: `ExpertGateUp.plain`.
@@ -40,8 +39,8 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
         shape = (operator.top_k, operator.outputs)
         previous = build.arg("previous", shape, "float32") if operator.accumulate else None
         out = build.arg("out", shape, "float32")
-        gemv = gemv_shape(rows, weights.units, paired=True)
-        with launch(THREADS, gemv.blocks(rows), operator.top_k) as (block, k, thread):
+        gemv = gemv_shape(rows, weights.units, True, spec.tuning.gemv)
+        with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (block, k, thread):
             lane = let(tirx.floormod(thread, gemv.lanes))
             first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
             base = let(operator.first_row(ids[0, k]))
@@ -55,7 +54,9 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
                 )
 
             weights.in_part(base, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, gemv.lanes)
+            totals = sum_over_lanes(
+                [total.value for total in sums], thread, gemv.threads, gemv.lanes
+            )
             with when(lane == 0):
                 for r in range(0, gemv.rows, 2):
                     with when(first + r < rows):
@@ -67,7 +68,7 @@ def make_expert_gate_up(operator: ExpertGateUp, _spec: TargetSpec) -> tirx.PrimF
     return build.result
 
 
-def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
     """One launch for down of all chosen experts and their weighted sum.
 
     Grid: expert rows / tile; a block goes through the experts one after the other. Reference:
@@ -81,8 +82,8 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
         weights = WeightReader(build, operator.layout)
         previous = build.arg("previous", (1, rows), "float32") if operator.accumulate else None
         out = build.arg("out", (1, rows), "float32")
-        gemv = gemv_shape(rows, weights.units, paired=False)
-        with launch(THREADS, gemv.blocks(rows)) as (block, _, thread):
+        gemv = gemv_shape(rows, weights.units, False, spec.tuning.gemv)
+        with launch(gemv.threads, gemv.blocks(rows)) as (block, _, thread):
             lane = let(tirx.floormod(thread, gemv.lanes))
             first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
             sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
@@ -101,7 +102,9 @@ def make_expert_down(operator: ExpertDown, _spec: TargetSpec) -> tirx.PrimFunc:
                 weights.in_part(base, accumulate)
                 for total, dot in zip(sums, dots, strict=True):
                     total.add(share * dot.value)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, gemv.lanes)
+            totals = sum_over_lanes(
+                [total.value for total in sums], thread, gemv.threads, gemv.lanes
+            )
             with when(lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):

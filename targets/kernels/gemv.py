@@ -9,7 +9,7 @@ the group's rows. Sums are float32, the group's scale is applied once a unit. Pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -19,6 +19,7 @@ from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, when
 from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.blocks import (
     launch,
     power_of_two_at_most,
@@ -28,33 +29,30 @@ from gemma4_compile.targets.kernels.blocks import (
 from gemma4_compile.targets.kernels.tails import apply_tail
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import GemvTuning
 
-THREADS = 128
-MAX_ROWS = 4  # rows of a lane group
-UNITS_PER_LANE = 4  # aim: enough work in a lane to hide its loads
-MIN_UNITS_PER_LANE = 2
-MIN_LANES = 8  # so that a block's rows divide quantization.recipe.ROW_ALIGNMENT and lie in one part
-MIN_BLOCKS = 256  # aim: fewer leave much of a large GPU idle
+MIN_LANES = 8
 
 
 @dataclass(frozen=True)
 class GemvShape:
-    """Lanes that share a row, and rows that a group of lanes owns."""
+    """Threads of a block, lanes of it that share a row, and rows that a group of lanes owns."""
 
+    threads: int
     lanes: int
     rows: int
 
     @property
     def tile(self) -> int:
-        """Rows of a block."""
-        return THREADS // self.lanes * self.rows
+        """Rows of a block; it divides ROW_ALIGNMENT, so that they lie in one part."""
+        return self.threads // self.lanes * self.rows
 
     def blocks(self, rows: int) -> int:
         """Blocks for a matrix of so many rows."""
         return -(-rows // self.tile)
 
 
-def gemv_shape(rows: int, units: int, paired: bool) -> GemvShape:
+def gemv_shape(rows: int, units: int, paired: bool, tuning: GemvTuning) -> GemvShape:
     """Long shares and many rows where the matrix is large; many blocks where it is small.
 
     Parameters
@@ -62,18 +60,25 @@ def gemv_shape(rows: int, units: int, paired: bool) -> GemvShape:
     rows, units : of the matrix; a unit is what a lane decodes at a time
     paired : gate and up rows, which stay together, are neighbours
     """
-    lanes = power_of_two_at_most(max(MIN_LANES, min(THREADS, units // UNITS_PER_LANE)))
-    shape = GemvShape(lanes, MAX_ROWS)
-    while shape.blocks(rows) < MIN_BLOCKS and shape.rows > (2 if paired else 1):
-        shape = GemvShape(lanes, shape.rows // 2)
-    while shape.blocks(rows) < MIN_BLOCKS and units // (2 * shape.lanes) >= MIN_UNITS_PER_LANE:
-        if shape.lanes == THREADS:
-            break
-        shape = GemvShape(2 * shape.lanes, shape.rows)
+    threads, few = tuning.threads, 2 if paired else 1
+    wanted = max(MIN_LANES, threads // ROW_ALIGNMENT, min(threads, units // tuning.units_per_lane))
+    shape = GemvShape(threads, power_of_two_at_most(wanted), tuning.rows)
+    while shape.rows > few and (
+        shape.tile > ROW_ALIGNMENT or shape.blocks(rows) < tuning.min_blocks
+    ):
+        shape = replace(shape, rows=shape.rows // 2)
+    while shape.lanes < threads and (
+        shape.tile > ROW_ALIGNMENT
+        or (
+            shape.blocks(rows) < tuning.min_blocks
+            and units // (2 * shape.lanes) >= tuning.min_units_per_lane
+        )
+    ):
+        shape = replace(shape, lanes=2 * shape.lanes)
     return shape
 
 
-def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[r] = tail(sum_k x[k] W[r, k])``.
 
     Grid: rows / tile. Shared: one float32 a thread and owned row. Reference: `Linear.plain`.
@@ -85,8 +90,9 @@ def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         y = build.arg("y", (1, operator.outputs), "float32")
-        shape = gemv_shape(rows, weights.units, operator.tail == Tail.GELU_PAIRS.value)
-        with launch(THREADS, shape.blocks(rows)) as (block, _, thread):
+        paired = operator.tail == Tail.GELU_PAIRS.value
+        shape = gemv_shape(rows, weights.units, paired, spec.tuning.gemv)
+        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
             lane = let(tirx.floormod(thread, shape.lanes))
             first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
             sums = [Cell("float32", zero()) for _ in range(shape.rows)]
@@ -99,7 +105,9 @@ def make_gemv(operator: Linear, _spec: TargetSpec) -> tirx.PrimFunc:
                 )
 
             weights.in_part(block * shape.tile, accumulate)
-            totals = sum_over_lanes([total.value for total in sums], thread, THREADS, shape.lanes)
+            totals = sum_over_lanes(
+                [total.value for total in sums], thread, shape.threads, shape.lanes
+            )
             with when(lane == 0):
                 apply_tail(operator, y, 0, first, totals, gate, layer, rows)
     return build.result

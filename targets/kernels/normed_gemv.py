@@ -19,6 +19,7 @@ from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLine
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.attention_merge import merged_channel
 from gemma4_compile.targets.kernels.blocks import (
+    REDUCTION_COLUMNS,
     BlockReduction,
     barrier,
     launch,
@@ -28,22 +29,21 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.gemv import (
-    MAX_ROWS,
-    THREADS,
     GemvShape,
     accumulate_rows,
     gemv_shape,
 )
+from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.kernels.tails import apply_tail
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
-OTHER_SHARED_BYTES = 4 * THREADS * (MAX_ROWS + 1)  # partial sums of the rows, and of the norms
-
 
 def fused_width(spec: TargetSpec) -> int:
     """The longest vector whose norm fits into shared memory beside the partial sums."""
-    return max(0, (spec.max_shared_memory_bytes - OTHER_SHARED_BYTES) // 4)
+    tuning = spec.tuning.gemv
+    others = 4 * (tuning.threads * (tuning.rows + 1) + REDUCTION_COLUMNS)
+    return max(0, (spec.max_shared_memory_bytes - others) // 4)
 
 
 class StagedVector:
@@ -65,16 +65,17 @@ class StagedVector:
         return self._memory[self._place(k)]
 
 
-def staged_shape(operator: Linear, weights: WeightReader) -> GemvShape:
+def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
     """The shape of `multiply_staged`."""
     paired = operator.tail == Tail.GELU_PAIRS.value
-    return gemv_shape(operator.layout.rows, weights.units, paired)
+    return gemv_shape(operator.layout.rows, weights.units, paired, spec.tuning.gemv)
 
 
 def multiply_staged(
     operator: Linear,
     weights: WeightReader,
     vector: StagedVector,
+    shape: GemvShape,
     block: Any,
     thread: Any,
     y: Any,
@@ -82,7 +83,7 @@ def multiply_staged(
     layer: Any = None,
 ) -> None:
     """The block's rows of the matrix times the vector that the block has staged, and the tail."""
-    rows, shape = operator.layout.rows, staged_shape(operator, weights)
+    rows = operator.layout.rows
     barrier()
     lane = let(tirx.floormod(thread, shape.lanes))
     first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
@@ -94,12 +95,12 @@ def multiply_staged(
         accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
 
     weights.in_part(block * shape.tile, accumulate)
-    totals = sum_over_lanes([total.value for total in sums], thread, THREADS, shape.lanes)
+    totals = sum_over_lanes([total.value for total in sums], thread, shape.threads, shape.lanes)
     with when(lane == 0):
         apply_tail(operator, y, 0, first, totals, ple, layer, rows)
 
 
-def make_merged_gemv(operator: MergedLinear, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Merge the splits of an attention, then the dot products of `make_gemv`.
 
     Grid and shared memory as `make_normed_gemv`. Reference: `MergedLinear.plain`.
@@ -111,21 +112,22 @@ def make_merged_gemv(operator: MergedLinear, _spec: TargetSpec) -> tirx.PrimFunc
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, operator.outputs), "float32")
         rows = operator.layout.rows
-        with launch(THREADS, staged_shape(operator, weights).blocks(rows)) as (block, _, thread):
+        shape = staged_shape(operator, weights, spec)
+        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
             vector = StagedVector(weights, operator.cols)
-            with strided(thread, THREADS, operator.cols) as k:
+            with strided(thread, shape.threads, operator.cols) as k:
                 h, d = let(tirx.floordiv(k, dim)), let(tirx.floormod(k, dim))
                 merged = merged_channel(sums, stats, splits, h, d)
                 vector.write(k, as_f32(merged.astype(operator.in_dtype)))
-            multiply_staged(operator, weights, vector, block, thread, y)
+            multiply_staged(operator, weights, vector, shape, block, thread, y)
     return build.result
 
 
-def make_normed_gemv(operator: NormedLinear, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, residual addition, norm, then the dot products of `make_gemv`.
 
-    Grid: rows / tile. Shared: the vector, and MAX_ROWS + 1 float32 a thread. Block 0 writes the new
-    residual. Reference: `NormedLinear.plain`.
+    Grid: rows / tile. Shared: the vector, and one float32 more than its rows a thread. Block 0
+    writes the new residual. Reference: `NormedLinear.plain`.
     """
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
     with function(scheduled=True) as build:
@@ -139,29 +141,30 @@ def make_normed_gemv(operator: NormedLinear, _spec: TargetSpec) -> tirx.PrimFunc
         layer = build.scalar_arg("layer") if ple else None
         out = build.arg("out", (1, width), "float32")
         y = build.arg("y", (1, operator.outputs), "float32")
-        with launch(THREADS, staged_shape(operator, weights).blocks(rows)) as (block, _, thread):
+        shape = staged_shape(operator, weights, spec)
+        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
             vector = StagedVector(weights, width)
-            reduce = BlockReduction(thread, THREADS)
+            reduce = BlockReduction(thread, shape.threads)
+            share = RowShare(thread, shape.threads, width)
 
-            def inverse(squares: Any) -> Any:
-                return let(tirx.rsqrt(reduce(squares) / f32(width) + f32(operator.eps)))
+            def scale_of(values: Sequence[Any]) -> Any:
+                mean = reduce(share.dot(values, values)) / f32(width)
+                return share.splat(let(tirx.rsqrt(mean + f32(operator.eps))))
 
-            squares = Cell("float32", zero())
-            with strided(thread, THREADS, width) as k:
-                squares.add(branch[0, k] * branch[0, k])
-            inverse_branch = inverse(squares.value)
-            squares.set(zero())
-            with strided(thread, THREADS, width) as k:
-                value = residual[0, k] + branch[0, k] * inverse_branch * w_branch[k]
-                value = let(value * scalar[0] if operator.scaled else value)
-                squares.add(value * value)
-                vector.write(k, value)
-                with when(block == 0):
-                    store(out, value, 0, k)
+            mine, old = share.load(branch, 0), share.load(residual, 0)
+            branch_weight = share.load(w_branch)
+            next_weight = share.load(w_next) if operator.normed else []
+            factor = share.splat(let(scalar[0]) if operator.scaled else f32(1.0))
+            scale = scale_of(mine)
+            total = share.map(
+                lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight
+            )
+            with when(block == 0):
+                share.store(out, total, 0)
+            x = total
             if operator.normed:
-                inverse_out = inverse(squares.value)
-                with strided(thread, THREADS, width) as k:
-                    normed = vector.read(k) * inverse_out * w_next[k]
-                    vector.write(k, as_f32(normed.astype(operator.in_dtype)))
-            multiply_staged(operator, weights, vector, block, thread, y, gate, layer)
+                next_scale = scale_of(total)
+                x = share.map(lambda a, w: a * next_scale * w, total, next_weight)
+            share.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
+            multiply_staged(operator, weights, vector, shape, block, thread, y, gate, layer)
     return build.result

@@ -78,11 +78,26 @@ class RowShare:
     def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
         """Write the share to ``buffer[row]`` in the buffer's type."""
         dtype = buffer.dtype + (f"x{self.size}" if self.size > 1 else "")
+        self._each(
+            values,
+            lambda group, value: store(buffer, value.astype(dtype), *row, self._index(group)),
+        )
+
+    def visit(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
+        """`body(channel, value)` for every channel of the share."""
+
+        def channels(group: Any, value: Any) -> None:
+            for lane in range(self.size):
+                single = tirx.Shuffle([value], [lane]) if self.size > 1 else value
+                body(group * self.size + lane, single)
+
+        self._each(values, channels)
+
+    def _each(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
         for turn, value in enumerate(values):
             group = let(self._group(turn))
-            inside = group < self.groups if self._is_ragged(turn) else None
-            with when(inside) if inside is not None else nullcontext():
-                store(buffer, value.astype(dtype), *row, self._index(group))
+            with when(group < self.groups) if self._is_ragged(turn) else nullcontext():
+                body(group, value)
 
     def dot(self, left: Sequence[Any], right: Sequence[Any]) -> Any:
         """The sum of products over the share: float32."""
