@@ -199,8 +199,8 @@ class SplitAttention(_OverCache):
     Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
     unnormalised sums (splits, heads, head_dim) f32 and (maximum, sum of weights) (splits, heads, 2)
     f32. An empty split has maximum `LOWEST` and sum 0. The number of splits does not depend on the
-    position, so the launch is always the same; a split holds a multiple of `grain` keys, so that few
-    keys make few splits.
+    position, so the launch is always the same; a split holds a multiple of `grain` keys, so that
+    few keys make few splits.
     """
 
     kind: ClassVar[str] = "split_attention"
