@@ -80,6 +80,34 @@ CANDIDATES: dict[str, Family] = {
     "gemv": Family(
         GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
     ),
+    "int8_gemv": Family(
+        ("int8_linear", "int8_merged_linear", "int8_normed_linear"),
+        False,
+        [
+            *every(rows=(2, 4, 8), groups_per_lane=(2, 4)),
+            *every(min_blocks=(192, 768)),
+            *every(threads=(64, 256)),
+            *every(packed_threads=(128,)),
+        ],
+    ),
+    "decode_attention": Family(
+        ("decode_attention", "merge_splits", "rounded_merge", "int8_merged_linear", "merged_linear"),
+        False,
+        [
+            {},
+            *every(threads=(128,)),
+            *every(sliding_splits=(4, 16)),
+            *every(heads=(2, 4)),
+            *every(full_splits=(64,)),
+            *every(loads=(8, 32)),
+            *every(split_channels=(8192,)),
+        ],
+    ),
+    "chunk_attention": Family(
+        ("chunk_attention",),
+        True,
+        [{}, *every(rows=(16, 64)), *every(keys=(32,)), *every(threads=(128,))],
+    ),
     "gemm": Family(
         ("linear", "expert_gemm"),
         True,
