@@ -47,6 +47,7 @@ def compile_package(
     *,
     context_length: int = CONTEXT_LENGTH,
     library_of: Path | None = None,
+    activations: str = "exact",
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.
 
@@ -59,6 +60,7 @@ def compile_package(
         output=directory,
         context_length=context_length,
         prefill_chunk=PREFILL_CHUNK,
+        activations=activations,
         only=None if library_of is None else "weights",
     )
     compile_model(request, Silent())

@@ -98,7 +98,12 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
 
     @cache
     def make(
-        kind: str, recipe: str = "f32", *, dtype: str = "float32", residual_scale: float = 1.0
+        kind: str,
+        recipe: str = "f32",
+        *,
+        dtype: str = "float32",
+        residual_scale: float = 1.0,
+        activations: str = "exact",
     ) -> Case:
         folder = tmp_path_factory.mktemp(f"{kind}-{recipe}")
         checkpoint = models.write_checkpoint(
@@ -111,16 +116,20 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
             checkpoint.path,
             recipe,
             folder / "package",
-            library_of=make(kind, recipe).package if residual_scale > 1 else None,
+            library_of=(
+                make(kind, recipe, activations=activations).package if residual_scale > 1 else None
+            ),
+            activations=activations,
         )
         weights = packages.dequantised_weights(package, checkpoint, recipe)
         enlarged = tolerances.LARGE_RESIDUALS if residual_scale > 1 else 1.0
+        bound = tolerances.ACTIVATIONS[recipe]
         return Case(
             package=package,
             engine=Engine.open(package),
             model=hf.load(checkpoint.text_config, weights, dtype),
             window=checkpoint.text_config["sliding_window"],
-            tolerance=tolerances.ACTIVATIONS[recipe] * enlarged,
+            tolerance=(tolerances.LOGITS_INT8 if activations == "int8" else bound) * enlarged,
             routing_gap=tolerances.ROUTING_GAPS[recipe] * enlarged,
         )
 

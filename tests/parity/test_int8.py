@@ -1,0 +1,37 @@
+"""Packages with int8 activations against transformers, which rounds none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.parity.conftest import CaseFactory
+from tests.parity.test_recipes import run_two_turns
+
+pytestmark = pytest.mark.parity
+
+# Not the experts: an error of this size makes the router choose others.
+KINDS = ("e2b", "dense")
+RECIPES = ("q4f16", "q8f16")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_turns_in_chunks(case: CaseFactory, kind: str, recipe: str) -> None:
+    run_two_turns(case(kind, recipe, activations="int8"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str) -> None:
+    run_two_turns(case(kind, "q4f16", residual_scale=1e5, activations="int8"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decoded_token_is_rounded(case: CaseFactory, kind: str) -> None:
+    exact, rounded = (case(kind, "q4f32", activations=form) for form in ("exact", "int8"))
+    ids = [int(i) for i in exact.prompt(exact.window + 1)]
+    for compiled in (exact, rounded):
+        compiled.engine.clear()
+        compiled.engine.prefill(ids[:-1])
+    first, second = (compiled.engine.decode(ids[-1]) for compiled in (exact, rounded))
+    assert not np.array_equal(first, second)
