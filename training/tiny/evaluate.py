@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from gemma4_compile.runtime import Engine
+from gemma4_compile.targets.spec import ACTIVATIONS
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.web.dawn import LAVAPIPE, SWIFTSHADER, run_on_dawn
 from tests.web.webllm import chat, run_in_webllm
@@ -134,14 +135,17 @@ ANSWERERS: dict[str, tuple[Answerer, str]] = {
 }
 
 
-def mark(through: str, recipe: str, questions: Sequence[Task]) -> dict[str, float]:
+def mark(
+    through: str, recipe: str, questions: Sequence[Task], activations: str = "exact"
+) -> dict[str, float]:
     """Compile `tiny`, let it answer, and return the share of right answers by kind and of `all`."""
     answerer, target = ANSWERERS[through]
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "package"
-        compile_model(
-            CompileRequest("tiny", target, recipe, package, prefill_chunk=PREFILL_CHUNK), _Silent()
+        request = CompileRequest(
+            "tiny", target, recipe, package, prefill_chunk=PREFILL_CHUNK, activations=activations
         )
+        compile_model(request, _Silent())
         right = answerer(package, questions, recipe)
     table = {}
     for kind in dict.fromkeys(task.kind for task in questions):
@@ -155,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--through", choices=ANSWERERS, default="cpu")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
+    parser.add_argument("--activations", choices=ACTIVATIONS, default="exact")
     parser.add_argument("--per-kind", type=int, default=50)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -163,7 +168,7 @@ def main() -> None:
     marks = {}
     for recipe in options.recipes:
         started = time.monotonic()
-        marks[recipe] = mark(options.through, recipe, questions)
+        marks[recipe] = mark(options.through, recipe, questions, options.activations)
         seconds = time.monotonic() - started
         print(
             f"{options.through} {recipe}: {marks[recipe]['all']:.4f} of {len(questions)}, "
