@@ -90,24 +90,6 @@ CANDIDATES: dict[str, Family] = {
             *every(packed_threads=(128,)),
         ],
     ),
-    "decode_attention": Family(
-        ("decode_attention", "merge_splits", "rounded_merge", "int8_merged_linear", "merged_linear"),
-        False,
-        [
-            {},
-            *every(threads=(128,)),
-            *every(sliding_splits=(4, 16)),
-            *every(heads=(2, 4)),
-            *every(full_splits=(64,)),
-            *every(loads=(8, 32)),
-            *every(split_channels=(8192,)),
-        ],
-    ),
-    "chunk_attention": Family(
-        ("chunk_attention",),
-        True,
-        [{}, *every(rows=(16, 64)), *every(keys=(32,)), *every(threads=(128,))],
-    ),
     "gemm": Family(
         ("linear", "expert_gemm"),
         True,
