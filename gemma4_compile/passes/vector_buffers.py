@@ -61,8 +61,9 @@ class VectorBuffers:
 
 
 def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    found = _arguments(func)
+    # Named values are not substituted here: what they stand for may not be in scope.
     analyzer = sym.Analyzer()
-    found = _arguments(func, analyzer)
     changed = [argument for argument in found if argument.is_vector]
     if not changed:
         return func
@@ -96,19 +97,35 @@ def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
 
-def _arguments(func: tirx.PrimFunc, analyzer: Any) -> list[_Argument]:
+def _analyzer_of_names(func: tirx.PrimFunc) -> Any:
+    """An analyzer that knows what named indices stand for.
+
+    A loop that was unrolled names a value once a turn; such names stay unknown.
+    """
+    values: dict[Any, list[Any]] = {}
+
+    def bind(node: Any) -> None:
+        if str(node.var.ty) in INDEX_TYPES:
+            values.setdefault(node.var, []).append(node.value)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.Bind, bind)], order="pre")
+    analyzer = sym.Analyzer()
+    for var, (value, *others) in values.items():
+        if not others and _is_arithmetic(value):
+            analyzer.bind(var, value)
+    return analyzer
+
+
+def _arguments(func: tirx.PrimFunc) -> list[_Argument]:
     """The buffers over the kernel's pointers; those with an access of another kind are marked."""
     pointers = set(func.params)
     found: dict[Any, _Argument] = {}
+    analyzer = _analyzer_of_names(func)
 
     def declare(node: Any) -> None:
         buffer = node.buffer
         if node.data in pointers and len(buffer.shape) == 1 and "x" not in buffer.dtype:
             found[buffer] = _Argument(node.data, buffer)
-
-    def bind(node: Any) -> None:
-        if str(node.var.ty) in INDEX_TYPES and _is_arithmetic(node.value):
-            analyzer.bind(node.var, node.value)
 
     def access(buffer: Any, node: Any) -> None:
         argument = found.get(buffer)
@@ -122,7 +139,6 @@ def _arguments(func: tirx.PrimFunc, analyzer: Any) -> list[_Argument]:
 
     entries = [
         (tirx.DeclBuffer, declare),
-        (tirx.Bind, bind),
         (tvm.ir.TensorLoad, lambda node: access(node.source, node)),
         (tirx.BufferStore, lambda node: access(node.buffer, node)),
     ]
