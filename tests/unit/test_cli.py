@@ -50,7 +50,9 @@ def test_defaults(pipeline: Pipeline) -> None:
 
 
 def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
-    options = "tiny --target webgpu --quant f32 -o x --limits compat --context 64"
+    options = (
+        "tiny --target webgpu --quant f32 -o x --limits compat --activations int8 --context 64"
+    )
     options += " --prefill-chunk 8 --only weights --revision r --force --dump-ir ir"
     assert cli.main(options.split()) == 0
     assert pipeline.request == CompileRequest(
@@ -59,6 +61,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         quant="f32",
         output=Path("x"),
         limits="compat",
+        activations="int8",
         context_length=64,
         prefill_chunk=8,
         only="weights",
@@ -151,7 +154,8 @@ def test_plan_needs_nothing_but_a_model(
 ) -> None:
     assert cli.main(["gemma-4-E2B-it", "--plan"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("gemma-4-E2B-it in q4f16 for webgpu (limits default)")
+    first = "gemma-4-E2B-it in q4f16 for webgpu (limits default), exact activations"
+    assert captured.out.startswith(first)
     assert captured.err == ""
     assert pipeline.request is None
 

@@ -14,7 +14,7 @@ import pytest
 from gemma4_compile import abi, pipeline
 from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.errors import CheckpointError, QuantizationError, TargetError, UsageError
-from gemma4_compile.pipeline import CompileRequest, Summary, compile_model
+from gemma4_compile.pipeline import CompileRequest, Summary, compile_model, plan_model
 from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import Silent
 
@@ -91,6 +91,32 @@ def test_half_that_does_not_fit(
     assert files(request_for.output) == before
 
 
+def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -> None:
+    run(request_for)
+    run(replace(request_for, only="library", activations="int8"))
+    path = request_for.output / abi.PROVENANCE_FILE
+    assert read_artifact(path)["build"]["activations"] == "int8"
+    with pytest.raises(UsageError, match="another `activations`"):
+        run(request_for)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"target": "webgpu"}, "exact"),
+        ({"target": "webgpu", "limits": "h200"}, "int8"),
+        ({"target": "webgpu", "limits": "h200", "quant": "f16"}, "exact"),
+        ({"target": "webgpu", "limits": "h200", "activations": "exact"}, "exact"),
+        ({"activations": "int8"}, "int8"),
+    ],
+)
+def test_the_profile_chooses_activations_if_the_user_does_not(
+    change: dict[str, Any], found: str, request_for: CompileRequest
+) -> None:
+    plan, _ = plan_model(replace(request_for, **change))
+    assert plan.target.activations == found
+
+
 def test_same_input_gives_the_same_bytes(request_for: CompileRequest, tmp_path: Path) -> None:
     run(request_for)
     run(replace(request_for, output=tmp_path / "again"))
@@ -119,6 +145,8 @@ def test_options_of_the_user_are_kept(request_for: CompileRequest) -> None:
         ({"target": "toaster"}, "unknown target `toaster`"),
         ({"quant": "q1f1"}, "unknown quantisation `q1f1`"),
         ({"limits": "compat"}, "no limits profile `compat`"),
+        ({"activations": "int4"}, "unknown activations `int4`"),
+        ({"activations": "int8", "quant": "f32"}, "recipe `f32` stores no integer weights"),
         ({"context_length": 0}, "--context: expected 1 to"),
         ({"context_length": 10**9}, "--context: expected 1 to"),
         ({"prefill_chunk": 0}, "--prefill-chunk: expected 1 to"),
