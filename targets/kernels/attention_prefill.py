@@ -26,6 +26,7 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.decode_block import fixed
+from gemma4_compile.targets.kernels.tile_loaders import below
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -76,11 +77,6 @@ class ChunkShape:
         return next(n for n in (MAX_CHUNK, 4, 2, 1) if self.columns % n == 0)
 
     @property
-    def pitch(self) -> int:
-        """Vectors of a row of q or K in shared memory: one more, for rows in different banks."""
-        return self.chunk + 1
-
-    @property
     def row_groups(self) -> int:
         """Groups of threads that divide the rows of the result; each has a thread a column."""
         return min(power_of_two_at_most(self.threads // self.columns), self.rows)
@@ -94,7 +90,7 @@ class ChunkShape:
         """Whether every thread has work, and shared memory is enough."""
         if self.columns > self.threads or self.rows * self.quads < self.threads:
             return False
-        staged = (self.rows + self.keys) * self.pitch * self.vectors.size
+        staged = (self.rows + self.keys) * self.chunk * self.vectors.size
         floats = staged + self.rows * (self.keys + self.quads + 1)
         return self.threads >= self.rows and 4 * floats <= spec.max_shared_memory_bytes
 
@@ -131,9 +127,8 @@ class _Block:
         self.first_token, self.last_token = args["first_token"], args["last_token"]
         self.offset = args["offset"]  # of a token's position
         size = shape.vectors.size
-        # Flat, since TVM drops the unused end of a row.
         self.q_tile, self.k_tile = (
-            shared((rows * shape.pitch * size,)) for rows in (shape.rows, shape.keys)
+            shared((rows, shape.chunk * size)) for rows in (shape.rows, shape.keys)
         )
         self.weights = shared((shape.rows, shape.keys))
         self.tops, self.factors = shared((shape.rows, shape.quads)), shared((shape.rows,))
@@ -147,7 +142,7 @@ class _Block:
         for index in range(shape.own_rows):
             store(self.total, shape.vectors.splat(zero()), shape.vectors.at(index))
         self.quad, self.scored_row = self._place_in_scores()
-        self.column = let(tirx.floormod(thread, shape.columns))
+        self.column = let(below(thread, shape.columns))
         # Threads beyond the last group repeat its work and drop it.
         group = tirx.floordiv(thread, shape.columns)
         self.group = let(tirx.min(group, shape.row_groups - 1))
@@ -157,11 +152,11 @@ class _Block:
         shape, thread = self.shape, self.thread
         height = shape.threads // shape.quads
         if shape.quads % WARP_WIDTH or height % WARP_HEIGHT:
-            return let(tirx.floormod(thread, shape.quads)), let(tirx.floordiv(thread, shape.quads))
+            return let(below(thread, shape.quads)), let(tirx.floordiv(thread, shape.quads))
         across = shape.quads // WARP_WIDTH
         warp = tirx.floordiv(thread, WARP_WIDTH * WARP_HEIGHT)
-        quad = tirx.floormod(warp, across) * WARP_WIDTH + tirx.floormod(thread, WARP_WIDTH)
-        row = tirx.floormod(tirx.floordiv(thread, WARP_WIDTH), WARP_HEIGHT)
+        quad = below(warp, across) * WARP_WIDTH + below(thread, WARP_WIDTH)
+        row = below(tirx.floordiv(thread, WARP_WIDTH), WARP_HEIGHT)
         return let(quad), let(tirx.floordiv(warp, across) * WARP_HEIGHT + row)
 
     def token(self, row: Any) -> Any:
@@ -183,7 +178,12 @@ class _Block:
         item = self.thread + turn * shape.threads
         inside = item < rows * shape.chunk
         item = tirx.min(item, rows * shape.chunk - 1)
-        return tirx.floordiv(item, shape.chunk), tirx.floormod(item, shape.chunk), inside
+        return tirx.floordiv(item, shape.chunk), below(item, shape.chunk), inside
+
+    def _swizzled(self, row: Any, place: Any) -> Any:
+        """Where a vector of a row of q or K is, so that neighbouring rows are in other banks."""
+        chunk = self.shape.chunk
+        return self.shape.vectors.at(below(tirx.bitwise_xor(place, below(row, chunk)), chunk))
 
     def load(self, chunk: Any, base: Any, last: Any) -> None:
         """Read the thread's share of a chunk of q and of the tile of keys from `base`."""
@@ -209,7 +209,7 @@ class _Block:
                 row, place, inside = self._item(turn, rows)
                 with when(inside):
                     item = vectors.cast(source[vectors.at(turn)], "float32")
-                    store(tile, item, vectors.at(row * shape.pitch + place))
+                    store(tile, item, row, self._swizzled(row, place))
 
     # --- Steps of a tile ---
 
@@ -235,12 +235,16 @@ class _Block:
     def _multiply(self, place: Any) -> None:
         """Add one vector of channels to the thread's dot products."""
         shape, vectors = self.shape, self.shape.vectors
-        keys = [
-            let(self.k_tile[vectors.at((self.quad + index * shape.quads) * shape.pitch + place)])
-            for index in range(QUAD.size)
-        ]
+        quads, height = shape.quads, shape.threads // shape.quads
+        keys = []
+        for index in range(QUAD.size):
+            key = self.quad + index * quads
+            twisting = key if quads % shape.chunk else self.quad
+            keys.append(let(self.k_tile[key, self._swizzled(twisting, place)]))
         for index in range(shape.scored_rows):
-            query = let(self.q_tile[vectors.at(self._scored(index) * shape.pitch + place)])
+            row = self._scored(index)
+            twisting = row if height % shape.chunk else self.scored_row
+            query = let(self.q_tile[row, self._swizzled(twisting, place)])
             dots = QUAD.lanes(self.dots[QUAD.at(index)])
             sums = [vectors.dot(dot, query, key) for dot, key in zip(dots, keys, strict=True)]
             store(self.dots, QUAD.join(sums), QUAD.at(index))

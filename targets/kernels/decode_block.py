@@ -22,6 +22,7 @@ from gemma4_compile.targets.kernels.blocks import (
     shared,
     zero,
 )
+from gemma4_compile.targets.kernels.tile_loaders import below
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -149,9 +150,9 @@ class DecodeBlock:
         self.values = local((shape.own_keys * size,), dtype)
         self.total = local((heads * size,))
         self.highest, self.weight_sum = Cell("float32", f32(LOWEST)), Cell("float32", zero())
-        self.lane = let(tirx.floormod(thread, shape.lanes))
+        self.lane = let(below(thread, shape.lanes))
         self.key_of_thread = let(tirx.floordiv(thread, shape.lanes))
-        self.column = let(tirx.floormod(thread, shape.columns))
+        self.column = let(below(thread, shape.columns))
         # Threads beyond the last group repeat its work and drop it.
         self.group = let(tirx.floordiv(thread, shape.columns))
         self.scored = heads * shape.keys  # threads that own one score each
@@ -222,7 +223,7 @@ class DecodeBlock:
         h, t = let(tirx.floordiv(thread, shape.keys)), let(tirx.floormod(thread, shape.keys))
         mine = Cell("float32", f32(LOWEST))
         with when((thread < self.scored) & (base + t < end)):
-            first = thread * (shape.lanes + 1)
+            first = below(thread, self.scored) * (shape.lanes + 1)
             shares = [self.partial[first + lane] for lane in range(shape.lanes)]
             mine.set(sum(shares[1:], shares[0]))
         with when(thread < self.scored):
