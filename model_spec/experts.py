@@ -76,7 +76,8 @@ def run_experts(
     ]
     ids, weights, hidden = emit(operator, args, specs)
     if rows == 1:
-        return experts.down_proj.down(experts.gate_up_proj.gate_up(hidden, ids), ids, weights)
+        chosen = experts.gate_up_proj.gate_up(hidden, ids, experts.down_proj)
+        return experts.down_proj.down(chosen, ids, weights)
     group = GroupRows(config.num_experts, top_k, EXPERT_TILE)
     specs = [((n * top_k,), "int32"), ((group.tile_count(n * top_k), 3), "int32")]
     order, tiles = emit(group, [ids], specs)

@@ -49,11 +49,18 @@ class Matrix(Protocol):
 class Experts(Protocol):
     """The weight matrices of all experts, however they are stored."""
 
-    def gate_up(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
-        """Gate and up of one position's experts: (1, cols), (1, top_k) -> (top_k, width) f32."""
+    @property
+    def interleaved(self) -> bool | None:
+        """The byte order of packed vectors that they multiply; None if they take none."""
 
-    def down(self, x: nn.Tensor, ids: nn.Tensor, weights: nn.Tensor) -> nn.Tensor:
-        """Weighted down of one position's experts: (top_k, width) f32 -> (1, hidden_size) f32."""
+    def gate_up(self, x: nn.Tensor, ids: nn.Tensor, reader: Experts) -> nn.Tensor | PackedVector:
+        """Gate and up of one position's experts, in the form that `reader` takes.
+
+        (1, cols), (1, top_k) -> (top_k, width) float32 or packed.
+        """
+
+    def down(self, x: nn.Tensor | PackedVector, ids: nn.Tensor, weights: nn.Tensor) -> nn.Tensor:
+        """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
 
     def grouped(
         self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, tail: Tail

@@ -23,7 +23,8 @@ from gemma4_compile.model_spec.operators.int8 import (
     rounded,
     unpack,
 )
-from gemma4_compile.model_spec.operators.math import as_f32
+from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
+from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp
 from gemma4_compile.quantization.operators import Linear, WeightLayout
 
 PACKED = "int8"  # stands for the dtype of a vector that comes packed
@@ -137,3 +138,66 @@ class Int8MergedLinear(Int8Linear):
         sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
         stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
         return self._multiply([sums, stats], rounded(merged_splits(sums, stats)), [])
+
+
+@dataclass(frozen=True)
+class Int8ExpertGateUp(ExpertGateUp):
+    """`ExpertGateUp` on a rounded vector, its result packed for `Int8ExpertDown`.
+
+    Arguments: as `ExpertGateUp`. Results: words and scales of (top_k, expert rows / 2).
+    """
+
+    kind: ClassVar[str] = "int8_expert_gate_up"
+    interleaved_out: bool = False
+
+    def plain(self) -> tirx.PrimFunc:
+        assert not self.accumulate, "all experts are in one call"
+        layout = self.layout
+        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        ids = te.placeholder((1, self.top_k), "int32", name="ids")
+        weights = layout.placeholders()
+        meaning = rounded(x)
+        c = te.reduce_axis((0, self.cols), name="c")
+        sums = te.compute(
+            (self.top_k, self.expert_rows),
+            lambda k, r: te.sum(
+                meaning[0, c] * layout.value(weights, self.first_row(ids[0, k]) + r, c), axis=c
+            ),
+            name="sums",
+        )
+        y = te.compute(
+            (self.top_k, self.outputs),
+            lambda k, j: gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1],
+            name="y",
+        )
+        return te_prim_func([x, ids, *weights, *pack(y, self.interleaved_out)])
+
+
+@dataclass(frozen=True)
+class Int8ExpertDown(ExpertDown):
+    """`ExpertDown` on packed vectors.
+
+    Arguments: words, scales of (top_k, cols); then as `ExpertDown` from the ids on.
+    """
+
+    kind: ClassVar[str] = "int8_expert_down"
+
+    def plain(self) -> tirx.PrimFunc:
+        assert not self.accumulate, "all experts are in one call"
+        layout = self.layout
+        words, scales = packed_placeholders(self.cols, self.top_k)
+        ids = te.placeholder((1, self.top_k), "int32", name="ids")
+        chosen = te.placeholder((1, self.top_k), "float32", name="chosen")
+        weights = layout.placeholders()
+        x = unpack(words, scales, layout.bits == 4)
+        k = te.reduce_axis((0, self.top_k), name="k")
+        c = te.reduce_axis((0, self.cols), name="c")
+        y = te.compute(
+            (1, self.expert_rows),
+            lambda i, r: te.sum(
+                chosen[0, k] * x[k, c] * layout.value(weights, self.first_row(ids[0, k]) + r, c),
+                axis=[k, c],
+            ),
+            name="y",
+        )
+        return te_prim_func([words, scales, ids, chosen, *weights, y])

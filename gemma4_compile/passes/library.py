@@ -20,7 +20,8 @@ from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.quantization.modules import KernelLimits, StoredMatrices
+from gemma4_compile.quantization.matrix import KernelLimits
+from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.kernels.normed_gemv import fused_width
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec

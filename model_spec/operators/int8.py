@@ -52,22 +52,22 @@ def byte_of(channel: Any, interleaved: bool) -> Any:
     return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
 
 
-def packed_specs(width: int) -> list[TensorSpec]:
+def packed_specs(width: int, rows: int = 1) -> list[TensorSpec]:
     """Shapes and dtypes of the packed form: words, scales."""
-    return [((1, width // WORD), "uint32"), ((1, width // GROUP), "float32")]
+    return [((rows, width // WORD), "uint32"), ((rows, width // GROUP), "float32")]
 
 
 def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
-    """Integers (1, width) int32 and scales (1, width / GROUP) float32 of a vector (1, width)."""
-    width = int(x.shape[1])
+    """Integers (rows, width) int32 and scales (rows, width / GROUP) float32 of (rows, width)."""
+    rows, width = (int(size) for size in x.shape)
     c = te.reduce_axis((0, GROUP), name="c")
     largest = te.compute(
-        (1, width // GROUP),
+        (rows, width // GROUP),
         lambda i, g: te.max(tirx.abs(as_f32(x[i, g * GROUP + c])), axis=c),
         name="largest",
     )
     integers = te.compute(
-        (1, width),
+        (rows, width),
         lambda i, j: round_half_up(as_f32(x[i, j]) * group_factor(largest[i, j // GROUP])),
         name="integers",
     )
@@ -76,7 +76,7 @@ def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
 
 
 def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
-    """The packed form of a vector (1, width)."""
+    """The packed form of vectors (rows, width)."""
     integers, scales = round_groups(x)
 
     def word(i: Any, w: Any) -> Any:
@@ -89,14 +89,15 @@ def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
             )
         return result
 
-    words = te.compute((1, int(x.shape[1]) // WORD), word, name="words")
+    rows, width = (int(size) for size in x.shape)
+    words = te.compute((rows, width // WORD), word, name="words")
     return [words, scales]
 
 
-def packed_placeholders(width: int) -> list[te.Tensor]:
+def packed_placeholders(width: int, rows: int = 1) -> list[te.Tensor]:
     """TE inputs of the packed form."""
     names = ("words", "scales")
-    specs = packed_specs(width)
+    specs = packed_specs(width, rows)
     return [
         te.placeholder(shape, dtype, name=name)
         for name, (shape, dtype) in zip(names, specs, strict=True)
@@ -104,7 +105,7 @@ def packed_placeholders(width: int) -> list[te.Tensor]:
 
 
 def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
-    """The vector that a packed form means: (1, width) float32."""
+    """The vectors that a packed form means: (rows, width) float32."""
 
     def value(i: Any, k: Any) -> Any:
         byte = byte_of(tirx.floormod(k, WORD), interleaved)
@@ -112,7 +113,8 @@ def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
         top = tirx.shift_left(words[i, k // WORD], above).astype("int32")
         return as_f32(tirx.shift_right(top, tirx.const(24, "int32"))) * scales[i, k // GROUP]
 
-    return te.compute((1, int(words.shape[1]) * WORD), value, name="meaning")
+    shape = (words.shape[0], int(words.shape[1]) * WORD)
+    return te.compute(shape, value, name="meaning")
 
 
 def rounded(x: te.Tensor) -> te.Tensor:

@@ -27,6 +27,10 @@ from gemma4_compile.targets.kernels.experts import (
 )
 from gemma4_compile.targets.kernels.gemm import make_gemm
 from gemma4_compile.targets.kernels.gemv import make_gemv
+from gemma4_compile.targets.kernels.int8_experts import (
+    make_int8_expert_down,
+    make_int8_expert_gate_up,
+)
 from gemma4_compile.targets.kernels.int8_gemv import make_int8_gemv
 from gemma4_compile.targets.kernels.int8_vectors import make_rounded_merge, make_rounded_norm
 from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
@@ -64,6 +68,8 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "expert_gemm": make_expert_gemm,
     "expert_residual_norm": make_expert_residual_norm,
     "group_rows": make_group_rows,
+    "int8_expert_down": make_int8_expert_down,
+    "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_linear": make_int8_gemv,
     "int8_merged_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,

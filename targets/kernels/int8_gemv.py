@@ -93,42 +93,61 @@ class Int8Shape:
         return 4 * self.tile * (self.pitch + (self.runs + 1 if self.runs > 1 else 0))
 
 
+def vector_bytes(groups: int, threads: int) -> int:
+    """Shared memory in which a block makes a vector of so many groups."""
+    words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
+    return words + largest + 4 * groups + 4 * threads + 4 * RUN
+
+
 def staged_bytes(operator: Int8Linear, threads: int) -> int:
     """Shared memory in which a block makes its vector."""
     if operator.in_dtype == PACKED:
         return 0
-    groups = operator.cols // GROUP
-    words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
     merge = 4 * getattr(operator, "heads", 0) * getattr(operator, "splits", 0)
-    return words + largest + 4 * groups + 4 * threads + 4 * RUN + merge
+    return vector_bytes(operator.cols // GROUP, threads) + merge
 
 
 def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
-    """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks."""
+    """The shape of a matmul's blocks."""
+    rows, groups = operator.layout.rows, operator.cols // GROUP
+    return find_shape(
+        rows, groups, operator.packed_out, lambda threads: staged_bytes(operator, threads), spec
+    )
+
+
+def find_shape(
+    rows: int, groups: int, packs: bool, staged: Callable[[int], int], spec: TargetSpec
+) -> Int8Shape:
+    """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks.
+
+    Parameters
+    ----------
+    rows, groups : of the matrix, and of a row
+    packs : the result is packed
+    staged : shared memory besides the partial sums, by threads
+    """
     tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
-    groups, rows = operator.cols // GROUP, operator.layout.rows
     lanes = MIN_LANES
     while groups > lanes * tuning.groups_per_lane and 2 * lanes <= limit:
         lanes *= 2
-    wanted = tuning.packed_threads if operator.packed_out else tuning.threads
+    wanted = tuning.packed_threads if packs else tuning.threads
     threads = max(lanes, min(wanted, limit))
-    at_least = PACKED_ROWS if operator.packed_out else 1
+    at_least = PACKED_ROWS if packs else 1
+    free = spec.max_shared_memory_bytes - staged(threads)
     shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))
-    while shape.sum_bytes + staged_bytes(operator, threads) > spec.max_shared_memory_bytes:
+    while shape.sum_bytes > free:
         lanes //= 2
         shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))
     while True:
         larger = replace(shape, rows=2 * shape.rows)
-        if larger.rows > tuning.rows or larger.tile > MAX_TILE:
+        if larger.rows > tuning.rows or larger.tile > MAX_TILE or larger.sum_bytes > free:
             return shape
         if -(-rows // larger.tile) < tuning.min_blocks:
-            return shape
-        if larger.sum_bytes + staged_bytes(operator, threads) > spec.max_shared_memory_bytes:
             return shape
         shape = larger
 
 
-class _Sums:
+class RowSums:
     """The lanes' partial sums of a block's rows, and their totals."""
 
     def __init__(self, shape: Int8Shape, thread: Any) -> None:
@@ -223,7 +242,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             lane = let(tirx.floormod(thread, shape.lanes))
             slot = let(tirx.floordiv(thread, shape.lanes))
             first = let(block * shape.tile)
-            share = LaneShare(operator, shape.lanes, lane)
+            share = LaneShare(operator.layout, shape.lanes, lane)
             ahead = RowAhead(weights, share)
 
             def load(turn: Any) -> None:
@@ -245,7 +264,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 )
                 barrier()
                 share.load(staged.read)
-            sums = _Sums(shape, thread)
+            sums = RowSums(shape, thread)
             with T.serial(0, shape.rows) as turn:
                 present = ahead.take()
                 if shape.rows > 1:
@@ -254,7 +273,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 sums.put(turn * shape.slots + slot, lane, share.dot(*present))
             sums.finish()
             if operator.packed_out:
-                _store_packed(operator, shape, sums, block, thread, results)
+                store_packed(shape, sums, block, thread, results, 0, operator.interleaved_out)
             else:
                 _store(operator, shape, sums, first, thread, results[0], gate, layer)
     return build.result
@@ -263,7 +282,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
 def _store(
     operator: Int8Linear,
     shape: Int8Shape,
-    sums: _Sums,
+    sums: RowSums,
     first: Any,
     thread: Any,
     y: Any,
@@ -277,16 +296,16 @@ def _store(
         apply_tail(operator, y, 0, first + row, totals, gate, layer, operator.layout.rows)
 
 
-def _store_packed(
-    operator: Int8Linear,
+def store_packed(
     shape: Int8Shape,
-    sums: _Sums,
+    sums: RowSums,
     block: Any,
     thread: Any,
     results: Sequence[Any],
+    position: Any,
+    interleaved: bool,
 ) -> None:
     """Gate and up to rounded products: a group of results from PACKED_ROWS rows."""
-    assert operator.tail == Tail.GELU_PAIRS.value, "only gate and up are packed"
     outputs = shape.tile // 2
     values = shared((outputs,))
     with strided(thread, shape.threads, outputs) as item:
@@ -307,7 +326,7 @@ def _store_packed(
         thread,
         shape.threads,
         quads,
-        operator.interleaved_out,
-        lambda quad, word: store(words, word, 0, block * quads + quad),
-        lambda group, scale: store(scales, scale, 0, block * groups + group),
+        interleaved,
+        lambda quad, word: store(words, word, position, block * quads + quad),
+        lambda group, scale: store(scales, scale, position, block * groups + group),
     )

@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.math import as_f32
 from gemma4_compile.model_spec.operators.tir import Cell, FunctionBuilder, i32, let, store
-from gemma4_compile.quantization.int8_operators import Int8Linear
+from gemma4_compile.quantization.operators import WeightLayout
 from gemma4_compile.targets.kernels.blocks import local, shared, zero
 from gemma4_compile.targets.kernels.builtins import dot4
 from gemma4_compile.targets.kernels.int8_vectors import QUADS
@@ -46,16 +46,16 @@ class StagedVector:
 
 
 class PackedVector:
-    """A packed vector in two arguments."""
+    """Packed vectors in two arguments."""
 
-    def __init__(self, build: FunctionBuilder, cols: int) -> None:
-        self._words = build.arg("words", (1, cols // WORD), "uint32")
-        self._scales = build.arg("scales", (1, cols // GROUP), "float32")
+    def __init__(self, build: FunctionBuilder, cols: int, rows: int = 1) -> None:
+        self._words = build.arg("words", (rows, cols // WORD), "uint32")
+        self._scales = build.arg("scales", (rows, cols // GROUP), "float32")
 
-    def read(self, group: Any) -> tuple[list[Any], Any]:
+    def read(self, group: Any, row: Any = 0) -> tuple[list[Any], Any]:
         """A group's words and scale."""
-        words = _words(self._words, 0, group * QUADS, QUADS)
-        return words, let(self._scales[0, group])
+        words = _words(self._words, row, group * QUADS, QUADS)
+        return words, let(self._scales[row, group])
 
 
 def _words(buffer: Any, row: Any, first: Any, count: int) -> list[Any]:
@@ -72,9 +72,9 @@ class LaneShare:
     groups : their numbers; beyond the end of the row the last one, with scale 0
     """
 
-    def __init__(self, operator: Int8Linear, lanes: int, lane: Any) -> None:
-        self._bits, self._zero_point = operator.bits, operator.layout.zero_point
-        self._count = operator.cols // GROUP
+    def __init__(self, layout: WeightLayout, lanes: int, lane: Any) -> None:
+        self._bits, self._zero_point = layout.bits, layout.zero_point
+        self._count = layout.cols // GROUP
         self._numbers = [lane + turn * lanes for turn in range(-(-self._count // lanes))]
         self._is_ragged = len(self._numbers) * lanes > self._count
         last = self._count - 1

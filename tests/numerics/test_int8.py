@@ -12,6 +12,8 @@ from gemma4_compile.model_spec.operators.int8 import GROUP, RoundedMerge, Rounde
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
+    Int8ExpertDown,
+    Int8ExpertGateUp,
     Int8Linear,
     Int8MergedLinear,
     Int8NormedLinear,
@@ -168,3 +170,47 @@ def test_merged_splits_are_rounded() -> None:
     np.testing.assert_array_equal(words, expected_words)
     np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)
     close(y, rounded(merged) @ matrix.T)
+
+
+def test_chosen_experts_in_int8() -> None:
+    experts, top_k, width = 5, 2, 64
+    fields = {"bits": 4, "weight_dtype": "float16", "group_size": GROUP, "experts": experts}
+    gate_up, gate_up_matrix = stored(4, "float16", (2 * width * experts,))
+    down, down_matrix = stored(4, "float16", (COLS * experts,), cols=width)
+    x, ids = values(SEED, 1, COLS), np.array([[3, 1]], np.int32)
+    chosen = np.array([[0.75, 0.5]], np.float32)
+    words = np.zeros((top_k, width // 4), np.uint32)
+    scales = np.zeros((top_k, width // GROUP), np.float32)
+    y = np.zeros((1, COLS), np.float32)
+
+    first = Int8ExpertGateUp(
+        cols=COLS,
+        part_rows=(2 * width * experts,),
+        expert_rows=2 * width,
+        top_k=top_k,
+        in_dtype="float32",
+        interleaved_out=True,
+        **fields,
+    )
+    second = Int8ExpertDown(
+        cols=width,
+        part_rows=(COLS * experts,),
+        expert_rows=COLS,
+        top_k=top_k,
+        in_dtype=PACKED,
+        **fields,
+    )
+    run(first, x, ids, *gate_up, words, scales)
+    run(second, words, scales, ids, chosen, *down, y)
+
+    expected = np.zeros((1, COLS))
+    for k, expert in enumerate(ids[0]):
+        rows = gate_up_matrix[2 * width * expert : 2 * width * (expert + 1)]
+        sums = rounded(x) @ rows.T
+        gated = gelu(sums[:, 0::2]) * sums[:, 1::2]
+        expected_words, expected_scales = packed(gated, True)
+        np.testing.assert_array_equal(words[k : k + 1], expected_words)
+        np.testing.assert_allclose(scales[k : k + 1], expected_scales, rtol=1e-5)
+        matrix = down_matrix[COLS * expert : COLS * (expert + 1)]
+        expected += chosen[0, k] * (rounded(gated) @ matrix.T)
+    close(y, expected)

@@ -16,6 +16,8 @@ from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundedNorm
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
+    Int8ExpertDown,
+    Int8ExpertGateUp,
     Int8Linear,
     Int8MergedLinear,
     Int8NormedLinear,
@@ -63,6 +65,10 @@ def odd_shapes() -> list[Operator]:
         linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
         linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
         linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
+        Int8ExpertGateUp(
+            4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float16", interleaved_out=True
+        ),
+        Int8ExpertDown(8, "float32", 32, 32, (100 * 12,), 100, 12, 3, PACKED),
         RoundedNorm(288, 1e-6, False, False),
         RoundedMerge(3, 96, 7, True),
     ]
@@ -86,7 +92,7 @@ def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]
                 continue
             size = np.abs(expected[expected > -1e29]).max()
             bound = SUM_F32 * size
-            if isinstance(case.operator, Int8Linear) and case.operator.in_dtype != PACKED:
+            if getattr(case.operator, "in_dtype", PACKED) != PACKED:
                 bound += MOVED / sqrt(case.operator.cols) * size
             error = np.abs(array.astype(np.float64) - expected)
             if not (error <= bound).all():  # a NaN is not, either

@@ -35,6 +35,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/pending.py",
         "model_spec/per_layer_embedding.py",
         "model_spec/sampler.py",
+        "quantization/matrix.py",
         "quantization/modules.py",
     ),
     "tests/passes/test_schedule_rules.py": (
@@ -50,6 +51,14 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/operators/tir.py",
         "quantization/expert_operators.py",
         "quantization/fused_operators.py",
+        "quantization/int8_operators.py",
+    ),
+    "tests/numerics/test_int8_kernels.py": (
+        "targets/kernels/builtins.py",
+        "targets/kernels/int8_experts.py",
+        "targets/kernels/int8_gemv.py",
+        "targets/kernels/int8_lanes.py",
+        "targets/kernels/int8_vectors.py",
     ),
     "tests/numerics/test_kernels.py runs every kernel beside its plain form": (
         "targets/kernels/attention_decode.py",

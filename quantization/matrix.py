@@ -1,0 +1,327 @@
+"""A stored matrix in the model: a matmul and a row lookup, in parts where the target needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.matrices import Matrix
+from gemma4_compile.model_spec.operators.base import TensorSpec, emit
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.pending import PackedVector, PendingMerge, PendingNorm
+from gemma4_compile.quantization.fused_operators import (
+    MERGED_BUFFERS,
+    MergedLinear,
+    NormedLinear,
+    fused_buffers,
+)
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    PACKED_ROWS,
+    Int8Linear,
+    Int8MergedLinear,
+    Int8NormedLinear,
+    takes_int8,
+)
+from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
+from gemma4_compile.quantization.recipe import Part, StoredParameter
+from gemma4_compile.quantization.scheme import DenseScheme
+
+
+def layout_of(stored: StoredParameter, parts: Sequence[Part]) -> WeightLayout:
+    """The layout of some parts of a stored matrix."""
+    scheme, cols = stored.scheme, stored.parameter.shape[1]
+    rows = tuple(part.rows for part in parts)
+    if isinstance(scheme, DenseScheme):
+        return WeightLayout(0, scheme.dtype, 0, cols, rows)
+    return WeightLayout(scheme.bits, scheme.scale_dtype, scheme.group_size, cols, rows)
+
+
+def split_calls(count: int, first: int, later: int) -> Iterator[range]:
+    """Divide `count` parts among calls.
+
+    At most `first` in the first call, `later` in each that follows.
+    """
+    begin, limit = 0, first
+    while begin < count:
+        yield range(begin, min(begin + limit, count))
+        begin, limit = begin + limit, later
+
+
+MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
+
+
+# Every block of a fused matmul repeats the norm. In a matrix of more weights than this the many
+# blocks pay more for it than a launch costs (measured: benchmarks/results, 31B).
+MAX_FUSED_WEIGHTS = 40 << 20
+
+
+@dataclass(frozen=True)
+class KernelLimits:
+    """What one kernel may bind and keep.
+
+    Attributes
+    ----------
+    max_buffers : storage buffers, None for any number
+    fused_width : longest vector that a kernel may norm or round for itself
+    int8 : vectors of one position are rounded to int8 where the matrix allows it
+    """
+
+    max_buffers: int | None
+    fused_width: int
+    int8: bool = False
+
+
+def _joined(results: Sequence[nn.Tensor]) -> nn.Tensor:
+    """What the calls made, side by side."""
+    return results[0] if len(results) == 1 else nn.op.concat(list(results), dim=1)
+
+
+class QuantizedMatrix(nn.Module):
+    """A stored matrix as a matmul (`matmul`) and as a table of rows (`take`).
+
+    Parameters
+    ----------
+    stored : the matrix and its parts
+    limits : what one kernel may bind and keep
+    """
+
+    def __init__(self, stored: StoredParameter, limits: KernelLimits) -> None:
+        self.stored = stored
+        self.limits = limits
+        stem = f"{stored.parameter.name}."
+        for tensor in stored.tensors:
+            # Attribute names become parameter names, which the package lists: `q_weight.part0`.
+            setattr(self, tensor.name.removeprefix(stem), nn.Parameter(tensor.shape, tensor.dtype))
+
+    def _tensors(self, parts: Sequence[Part]) -> list[nn.Tensor]:
+        stem = f"{self.stored.parameter.name}."
+        return [
+            getattr(self, tensor.name.removeprefix(stem))
+            for part in parts
+            for tensor in part.tensors
+        ]
+
+    def _calls(self, other_buffers: int, later_buffers: int) -> Iterator[list[Part]]:
+        parts = self.stored.parts
+        per_part = len(parts[0].tensors)
+        if self.limits.max_buffers is None:
+            yield list(parts)
+            return
+        limit = self.limits.max_buffers
+        first, later = ((limit - other) // per_part for other in (other_buffers, later_buffers))
+        for indices in split_calls(len(parts), first, later):
+            yield [parts[i] for i in indices]
+
+    @property
+    def interleaved(self) -> bool | None:
+        """The byte order of packed vectors that it multiplies; None if it takes none."""
+        layout = layout_of(self.stored, self.stored.parts)
+        return layout.bits == 4 if self.limits.int8 and takes_int8(layout) else None
+
+    def gated(
+        self, x: nn.Tensor | PendingNorm, rows: int | None, reader: Matrix
+    ) -> nn.Tensor | PackedVector:
+        """`matmul` of gate and up rows with Tail.GELU_PAIRS, in the form that `reader` takes."""
+        fields = self._tail_fields(Tail.GELU_PAIRS)
+        order = reader.interleaved
+        packs = rows == 1 and self.interleaved is not None and order is not None
+        if not packs or self.stored.parameter.shape[0] % PACKED_ROWS:
+            return self._multiply(x, rows, [], fields)
+        fields |= {"packed_out": True, "interleaved_out": order}
+        calls = self._multiply_int8(x, [], fields)
+        if calls is None:
+            return self._multiply(x, rows, [], self._tail_fields(Tail.GELU_PAIRS))
+        words, scales = (_joined(results) for results in zip(*calls, strict=True))
+        return PackedVector(words, scales)
+
+    def matmul(
+        self,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        rows: int | None,
+        tail: Tail = Tail.NONE,
+        *,
+        cap: float = 0.0,
+        ple: nn.Tensor | None = None,
+        layer: int = 0,
+        suppressed: Sequence[int] = (),
+    ) -> nn.Tensor:
+        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
+
+        One launch, unless there are too many parts. A norm or merge that is still pending is done
+        in the same launch where buffers and memory allow it. Columns in `suppressed` are MASKED
+        instead.
+        """
+        tail_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
+        width = 0 if ple is None else int(ple.shape[1])
+        fields = self._tail_fields(tail, cap=cap, ple_width=width, suppressed=tuple(suppressed))
+        return self._multiply(x, rows, tail_args, fields)
+
+    @staticmethod
+    def _tail_fields(
+        tail: Tail, *, cap: float = 0.0, ple_width: int = 0, suppressed: tuple[int, ...] = ()
+    ) -> dict[str, Any]:
+        return {"tail": tail.value, "cap": cap, "ple_width": ple_width, "suppressed": suppressed}
+
+    def _multiply(
+        self,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        rows: int | None,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> nn.Tensor:
+        if rows == 1 and self.interleaved is not None:
+            calls = self._multiply_int8(x, tail_args, fields)
+            if calls is not None:
+                return _joined([y for (y,) in calls])
+        assert not isinstance(x, PackedVector), "packed for a matrix that takes none"
+        tail = Tail(fields["tail"])
+        if isinstance(x, PendingNorm):
+            if self._fuses(x, tail):
+                return self._normed(x, NormedLinear, x.dtype, tail_args, fields)[0]
+            x = x.hidden
+        elif isinstance(x, PendingMerge):
+            if self._fuses_merge(x):
+                return self._merged(x, MergedLinear, x.dtype, fields)[0]
+            x = x.merge()
+        results: list[nn.Tensor] = []
+        others = 3 if tail_args else 2
+        for parts, inside in self._part_fields(fields, others):
+            operator = Linear(rows=rows, in_dtype=x.dtype, **inside)
+            args = [x, *self._tensors(parts), *tail_args]
+            results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])
+        return _joined(results)
+
+    def _part_fields(
+        self, fields: dict[str, Any], others: int
+    ) -> Iterator[tuple[list[Part], dict[str, Any]]]:
+        """The parts of each call, and an operator's fields for them."""
+        suppressed = fields["suppressed"]
+        for parts in self._calls(others, others):
+            begin, end = parts[0].row_begin, parts[-1].row_end
+            hidden = tuple(row - begin for row in suppressed if begin <= row < end)
+            yield parts, {**fields, **self._layout_fields(parts), "suppressed": hidden}
+
+    def _multiply_int8(
+        self,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> list[tuple[nn.Tensor, ...]] | None:
+        """The results of each call on a rounded vector; None where the exact form has to do."""
+        packs, order = fields.get("packed_out", False), self.interleaved
+        assert order is not None, "a matrix that takes packed vectors"
+        if isinstance(x, PendingNorm):
+            if self._fuses(x, Tail(fields["tail"]), packs):
+                return [self._normed(x, Int8NormedLinear, "float32", tail_args, fields)]
+            x = x.packed(order) if x.normed and not x.is_done else x.hidden
+        elif isinstance(x, PendingMerge):
+            if self._fuses_merge(x):
+                return [self._merged(x, Int8MergedLinear, "float32", fields)]
+            x = x.packed(order)
+        if isinstance(x, PackedVector):
+            args, dtype = [x.words, x.scales], PACKED
+        elif self.stored.parameter.shape[1] <= self.limits.fused_width:
+            args, dtype = [x], x.dtype
+        else:
+            return None
+        calls = []
+        others = len(args) + (len(tail_args) > 0) + (2 if packs else 1)
+        for parts, inside in self._part_fields(fields, others):
+            operator = Int8Linear(rows=1, in_dtype=dtype, **inside)
+            inputs = [*args, *self._tensors(parts), *tail_args]
+            calls.append(emit(operator, inputs, operator.result_specs))
+        return calls
+
+    def _layout_fields(self, parts: Sequence[Part]) -> dict[str, Any]:
+        layout = layout_of(self.stored, parts)
+        return {
+            "bits": layout.bits,
+            "weight_dtype": layout.dtype,
+            "group_size": layout.group_size,
+            "cols": layout.cols,
+            "part_rows": layout.part_rows,
+        }
+
+    def _fuses(self, x: PendingNorm, tail: Tail, packs: bool = False) -> bool:
+        """Whether one launch can do the norm, too."""
+        rows, width = self.stored.parameter.shape
+        if x.rows != 1 or x.is_done or width > self.limits.fused_width:
+            return False
+        if rows * width > MAX_FUSED_WEIGHTS:
+            return False
+        buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
+        return self.limits.max_buffers is None or buffers + packs <= self.limits.max_buffers
+
+    def _normed(
+        self,
+        x: PendingNorm,
+        kind: type[NormedLinear] | type[Int8NormedLinear],
+        in_dtype: str,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> tuple[nn.Tensor, ...]:
+        parts = self.stored.parts
+        operator = kind(
+            rows=1,
+            in_dtype=in_dtype,
+            eps=x.eps,
+            scaled=x.scalar is not None,
+            normed=x.normed,
+            **self._layout_fields(parts),
+            **fields,
+        )
+        args = [*x.arguments, *self._tensors(parts), *tail_args]
+        specs: list[TensorSpec] = [((1, operator.cols), "float32"), *operator.result_specs]
+        residual, *results = emit(operator, args, specs)
+        x.done(residual)
+        return tuple(results)
+
+    def _fuses_merge(self, x: PendingMerge) -> bool:
+        """Whether one launch can merge, too: all of it is read by every block."""
+        if self.stored.parameter.shape[1] > self.limits.fused_width:
+            return False
+        if self.limits.max_buffers is None:
+            return True
+        buffers = len(self.stored.tensors) + MERGED_BUFFERS
+        return buffers <= self.limits.max_buffers and x.nbytes <= MAX_MERGE_BYTES
+
+    def _merged(
+        self,
+        x: PendingMerge,
+        kind: type[MergedLinear] | type[Int8MergedLinear],
+        in_dtype: str,
+        fields: dict[str, Any],
+    ) -> tuple[nn.Tensor, ...]:
+        splits, heads, head_dim = x.shape
+        operator = kind(
+            rows=1,
+            in_dtype=in_dtype,
+            heads=heads,
+            head_dim=head_dim,
+            splits=splits,
+            **self._layout_fields(self.stored.parts),
+            **fields,
+        )
+        args = [x.sums, x.stats, *self._tensors(self.stored.parts)]
+        return emit(operator, args, operator.result_specs)
+
+    def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
+        """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
+        result: nn.Tensor | None = None
+        for parts in self._calls(2, 3):
+            operator = EmbedRows(
+                rows=rows,
+                **self._layout_fields(parts),
+                row_begin=parts[0].row_begin,
+                scale=scale,
+                accumulate=result is not None,
+            )
+            args = [ids, *self._tensors(parts), *([] if result is None else [result])]
+            (result,) = emit(operator, args, [((ids.shape[0], operator.cols), "float32")])
+        assert result is not None, "a stored matrix has at least one part"
+        return result
