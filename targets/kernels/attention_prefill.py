@@ -18,11 +18,13 @@ from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    add,
     barrier,
     launch,
     local,
     power_of_two_at_most,
     shared,
+    tree,
     zero,
 )
 from gemma4_compile.targets.kernels.decode_block import fixed
@@ -267,9 +269,7 @@ class _Block:
         barrier()
         for index, (highest, total) in enumerate(zip(self.highest, self.weight_sum, strict=True)):
             row = let(self._scored(index))
-            higher = Cell("float32", highest.value)
-            with T.serial(0, shape.quads) as quad:
-                higher.set(tirx.max(higher.value, self.tops[row, quad]))
+            higher = Cell("float32", tirx.max(highest.value, self._over_row(row, tirx.max)))
             keep = Cell("float32", tirx.exp(highest.value - higher.value))
             highest.set(higher.value)
             scores = QUAD.lanes(let(self.dots[QUAD.at(index)]))
@@ -280,6 +280,9 @@ class _Block:
             with when(self.quad == 0):
                 store(self.factors, keep.value, row)
         barrier()
+
+    def _over_row(self, row: Any, combine: Any) -> Any:
+        return tree([self.tops[row, quad] for quad in range(self.shape.quads)], combine)
 
     def _mask(self, index: int, base: Any, end: Any) -> None:
         """Lower the scores of keys that the row does not see."""
@@ -331,10 +334,7 @@ class _Block:
             store(self.tops, total.value, self._scored(index), self.quad)
         barrier()
         with when(self.thread < shape.rows):
-            whole = Cell("float32", zero())
-            with T.serial(0, shape.quads) as quad:
-                whole.add(self.tops[self.thread, quad])
-            store(self.factors, whole.value, self.thread)
+            store(self.factors, self._over_row(self.thread, add), self.thread)
         barrier()
         with when(self.thread < shape.row_groups * shape.columns):
             for index in range(shape.own_rows):

@@ -53,6 +53,14 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
+def tree(values: Sequence[Any], combine: Callable[[Any, Any], Any]) -> Any:
+    """All of some values, pairs of them first: the loads of the values do not wait for sums."""
+    while len(values) > 1:
+        pairs = [combine(*values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
+        values = [*pairs, *values[len(pairs) * 2 :]]
+    return values[0]
+
+
 class BlockReduction:
     """Reduces one float32 of every thread in shared memory, in two steps: columns, then their row.
 

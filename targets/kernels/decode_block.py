@@ -16,10 +16,12 @@ from gemma4_compile.model_spec.operators.attention import LOWEST, SplitAttention
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    add,
     barrier,
     local,
     power_of_two_at_most,
     shared,
+    tree,
     zero,
 )
 from gemma4_compile.targets.kernels.tile_loaders import below
@@ -202,19 +204,23 @@ class DecodeBlock:
     # --- Steps of a tile ---
 
     def score(self) -> None:
-        """Step 1: each thread's share of q.k, for all heads."""
+        """Step 1: each thread's share of q.k, for all heads; a key is converted once for them."""
         shape, vectors = self.shape, self.vectors
-        with T.serial(0, shape.heads) as h:
-            dots = [Cell("float32", zero()) for _ in range(shape.turns)]
-            for chunk in range(shape.chunks):
+        pairs = [(h, turn) for h in range(shape.heads) for turn in range(shape.turns)]
+        dots = {pair: Cell("float32", zero()) for pair in pairs}
+        for chunk in range(shape.chunks):
+            items = []
+            for turn in range(shape.turns):
+                item = self.keys[vectors.at(turn * shape.chunks + chunk)]
+                items.append(let(vectors.cast(item, "float32")))
+            for h in range(shape.heads):
                 query = let(self.query[h, vectors.at(chunk * shape.lanes + self.lane)])
-                for turn, dot in enumerate(dots):
-                    item = self.keys[vectors.at(turn * shape.chunks + chunk)]
-                    item = let(vectors.cast(item, "float32"))
+                for turn, item in enumerate(items):
+                    dot = dots[h, turn]
                     dot.set(vectors.dot(dot.value, query, item))
-            for turn, dot in enumerate(dots):
-                row = h * shape.keys + turn * shape.keys_at_once + self.key_of_thread
-                store(self.partial, dot.value, row * (shape.lanes + 1) + self.lane)
+        for (h, turn), dot in dots.items():
+            row = h * shape.keys + turn * shape.keys_at_once + self.key_of_thread
+            store(self.partial, dot.value, row * (shape.lanes + 1) + self.lane)
         barrier()
 
     def weigh(self, base: Any, end: Any) -> None:
@@ -224,8 +230,7 @@ class DecodeBlock:
         mine = Cell("float32", f32(LOWEST))
         with when((thread < self.scored) & (base + t < end)):
             first = below(thread, self.scored) * (shape.lanes + 1)
-            shares = [self.partial[first + lane] for lane in range(shape.lanes)]
-            mine.set(sum(shares[1:], shares[0]))
+            mine.set(tree([self.partial[first + lane] for lane in range(shape.lanes)], add))
         with when(thread < self.scored):
             store(self.scores, mine.value, thread)
         barrier()
@@ -243,18 +248,8 @@ class DecodeBlock:
 
     def _over_head(self, h: Any, combine: Any) -> Any:
         """`combine` over the scores of one head."""
-        width = min(self.shape.keys, 4)
-        pack = Vectors(width if width == 4 else 1)
-        total = T.alloc_buffer((pack.size,), "float32", scope="local")
         first = let(h * self.shape.keys)
-        store(total, self.scores[pack.from_channel(first)], pack.at(0))
-        with T.serial(1, self.shape.keys // pack.size) as step:
-            item = self.scores[pack.from_channel(first + step * pack.size)]
-            store(total, combine(total[pack.at(0)], item), pack.at(0))
-        first_lane, *others = pack.lanes(let(total[pack.at(0)]))
-        for lane in others:
-            first_lane = combine(first_lane, lane)
-        return let(first_lane)
+        return let(tree([self.scores[first + t] for t in range(self.shape.keys)], combine))
 
     def accumulate(self) -> None:
         """Step 3: add the weighted values to the thread's column."""
@@ -312,4 +307,4 @@ class DecodeBlock:
         with when((thread < self.scored) & (tirx.floormod(thread, shape.keys) == 0)):
             h = let(tirx.floordiv(thread, shape.keys))
             store(stats, self.highest.value, split, first_head + h, 0)
-            store(stats, self._over_head(h, lambda a, b: a + b), split, first_head + h, 1)
+            store(stats, self._over_head(h, add), split, first_head + h, 1)

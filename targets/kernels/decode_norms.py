@@ -6,16 +6,17 @@ from functools import partial
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.attention import DecodeAttention
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    add,
     barrier,
     local,
     power_of_two_at_most,
     shared,
+    tree,
     zero,
 )
 from gemma4_compile.targets.kernels.decode_block import DecodeBlock
@@ -113,10 +114,8 @@ class DecodeNorms:
                 self._hold(turn, index, vectors.splat(f32(value)))
 
     def _sum_of_row(self, row: Any) -> Any:
-        total = Cell("float32", zero())
-        with T.serial(0, self.lanes) as lane:
-            total.add(self.squares[row * self.lanes + lane])
-        return total.value
+        first = let(row * self.lanes)
+        return tree([self.squares[first + lane] for lane in range(self.lanes)], add)
 
     def _write(self, row: Any, place: Any, value: Any) -> None:
         vectors, block = self.vectors, self.block

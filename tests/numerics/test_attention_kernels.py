@@ -22,7 +22,7 @@ from tests.web.dawn import VulkanDriver
 pytestmark = pytest.mark.dawn
 
 LIMITS = ["default", "compat"]
-LENGTHS = [0, 1, 31, 63, 64, 200, 1200]  # positions before the new one
+LENGTHS = [0, 1, 63, 64, 1200]  # positions before the new one
 
 
 def check(cases: list[KernelCase], limits: str, driver: VulkanDriver, folder: Path) -> None:
@@ -105,5 +105,5 @@ CHUNK = {
 def test_a_chunk_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    cases = [make_case(CHUNK[name], n, n) for n in (0, 1, 45, 600, 1200)]
+    cases = [make_case(CHUNK[name], n, n) for n in (0, 45, 1200)]
     check(cases, limits, lavapipe, tmp_path)
