@@ -84,6 +84,16 @@ class DecodeShape:
         """Values of a tile that one thread weighs."""
         return self.keys // self.key_groups
 
+    @property
+    def pack(self) -> Vectors:
+        """Weights that are read at once: keys u, u + keys / 4, ... of a tile."""
+        return Vectors.dividing(self.own_keys)
+
+    @property
+    def packs(self) -> int:
+        """Vectors of weights of a head."""
+        return self.keys // self.pack.size
+
     def fits(self, operator: SplitAttention, spec: TargetSpec) -> bool:
         """Whether every thread has work, and shared memory is enough."""
         threads, most_bytes = self.threads, spec.max_shared_memory_bytes
@@ -143,7 +153,7 @@ class DecodeBlock:
         heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
         self.query = shared((heads, dim))
         self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
-        self.scores, self.weights = (shared((heads * shape.keys,)) for _ in range(2))
+        self.tops, self.weights = shared((heads * shape.packs,)), shared((heads * shape.keys,))
         self.factors = shared((heads,))
         self.spare = [shared((heads, dim)) for _ in range(shape.spare_groups)]
         self.new: tuple[Any, Any] | None = None
@@ -157,7 +167,8 @@ class DecodeBlock:
         self.column = let(below(thread, shape.columns))
         # Threads beyond the last group repeat its work and drop it.
         self.group = let(tirx.floordiv(thread, shape.columns))
-        self.scored = heads * shape.keys  # threads that own one score each
+        self.scored = heads * shape.packs  # threads that own one vector of scores each
+        self.scores = local((shape.pack.size,))
 
     # --- Loads ---
 
@@ -172,8 +183,14 @@ class DecodeBlock:
                 store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
 
     def _value_position(self, base: Any, index: int) -> Any:
-        group = tirx.min(self.group, self.shape.key_groups - 1)
-        return base + group * self.shape.own_keys + index
+        size = self.shape.pack.size
+        return base + self._first_pack() + index // size + index % size * self.shape.packs
+
+    def _first_pack(self) -> Any:
+        """The first vector of weights of the thread's group."""
+        shape = self.shape
+        group = tirx.min(self.group, shape.key_groups - 1)
+        return group * (shape.own_keys // shape.pack.size)
 
     def load_values(self, base: Any, last: Any, g: Any) -> None:
         """The thread's column of its share of a tile's values."""
@@ -224,46 +241,61 @@ class DecodeBlock:
         barrier()
 
     def weigh(self, base: Any, end: Any) -> None:
-        """Step 2: one thread a head and key adds the shares, and turns scores into weights."""
-        shape, thread = self.shape, self.thread
-        h, t = let(tirx.floordiv(thread, shape.keys)), let(tirx.floormod(thread, shape.keys))
-        mine = Cell("float32", f32(LOWEST))
-        with when((thread < self.scored) & (base + t < end)):
-            first = below(thread, self.scored) * (shape.lanes + 1)
-            mine.set(tree([self.partial[first + lane] for lane in range(shape.lanes)], add))
+        """Step 2: one thread a head and vector of keys adds the shares and makes the weights."""
+        shape, pack, thread = self.shape, self.shape.pack, self.thread
+        mine = below(thread, self.scored)
+        h, u = let(tirx.floordiv(mine, shape.packs)), let(below(thread, shape.packs))
+        places = [u + index * shape.packs for index in range(pack.size)]
         with when(thread < self.scored):
-            store(self.scores, mine.value, thread)
+            scores = []
+            for place in places:
+                first = let((h * shape.keys + place) * (shape.lanes + 1))
+                shares = [self.partial[first + lane] for lane in range(shape.lanes)]
+                score = let(tree(shares, add))
+                scores.append(tirx.Select(base + place < end, score, f32(LOWEST)))
+            store(self.scores, pack.join(scores), pack.at(0))
+            lanes = pack.lanes(let(self.scores[pack.at(0)]))
+            store(self.tops, tree(lanes, tirx.max), mine)
         barrier()
         with when(thread < self.scored):
             higher = let(tirx.max(self.highest.value, self._over_head(h, tirx.max)))
             keep = let(tirx.exp(self.highest.value - higher))
-            weight = tirx.Select(base + t < end, tirx.exp(mine.value - higher), zero())
-            weight = let(weight)
+            weights = []
+            for place, score in zip(places, pack.lanes(let(self.scores[pack.at(0)])), strict=True):
+                weight = tirx.exp(score - higher)
+                weights.append(tirx.Select(base + place < end, weight, zero()))
+            store(self.scores, pack.join(weights), pack.at(0))
+            added = let(self.scores[pack.at(0)])
+            store(self.weights, added, pack.at(mine))
             self.highest.set(higher)
-            self.weight_sum.set(self.weight_sum.value * keep + weight)
-            store(self.weights, weight, thread)
-            with when(t == 0):
+            self.weight_sum.set(self.weight_sum.value * keep + pack.sum(added))
+            with when(u == 0):
                 store(self.factors, keep, h)
         barrier()
 
     def _over_head(self, h: Any, combine: Any) -> Any:
-        """`combine` over the scores of one head."""
-        first = let(h * self.shape.keys)
-        return let(tree([self.scores[first + t] for t in range(self.shape.keys)], combine))
+        """`combine` over the threads of one head."""
+        first = let(h * self.shape.packs)
+        return let(tree([self.tops[first + u] for u in range(self.shape.packs)], combine))
 
     def accumulate(self) -> None:
         """Step 3: add the weighted values to the thread's column."""
-        shape, vectors = self.shape, self.vectors
-        first = let(tirx.min(self.group, shape.key_groups - 1) * shape.own_keys)
+        shape, vectors, pack = self.shape, self.vectors, self.shape.pack
         for h in range(shape.heads):
             factor = let(self.factors[h])
             store(self.total, self.total[vectors.at(h)] * vectors.splat(factor), vectors.at(h))
-        for index in range(shape.own_keys):
-            item = let(vectors.cast(self.values[vectors.at(index)], "float32"))
+        for index in range(shape.own_keys // pack.size):
+            items = []
+            for lane in range(pack.size):
+                item = self.values[vectors.at(index * pack.size + lane)]
+                items.append(let(vectors.cast(item, "float32")))
             for h in range(shape.heads):
-                weight = let(self.weights[h * shape.keys + first + index])
-                product = vectors.splat(weight) * item
-                store(self.total, self.total[vectors.at(h)] + product, vectors.at(h))
+                place = pack.at(h * shape.packs + self._first_pack() + index)
+                weights = pack.lanes(let(self.weights[place]))
+                total = self.total[vectors.at(h)]
+                for weight, item in zip(weights, items, strict=True):
+                    total = total + vectors.splat(weight) * item
+                store(self.total, total, vectors.at(h))
 
     # --- The whole ---
 
@@ -291,7 +323,7 @@ class DecodeBlock:
         shape, vectors, thread = self.shape, self.vectors, self.thread
         place = vectors.at(self.column)
         with when(thread < self.scored):
-            store(self.scores, self.weight_sum.value, thread)
+            store(self.tops, self.weight_sum.value, below(thread, self.scored))
         places = [self.query, *self.spare][: shape.key_groups - 1]
         for group, memory in enumerate(places, 1):
             with when(self.group == group):
@@ -304,7 +336,7 @@ class DecodeBlock:
                 for memory in places:
                     total = total + memory[h, place]
                 store(sums, total, split, first_head + h, place)
-        with when((thread < self.scored) & (tirx.floormod(thread, shape.keys) == 0)):
-            h = let(tirx.floordiv(thread, shape.keys))
+        with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
+            h = let(tirx.floordiv(below(thread, self.scored), shape.packs))
             store(stats, self.highest.value, split, first_head + h, 0)
             store(stats, self._over_head(h, add), split, first_head + h, 1)
