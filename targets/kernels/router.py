@@ -32,10 +32,11 @@ from gemma4_compile.targets.kernels.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.row_share import VECTOR, RowShare, sum_lanes
+from gemma4_compile.targets.kernels.row_share import RowShare, sum_lanes
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 16  # threads that share one expert's dot product
+STEPS = 4  # vectors of each of its experts that a thread has under way
 COMBINE_THREADS = 64
 
 
@@ -65,7 +66,7 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             splat = share.splat(inverse)
             share.store(hidden, share.map(lambda a, b: a * splat * b, mine, share.load(w)), i)
             scores = shared((experts,))
-            _project(operator, projection, x, scale, i, thread, threads, scores)
+            _project(operator, projection, x, scale, i, share, scores)
             highest = Cell("float32", f32(LOWEST))
             with strided(thread, threads, experts) as e:
                 highest.set(tirx.max(highest.value, scores[e]))
@@ -101,27 +102,33 @@ def _project(
     x: Any,
     scale: Any,
     row: Any,
-    thread: Any,
-    threads: int,
+    share: RowShare,
     scores: Any,
 ) -> None:
     """``scores[e] = projection[e] . (x * scale)``; LANES neighbours share an expert."""
-    experts, width = operator.experts, operator.width
-    size = VECTOR if width % VECTOR == 0 else 1
+    experts, thread, threads = operator.experts, share.thread, share.threads
+    size = share.size
     lanes = min(LANES, threads)
     at_once = threads // lanes
     lane, group = let(tirx.floormod(thread, lanes)), let(tirx.floordiv(thread, lanes))
     mine = [let(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
     dots = [Cell("float32", zero()) for _ in mine]
-    # One block reads the whole projection, so its time is latency: many independent loads a step.
-    with strided(lane, lanes, width // size) as j:
-        index = T.ramp(j * size, 1, size) if size > 1 else j
-        value = let(x[row, index] * scale[index])
-        parts = [let(projection[e, index]) for e in mine]
-        dtype = "float32" + (f"x{size}" if size > 1 else "")
-        for part, dot in zip(parts, dots, strict=True):
-            product = let(value * part.astype(dtype))
-            dot.add(sum_lanes(product, size))
+    # One block reads the whole projection, so its time is latency: all loads of a step come first.
+    groups, dtype = share.groups, "float32" + (f"x{size}" if size > 1 else "")
+    steps = min(STEPS, -(-groups // lanes))
+    with T.serial(0, -(-groups // (lanes * steps))) as turn:
+        values, parts = [], []
+        for step in range(steps):
+            group = let((turn * steps + step) * lanes + lane)
+            inside = group < groups
+            group = let(tirx.min(group, groups - 1))
+            index = T.ramp(group * size, 1, size) if size > 1 else group
+            kept = let(tirx.Select(inside, f32(1.0), zero()))
+            values.append(let(x[row, index] * scale[index] * share.splat(kept)))
+            parts.append([let(projection[e, index]) for e in mine])
+        for value, row_parts in zip(values, parts, strict=True):
+            for part, dot in zip(row_parts, dots, strict=True):
+                dot.add(sum_lanes(let(value * part.astype(dtype)), size))
     partial = shared((threads,))
     for turn, dot in enumerate(dots):
         barrier()
