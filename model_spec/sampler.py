@@ -8,7 +8,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit, emit_inplace
 from gemma4_compile.model_spec.operators.sampling import (
-    DIGITS,
+    BINS,
     Bitmask,
     LogitBias,
     Penalty,
@@ -66,10 +66,11 @@ class Sampler(nn.Module):
         del indices, sample_index
         operator = SampleTopP(self.vocab, self.options.lanes)
         survey = operator.survey
-        shapes = ((survey.groups,), (survey.runs, DIGITS))
+        shapes = ((survey.groups,), (survey.runs, BINS))
         specs: list[TensorSpec] = [(shape, "float32") for shape in shapes]
         maxima, masses = emit(survey, [probs], specs)
-        return emit(operator, [probs, maxima, masses, uniform, top_p], [((1,), "int32")])[0]
+        results: list[TensorSpec] = [((1,), "int32"), ((operator.work_size,), "float32")]
+        return emit(operator, [probs, maxima, masses, uniform, top_p], results)[0]
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

@@ -16,9 +16,10 @@ MASKED = (
     -1.0e30
 )  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
 GROUP = 64  # neighbouring tokens of which a search knows the largest probability
-SURVEY_RUN = 64  # groups
-DIGITS = 8  # values of the first three bits of a probability
-FIRST_SHIFT = 27  # below them; a probability is at most 1.0, whose bits are below 2**30
+SURVEY_RUN = 32  # groups
+BINS = 256
+BIN_SHIFT = 20  # a bin is an eighth of an octave wide: a float32's exponent and three bits below it
+FIRST_BIN = (0x3F800000 >> BIN_SHIFT) - (BINS - 1)  # 1.0 falls into the last bin
 _FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
 
 
@@ -97,13 +98,19 @@ class SoftmaxProbs(Operator):
         return build.result
 
 
+def bin_bits(index: Any) -> Any:
+    """The bits of a bin's smallest probability, as int32; the first bin begins at 0."""
+    begin = tirx.shift_left(index + i32(FIRST_BIN), i32(BIN_SHIFT))
+    return tirx.Select(index > 0, begin, i32(0))
+
+
 @dataclass(frozen=True)
 class NucleusSurvey(Operator):
     """What a search for the nucleus needs to pass over most of the vocabulary.
 
     Tokens lie in groups of `GROUP` neighbours. Arguments: probs (1, vocab) f32. Results: each
     group's largest probability (groups,) f32; for each run of `SURVEY_RUN` groups, the mass of its
-    tokens whose bits reach ``d << FIRST_SHIFT``, for d = 0 to 7: (runs, 8) f32.
+    tokens from each bin of probabilities on upwards: (runs, BINS) f32.
     """
 
     kind: ClassVar[str] = "nucleus_survey"
@@ -123,20 +130,24 @@ class NucleusSurvey(Operator):
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
             maxima = build.arg("maxima", (self.groups,), "float32")
-            masses = build.arg("masses", (self.runs, DIGITS), "float32")
+            masses = build.arg("masses", (self.runs, BINS), "float32")
             with T.serial(0, self.groups) as g:
                 highest = Cell("float32", f32(0.0))
                 with T.serial(g * GROUP, let(tirx.min((g + 1) * GROUP, self.vocab))) as v:
                     highest.set(tirx.max(highest.value, probs[0, v]))
                 store(maxima, highest.value, g)
             size = GROUP * SURVEY_RUN
-            with T.serial(0, self.runs) as run, T.serial(0, DIGITS) as digit:
-                total = Cell("float32", f32(0.0))
+            with T.serial(0, self.runs) as run:
+                with T.serial(0, BINS) as index:
+                    store(masses, f32(0.0), run, index)
                 with T.serial(run * size, let(tirx.min((run + 1) * size, self.vocab))) as v:
                     bits = let(tirx.reinterpret("int32", probs[0, v]))
-                    reaches = bits >= tirx.shift_left(i32(digit), i32(FIRST_SHIFT))
-                    total.add(tirx.Select(reaches, probs[0, v], f32(0.0)))
-                store(masses, total.value, run, digit)
+                    own = let(tirx.shift_right(bits, i32(BIN_SHIFT)) - i32(FIRST_BIN))
+                    index = let(tirx.min(tirx.max(own, i32(0)), i32(BINS - 1)))
+                    store(masses, masses[run, index] + probs[0, v], run, index)
+                with T.serial(1, BINS) as step:
+                    index = let(BINS - 1 - step)
+                    store(masses, masses[run, index] + masses[run, index + 1], run, index)
         return build.result
 
 
@@ -151,7 +162,8 @@ class SampleTopP(Operator):
     probability.
 
     Arguments: probs (1, vocab) f32; the results of `NucleusSurvey`; uniform (1,) f32 in [0, 1);
-    top_p (1,) f32. Result: token (1,) int32.
+    top_p (1,) f32. Results: token (1,) int32; work space (lanes * turns * GROUP,) f32, which the
+    plain form does not touch.
     """
 
     kind: ClassVar[str] = "sample_top_p"
@@ -168,15 +180,21 @@ class SampleTopP(Operator):
         """Groups of a lane, at most."""
         return -(-self.survey.groups // self.lanes)
 
+    @property
+    def work_size(self) -> int:
+        """Probabilities that the lanes can put aside."""
+        return self.lanes * self.turns * GROUP
+
     def plain(self) -> tirx.PrimFunc:
         f64 = "float64"
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
             build.arg("maxima", (self.survey.groups,), "float32")
-            build.arg("masses", (self.survey.runs, DIGITS), "float32")
+            build.arg("masses", (self.survey.runs, BINS), "float32")
             uniform = build.arg("uniform", (1,), "float32")
             top_p = build.arg("top_p", (1,), "float32")
             token = build.arg("token", (1,), "int32")
+            build.arg("work", (self.work_size,), "float32")
 
             def bits(v: Any) -> Any:
                 return tirx.reinterpret("int32", probs[0, v])

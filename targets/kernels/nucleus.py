@@ -16,75 +16,85 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.sampling import (
-    DIGITS,
-    FIRST_SHIFT,
+    BINS,
     GROUP,
     SURVEY_RUN,
     NucleusSurvey,
     SampleTopP,
+    bin_bits,
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    BlockReduction,
     LaneSums,
     barrier,
     launch,
+    power_of_two_at_most,
     shared,
-    strided,
-    sum_over_lanes,
     zero,
 )
 from gemma4_compile.targets.spec import TargetSpec
 
 BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
+PASSES = 10  # of the first bin, whose bits lie below 2**30; other bins need seven of them
 VECTOR = 4  # tokens read together; a vocabulary is padded to a multiple of 32
+LOADS = 4  # vectors that a thread has under way
 Body = Callable[[Any, Any], None]  # of a probability and its bits
 
 
-def _quad(probs: Any, v: Any, body: Body) -> None:
-    """`body` for tokens v to v + 3."""
-    quad = let(probs[0, T.ramp(v, 1, VECTOR)])
+def _lanes(quad: Any, body: Body) -> None:
+    """`body` for the four tokens of a vector."""
     for lane in range(VECTOR):
         p = let(tirx.Shuffle([quad], [lane]))
         body(p, let(tirx.reinterpret("int32", p)))
 
 
-def make_nucleus_survey(operator: NucleusSurvey, _spec: TargetSpec) -> tirx.PrimFunc:
-    """A thread a group. Grid: runs. Shared: eight words a thread.
+def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimFunc:
+    """Every thread goes over all tokens of the run for a bin of its own.
 
-    Reference: `NucleusSurvey.plain`.
+    Grid: runs. Shared: the run's probabilities, one float32 a thread. Reference:
+    `NucleusSurvey.plain`.
     """
-    vocab, groups = operator.vocab, operator.groups
+    vocab, groups, size = operator.vocab, operator.groups, SURVEY_RUN * GROUP
+    threads = min(BINS, power_of_two_at_most(spec.max_threads_per_block))
     with function(scheduled=True) as build:
         probs = build.arg("probs", (1, vocab), "float32")
         maxima = build.arg("maxima", (groups,), "float32")
-        masses = build.arg("masses", (operator.runs, DIGITS), "float32")
-        with launch(SURVEY_RUN, operator.runs) as (run, _, thread):
-            group = let(run * SURVEY_RUN + thread)
+        masses = build.arg("masses", (operator.runs, BINS), "float32")
+        with launch(threads, operator.runs) as (run, _, thread):
+            tokens, tops = shared((size,)), shared((threads,))
+            share = size // threads  # neighbouring tokens of a thread, all in one group
             highest = Cell("float32", zero())
-            reached = [Cell("float32", zero()) for _ in range(DIGITS)]
+            for step in range(share // VECTOR):
+                within = let(thread * share + step * VECTOR)
+                v = let(run * size + within)
+                inside = let(tirx.Select(v < vocab, f32(1.0), zero()))
+                at = let(tirx.min(v, vocab - VECTOR))
+                quad = let(probs[0, T.ramp(at, 1, VECTOR)] * tirx.Broadcast(inside, VECTOR))
+                _lanes(quad, lambda p, _: highest.set(tirx.max(highest.value, p)))
+                T.buffer_store(tokens, quad, [T.ramp(within, 1, VECTOR)])
+            store(tops, highest.value, thread)
+            barrier()
+            group = let(run * SURVEY_RUN + thread)
+            with when((thread < SURVEY_RUN) & (group < groups)):
+                top = Cell("float32", zero())
+                for other in range(GROUP // share):
+                    top.set(tirx.max(top.value, tops[thread * (GROUP // share) + other]))
+                store(maxima, top.value, group)
+            for first in range(0, BINS, threads):
+                begin, mass = let(bin_bits(thread + first)), Cell("float32", zero())
 
-            def count(p: Any, bits: Any) -> None:
-                highest.set(tirx.max(highest.value, p))
-                reached[0].add(p)
-                for digit in range(1, DIGITS):
-                    reached[digit].add(tirx.Select(bits >= i32(digit << FIRST_SHIFT), p, zero()))
+                def count(p: Any, bits: Any, begin: Any = begin, mass: Cell = mass) -> None:
+                    mass.add(tirx.Select(bits >= begin, p, zero()))
 
-            with T.serial(0, GROUP // VECTOR) as step:
-                v = let(group * GROUP + step * VECTOR)
-                with when(v < vocab):
-                    _quad(probs, v, count)
-            with when(group < groups):
-                store(maxima, highest.value, group)
-            values = [cell.value for cell in reached]
-            totals = sum_over_lanes(values, thread, SURVEY_RUN, SURVEY_RUN)
-            with when(thread == 0):
-                for digit, total in enumerate(totals):
-                    store(masses, total, run, digit)
+                with T.serial(0, size // VECTOR) as step:
+                    _lanes(let(tokens[T.ramp(step * VECTOR, 1, VECTOR)]), count)
+                store(masses, mass.value, run, thread + first)
     return build.result
 
 
 def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
-    """Nine passes find the threshold, two more the token; each passes over groups below it.
+    """One bin holds the threshold; its tokens are put aside and searched bit by bit.
 
     Grid: 1. Shared: eleven words a lane. Reference: `SampleTopP.plain`.
     """
@@ -92,41 +102,50 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
         probs = build.arg("probs", (1, vocab), "float32")
         maxima = build.arg("maxima", (survey.groups,), "float32")
-        masses = build.arg("masses", (survey.runs, DIGITS), "float32")
+        masses = build.arg("masses", (survey.runs, BINS), "float32")
         uniform = build.arg("uniform", (1,), "float32")
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (1,), "int32")
+        work = build.arg("work", (operator.work_size,), "float32")
         with launch(lanes, 1) as (_, _, lane):
-
-            def visit(bound: Any, body: Body) -> None:
-                """The lane's tokens, without the groups that stay below the bound (bits)."""
-                with T.serial(0, turns) as turn:
-                    group = let(turn * lanes + lane)
-                    with when(group < survey.groups):
-                        highest = let(tirx.reinterpret("int32", maxima[group]))
-                        with when(highest >= bound), T.serial(0, GROUP // VECTOR) as step:
-                            v = let(group * GROUP + step * VECTOR)
-                            with when(v < vocab):
-                                _quad(probs, v, body)
-
-            threshold, wanted = _threshold(visit, lane, lanes, masses, survey.runs, top_p)
-            walk = _Walk(threshold, wanted, uniform[0], lanes)
-            walk.note(lambda body: visit(threshold, body), lane)
+            found = _Bin(masses, survey.runs, lane, lanes, top_p)
+            aside = _Aside(work, lane, lanes, found)
+            with T.serial(0, turns) as turn:
+                group = let(turn * lanes + lane)
+                with when(group < survey.groups):
+                    highest = let(tirx.reinterpret("int32", maxima[group]))
+                    steps = GROUP // VECTOR // LOADS
+                    with when(highest >= found.begin), T.serial(0, steps) as step:
+                        quads = []
+                        for load in range(LOADS):
+                            v = let(group * GROUP + (step * LOADS + load) * VECTOR)
+                            inside = let(tirx.Select(v < vocab, f32(1.0), zero()))
+                            at = let(tirx.min(v, vocab - VECTOR))
+                            kept = tirx.Broadcast(inside, VECTOR)
+                            quads.append(let(probs[0, T.ramp(at, 1, VECTOR)] * kept))
+                        for quad in quads:
+                            _lanes(quad, aside.put)
+            threshold = _threshold(aside, found, lane, lanes)
+            walk = _Walk(threshold, found.wanted, uniform[0], lanes)
+            walk.note(lambda body: aside.visit(body), lane, aside.above.value)
             walk.settle_ties()
             walk.scan(lanes)
             line = let(walk.chosen.value)
             # The lane's tokens again, a few of them to each thread.
-            quads = -(-turns * GROUP // (lanes * VECTOR))
+            quads_each = -(-turns * GROUP // (lanes * VECTOR))
 
-            def visit_piece(piece: Any, found: Callable[[Any], None]) -> None:
-                with T.serial(0, quads) as step:
-                    item = let((piece * quads + step) * VECTOR)
+            def visit_piece(piece: Any, body: Callable[[Any], None]) -> None:
+                with T.serial(0, quads_each) as step:
+                    item = let((piece * quads_each + step) * VECTOR)
                     turn, within = tirx.floordiv(item, GROUP), tirx.floormod(item, GROUP)
                     v = let((turn * lanes + line) * GROUP + within)
                     with when((turn < turns) & (v < vocab)):
-                        found(v)
+                        body(v)
 
-            walk.note(lambda body: visit_piece(lane, lambda v: _quad(probs, v, body)), lane)
+            def note_piece(body: Body) -> None:
+                visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, VECTOR)]), body))
+
+            walk.note(note_piece, lane, zero())
             walk.scan(lanes)
             piece = let(walk.chosen.value)
             walk.begin()
@@ -136,33 +155,69 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def _threshold(
-    visit: Callable[[Any, Body], None],
-    lane: Any,
-    lanes: int,
-    survey: Any,
-    runs: int,
-    top_p: Any,
-) -> tuple[Any, Any]:
-    """The bits of the nucleus's smallest probability, and the mass it has to reach."""
-    totals = shared((DIGITS,))
-    with strided(lane, lanes, DIGITS) as digit:
-        total = Cell("float32", zero())
-        with T.serial(0, runs) as run:
-            total.add(survey[run, digit])
-        store(totals, total.value, digit)
-    barrier()
-    wanted = let(tirx.min(top_p[0], totals[0]))
-    threshold = Cell("int32", i32(0))
-    digits = range(1, DIGITS)
-    for digit in digits:
-        mass = Cell("float32", totals[digit])
-        with when((mass.value >= wanted) & (mass.value > zero())):
-            threshold.set(i32(digit << FIRST_SHIFT))
+class _Bin:
+    """The bin that holds the threshold: its bits [begin, end), and the mass above it."""
+
+    def __init__(self, survey: Any, runs: int, lane: Any, lanes: int, top_p: Any) -> None:
+        totals = shared((BINS + 1,))
+        mine = []
+        for first in range(0, BINS, lanes):
+            index = let(tirx.min(lane + first, BINS - 1))
+            parts = [Cell("float32", zero()) for _ in range(LOADS)]
+            with T.serial(0, -(-runs // LOADS)) as step:
+                for load, part in enumerate(parts):
+                    run = let(step * LOADS + load)
+                    value = survey[tirx.min(run, runs - 1), index]
+                    part.add(tirx.Select(run < runs, value, zero()))
+            total = let(sum((part.value for part in parts[1:]), parts[0].value))
+            mine.append((index, total))
+            store(totals, total, index)
+        with when(lane == 0):
+            store(totals, zero(), BINS)
+        barrier()
+        self.wanted = let(tirx.min(top_p[0], totals[0]))
+        best = Cell("float32", zero())
+        for index, total in mine:
+            reaches = (total >= self.wanted) & (total > zero())
+            best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
+        index = let(i32(BlockReduction(lane, lanes)(best.value, tirx.max)))
+        self.begin = let(bin_bits(index))
+        self.end = let(tirx.Select(index < BINS - 1, bin_bits(index + 1), i32(2**31 - 1)))
+        self.above = let(totals[index + 1])
+
+
+class _Aside:
+    """A lane's tokens of the threshold's bin, in their order, and the mass above the bin."""
+
+    def __init__(self, work: Any, lane: Any, lanes: int, found: _Bin) -> None:
+        self._work, self._lane, self._lanes, self._found = work, lane, lanes, found
+        self._count = Cell("int32", i32(0))
+        self.above = Cell("float32", zero())
+
+    def put(self, p: Any, bits: Any) -> None:
+        """Take a token of the lane."""
+        with when(bits >= self._found.begin):
+            with when(bits >= self._found.end):
+                self.above.add(p)
+            with when(bits < self._found.end):
+                store(self._work, p, self._count.value * self._lanes + self._lane)
+                self._count.add(i32(1))
+
+    def visit(self, body: Body) -> None:
+        """`body` for the tokens that were put aside."""
+        with T.serial(0, self._count.value) as item:
+            p = let(self._work[item * self._lanes + self._lane])
+            body(p, let(tirx.reinterpret("int32", p)))
+
+
+def _threshold(aside: _Aside, found: _Bin, lane: Any, lanes: int) -> Any:
+    """The bits of the nucleus's smallest probability."""
+    threshold = Cell("int32", found.begin)
+    digits = range(1, 2**BITS_PER_PASS)
     masses = [Cell("float32") for _ in digits]
     sums = LaneSums(len(masses), lane, lanes, lanes)
-    with T.serial(0, FIRST_SHIFT // BITS_PER_PASS) as step:
-        shift = let(i32(FIRST_SHIFT - BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
+    with T.serial(0, PASSES) as step:
+        shift = let(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
         base = let(threshold.value)
         for mass in masses:
             mass.set(zero())
@@ -172,15 +227,15 @@ def _threshold(
                 bound = base + tirx.shift_left(i32(digit), shift)
                 mass.add(tirx.Select(bits >= bound, p, zero()))
 
-        visit(let(base + tirx.shift_left(i32(1), shift)), sort_in)
+        aside.visit(sort_in)
         barrier()  # the sums of the pass before may still be being read
         reached = sums([mass.value for mass in masses])
         for mass, total in zip(masses, reached, strict=True):
             mass.set(total)
         for digit, mass in zip(digits, masses, strict=True):
-            with when((mass.value >= wanted) & (mass.value > zero())):
+            with when((mass.value + found.above >= found.wanted) & (mass.value > zero())):
                 threshold.set(base + tirx.shift_left(i32(digit), shift))
-    return let(threshold.value), wanted
+    return let(threshold.value)
 
 
 class _Walk:
@@ -198,9 +253,12 @@ class _Walk:
         self.chosen, self.done = Cell("int32", i32(0)), Cell("int32", i32(0))
         self._base, self._base_seen = Cell("float32", zero()), Cell("int32", i32(0))
 
-    def note(self, visit: Callable[[Callable[[Any, Any], None]], None], lane: Any) -> None:
-        """Sum up a thread's run: mass above the threshold, number of tokens at it."""
-        above, ties = Cell("float32", zero()), Cell("int32", i32(0))
+    def note(self, visit: Callable[[Body], None], lane: Any, known: Any) -> None:
+        """Sum up a thread's run: mass above the threshold, number of tokens at it.
+
+        `known` is the mass of tokens that are not visited.
+        """
+        above, ties = Cell("float32", known), Cell("int32", i32(0))
 
         def count(p: Any, bits: Any) -> None:
             above.add(tirx.Select(bits > self.threshold, p, zero()))

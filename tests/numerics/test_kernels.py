@@ -18,6 +18,7 @@ from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLine
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
+from tests.numerics.plain_forms import run
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -153,13 +154,41 @@ def test_all_experts_of_the_released_model_are_routed(
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
+def deviating(deviation: float) -> Array:
+    """Logits of a sharp or a flat distribution."""
+    return np.random.default_rng(3).normal(0, deviation, 262_144)
+
+
+def one_of_many() -> Array:
+    """Logits of which one takes everything."""
+    logits = np.full(262_144, -60.0)
+    logits[131_071] = 0.0
+    return logits
+
+
+def with_probabilities(case: KernelCase, probs: Array) -> KernelCase:
+    """The case with other probabilities."""
+    operator = case.operator
+    assert isinstance(operator, SampleTopP)
+    args = tuple(arg.copy() for arg in case.args if not isinstance(arg, int))
+    args[0][...] = probs
+    run(operator.survey, *args[:3])
+    after = tuple(arg.copy() for arg in args)
+    run(operator, *after)
+    (position,) = case.changed
+    return replace(case, args=args, expected=(after[position],))
+
+
 @pytest.mark.parametrize("limits", ["default", "compat"])
 def test_the_nucleus_search_draws_the_same_token_from_the_whole_vocabulary(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", limits)
     operator = SampleTopP(262_144, spec.max_threads_per_block)
-    cases = [make_case(operator, seed) for seed in range(8)]
+    cases = [make_case(operator, seed) for seed in range(4)]
+    for logits in (deviating(14.0), deviating(0.02), np.zeros(operator.vocab), one_of_many()):
+        weights = np.exp(logits - logits.max()).astype(np.float32)
+        cases.append(with_probabilities(cases[0], weights / weights.sum()))
 
     results = run_on_dawn(cases, spec, swiftshader, tmp_path)
 

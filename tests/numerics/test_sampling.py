@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.model_spec.operators.sampling import (
-    DIGITS,
+    BINS,
     Bitmask,
     LogitBias,
     Penalty,
@@ -61,10 +61,11 @@ def sample(probs: Float32Array, uniform: float, top_p: float, lanes: int) -> int
     operator = SampleTopP(probs.shape[1], lanes)
     survey = [
         np.zeros(operator.survey.groups, np.float32),
-        np.zeros((operator.survey.runs, DIGITS), np.float32),
+        np.zeros((operator.survey.runs, BINS), np.float32),
     ]
     run(operator.survey, probs, *survey)
-    run(operator, probs, *survey, *numbers, token)
+    work = np.zeros(operator.work_size, np.float32)
+    run(operator, probs, *survey, *numbers, token, work)
     return int(token[0])
 
 
