@@ -62,22 +62,28 @@ class GemmTuning:
     Attributes
     ----------
     tile_m, tile_n, tile_k : rows of x, rows of W and channels of a block's step
-    large_m, large_n : the same for matrices of at least `large_from` rows
     thread_m, thread_n : rows of x and of W that one thread sums; multiples of 4
+    small_m, small_n : of the tile for matrices of at most `small_to` rows, 4 x 4 sums a thread
+    large_m, large_n : of the tile for matrices of at least `large_from` rows
     threads : of a block; those beyond the tile's share a step's channels
     unroll : channels that stand in the kernel's text, 1 or 4
+    stages : 2 to write the next step's tiles while one is multiplied
     """
 
     tile_m: int = 64
     tile_n: int = 64
     tile_k: int = 32
-    large_m: int = 128
-    large_n: int = 128
-    large_from: int = 1 << 30
     thread_m: int = 8
     thread_n: int = 8
-    threads: int = 256
+    small_m: int = 32
+    small_n: int = 32
+    small_to: int = 512
+    large_m: int = 64
+    large_n: int = 128
+    large_from: int = 10_000
+    threads: int = 128
     unroll: int = 4
+    stages: int = 1
 
 
 @dataclass(frozen=True)

@@ -84,21 +84,26 @@ CANDIDATES: dict[str, Family] = {
         ("int8_linear", "int8_merged_linear", "int8_normed_linear"),
         False,
         [
-            *every(rows=(2, 4, 8), groups_per_lane=(2, 4)),
+            *every(rows=(2, 4, 8), groups_per_lane=(3, 4)),
             *every(min_blocks=(192, 768)),
-            *every(threads=(64, 256)),
-            *every(packed_threads=(128,)),
+            *every(threads=(256,)),
+            *every(wide_threads=(128,)),
         ],
     ),
     "gemm": Family(
         ("linear", "expert_gemm"),
         True,
         [
-            {"tile_m": m, "tile_n": n, "tile_k": k, "threads": threads, "unroll": unroll}
-            for m, n in ((64, 64), (128, 64), (64, 128), (128, 128))
-            for k in (16, 32)
-            for threads, unroll in ((256, 4), (256, 1), (128, 4))
-            if not (threads == 128 and m * n > 64 * 128)
+            {
+                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
+                **{"threads": max(128, m * n // (i * j)), "stages": stages},
+                **{"small_to": 0, "large_from": 1 << 30},  # one tile for all matrices
+            }
+            for m, n, i, j in (
+                *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 8), (64, 96, 8, 12)),
+                *((128, 64, 8, 8), (64, 128, 8, 16), (128, 64, 16, 8), (128, 128, 8, 16)),
+            )
+            for k, stages in ((32, 1), (32, 2), (16, 2))
         ],
     ),
     "decode_attention": Family(
@@ -222,9 +227,7 @@ def grid_of(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
     return x, y
 
 
-def make_case(
-    operator: Operator, spec: TargetSpec, context: int, facts: Mapping[str, Any]
-) -> Case:
+def make_case(operator: Operator, spec: TargetSpec, context: int, facts: Mapping[str, Any]) -> Case:
     """Compile one operator's kernel and describe its launch.
 
     Raises
@@ -269,9 +272,7 @@ def prepare(
         family = CANDIDATES[name]
         for values in family.candidates:
             base = target_spec("webgpu", profile)
-            tuning = replace(
-                base.tuning, **{name: replace(getattr(base.tuning, name), **values)}
-            )
+            tuning = replace(base.tuning, **{name: replace(getattr(base.tuning, name), **values)})
             spec = replace(base, tuning=tuning)
             made = 0
             try:

@@ -23,7 +23,9 @@ from gemma4_compile.targets.kernels.gemv import (
 )
 from gemma4_compile.targets.kernels.tiles import TileProduct
 from gemma4_compile.targets.kernels.weights import WeightReader
-from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
+
+EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
 
 
 def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
@@ -120,7 +122,13 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     """
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count = operator.tile_count(pairs)
-    size = replace(spec.tuning.gemm, tile_m=operator.tile, large_from=expert_rows + 1)
+    size = replace(
+        spec.tuning.gemm,
+        tile_m=operator.tile,
+        thread_m=EXPERT_THREAD_M,
+        small_to=0,
+        large_from=UNLIMITED,
+    )
     shape = gemm_shape(replace(spec, tuning=replace(spec.tuning, gemm=size)), expert_rows)
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, cols), operator.in_dtype)

@@ -15,7 +15,7 @@ from gemma4_compile.model_spec.operators.tir import function, i32, let, when
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.blocks import launch
 from gemma4_compile.targets.kernels.tails import apply_tail
-from gemma4_compile.targets.kernels.tile_loaders import RowOf
+from gemma4_compile.targets.kernels.tile_loaders import VECTOR, RowOf
 from gemma4_compile.targets.kernels.tiles import TileProduct, TileShape, fit_shape
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
@@ -39,9 +39,8 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
         with launch(shape.threads, *grid) as (block_n, block_m, thread):
             last = let(i32(n) - 1)
             first_m, first_n = let(block_m * shape.rows), let(block_n * shape.columns)
-            product = TileProduct(
-                shape, x, weights, thread, _clamped(first_m, last), _clamped(first_n, rows - 1)
-            )
+            row_of_w = _clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
+            product = TileProduct(shape, x, weights, thread, _clamped(first_m, last), row_of_w)
             product.run(i32(-(-cols // shape.depth)))
 
             def finish(i: Any, r: Any, sums: Any) -> None:
@@ -54,20 +53,15 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def gemm_shape(spec: TargetSpec, rows: int) -> TileShape:
-    """The tile for a matrix of so many rows: large ones where that leaves enough of them."""
+    """The tile for a matrix of so many rows: large where that leaves enough tiles of a chunk."""
     size = spec.tuning.gemm
-    is_large = rows >= size.large_from
+    tile, sums = (size.tile_m, size.tile_n), (size.thread_m, size.thread_n)
+    if rows <= size.small_to:
+        tile, sums = (size.small_m, size.small_n), (VECTOR, VECTOR)
+    elif rows >= size.large_from:
+        tile = size.large_m, size.large_n
     return fit_shape(
-        TileShape(
-            size.large_m if is_large else size.tile_m,
-            size.large_n if is_large else size.tile_n,
-            size.tile_k,
-            size.thread_m,
-            size.thread_n,
-            size.threads,
-            size.unroll,
-        ),
-        spec,
+        TileShape(*tile, size.tile_k, *sums, size.threads, size.unroll, size.stages), spec
     )
 
 

@@ -70,11 +70,10 @@ class Tile:
 
     Attributes
     ----------
-    memory, first : a flat buffer, and the tile's first vector in it
+    first : the tile's first vector in its flat buffer
     depth : channels
     """
 
-    memory: Any
     first: int
     rows: int
     depth: int
@@ -130,7 +129,7 @@ class Loader(ABC):
                     turn, self._rows[turn], let(step * self._tile.quads + self._quads[turn])
                 )
 
-    def write(self, step: Any) -> None:
+    def write(self, step: Any, memory: Any) -> None:
         """Write what was read for a step."""
         tile = self._tile
         for turn in range(self._turns):
@@ -140,7 +139,7 @@ class Loader(ABC):
                 at = let(tile.twisted(self._row_vectors[turn], twist))
                 first = let(step * tile.depth + quad * VECTOR)
                 for j, value in enumerate(self.decode_block(turn, first)):
-                    put(tile.memory, tile.place(quad * VECTOR + j, at), value)
+                    put(memory, tile.place(quad * VECTOR + j, at), value)
 
     def _inside(self, turn: int) -> ExitStack:
         """Leaves out the threads that have no block in this turn."""

@@ -9,6 +9,7 @@ slices; their sums are added at the end. What the next step needs is read before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +51,7 @@ class TileShape:
     thread_m, thread_n : rows of x and of W that one thread sums
     threads : of the block
     unroll : channels of a multiply that stand in the kernel's text, 1 or 4
+    stages : tiles in shared memory; with 2 the next step's are written while one is multiplied
     """
 
     rows: int
@@ -59,6 +61,7 @@ class TileShape:
     thread_n: int
     threads: int
     unroll: int = VECTOR
+    stages: int = 1
 
     @property
     def group(self) -> int:
@@ -81,34 +84,44 @@ class TileShape:
         return self.thread_m * self.thread_n // VECTOR
 
     @property
+    def stage_vectors(self) -> int:
+        """Vectors of both tiles of a step."""
+        return (self.rows + self.columns) * self.quads
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return (self.rows + self.columns) * self.depth * F32_BYTES
+        return self.stages * self.stage_vectors * VECTOR * F32_BYTES
 
     @property
     def finished_at_once(self) -> int:
         """Vectors of every thread's sums that fit into shared memory together; divides all."""
-        count = self.vectors
-        while count * self.threads * VECTOR * F32_BYTES > self.shared_bytes:
-            count //= 2
-        return count
+        fitting = self.stage_vectors // self.threads
+        counts = range(self.slices, min(fitting, self.vectors) + 1, self.slices)
+        return max((count for count in counts if self.vectors % count == 0), default=0)
 
 
 def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
     """The shape with as many threads and channels a step as the target allows."""
+    while shape.group > spec.max_threads_per_block:
+        shape = replace(shape, rows=shape.rows // 2)
+    while shape.shared_bytes > spec.max_shared_memory_bytes and shape.stages > 1:
+        shape = replace(shape, stages=1)
     while shape.shared_bytes > spec.max_shared_memory_bytes:
         shape = replace(shape, depth=shape.depth // 2)
-    while shape.threads > spec.max_threads_per_block or shape.slices > min(
-        shape.quads, shape.finished_at_once
+    while (
+        shape.threads > spec.max_threads_per_block
+        or shape.slices > shape.quads
+        or not shape.finished_at_once
     ):
+        assert shape.slices > 1, "shared memory for the sums of a group"
         shape = replace(shape, threads=shape.threads // 2)
     assert min(shape.rows, shape.columns) >= BANK_VECTORS * VECTOR, "vectors of rows fill the banks"
     assert shape.depth % VECTOR == 0, "channels are moved by vectors"
     assert shape.columns // shape.thread_n % LANES_N == 0, "threads side by side"
     assert shape.rows // shape.thread_m % LANES_M == 0, "threads one below the other"
-    assert shape.slices * shape.group == shape.threads > 0, "a slice covers the tile"
+    assert shape.slices * shape.group == shape.threads, "a slice covers the tile"
     assert shape.quads % shape.slices == 0, "slices of equal depth"
-    assert shape.finished_at_once % shape.slices == 0, "slices that share the end"
     return shape
 
 
@@ -131,10 +144,10 @@ class TileProduct:
         row_of_w: RowOf,
     ) -> None:
         self._shape = shape
-        self._memory = shared((shape.shared_bytes // F32_BYTES,))
-        self._x = Tile(self._memory, 0, shape.rows, shape.depth)
+        self._memories = [shared((shape.stage_vectors * VECTOR,)) for _ in range(shape.stages)]
+        self._x = Tile(0, shape.rows, shape.depth)
         first = shape.rows * shape.depth // VECTOR
-        self._w = Tile(self._memory, first, shape.columns, shape.depth)
+        self._w = Tile(first, shape.columns, shape.depth)
         self._slice = let(tirx.floordiv(thread, shape.group)) if shape.slices > 1 else i32(0)
         self._in_group = let(below(thread, shape.group)) if shape.slices > 1 else thread
         warp = tirx.floordiv(self._in_group, LANES_M * LANES_N)
@@ -154,19 +167,48 @@ class TileProduct:
 
     def run(self, steps: Any) -> None:
         """Add the products of all steps; the number is the same in the whole block."""
-        for loader in self._loaders:
-            loader.read(i32(0))
+        if self._shape.stages == 2:
+            self._run_overlapped(steps)
+            return
+        (memory,) = self._memories
+        self._read(i32(0))
         with T.serial(0, steps) as step:
             barrier()  # the tiles of the step before may still be being read
-            for loader in self._loaders:
-                loader.write(step)
+            self._write(step, memory)
             barrier()
-            following = let(tirx.min(step + 1, steps - 1))
-            for loader in self._loaders:
-                loader.read(following)
-            self._multiply()
+            self._read(tirx.min(step + 1, steps - 1))
+            self._multiply(memory)
 
-    def _multiply(self) -> None:
+    def _run_overlapped(self, steps: Any) -> None:
+        """One barrier a step: the next step's tiles are written while one step's are multiplied.
+
+        Two steps a turn, since memory has no variable name.
+        """
+        even, odd = self._memories
+        self._read(i32(0))
+        self._write(i32(0), even)
+        self._read(tirx.min(i32(1), steps - 1))
+        with T.serial(0, tirx.floordiv(steps + 1, 2)) as turn:
+            for parity, (memory, other) in enumerate(((even, odd), (odd, even))):
+                step = let(turn * 2 + parity)
+                barrier()
+                self._write(step + 1, other)
+                self._read(tirx.min(step + 2, steps - 1))
+                with ExitStack() as stack:
+                    if parity and not (isinstance(steps, tirx.IntImm) and int(steps) % 2 == 0):
+                        stack.enter_context(when(step < steps))
+                    self._multiply(memory)
+
+    def _read(self, step: Any) -> None:
+        following = let(step)
+        for loader in self._loaders:
+            loader.read(following)
+
+    def _write(self, step: Any, memory: Any) -> None:
+        for loader in self._loaders:
+            loader.write(step, memory)
+
+    def _multiply(self, memory: Any) -> None:
         """Add the product of the channels of this slice."""
         shape = self._shape
         sides = (
@@ -182,15 +224,17 @@ class TileProduct:
             )
             if shape.unroll == 1:
                 with T.serial(0, VECTOR) as j:
-                    self._add_channel(quad * VECTOR + j, left, right)
+                    self._add_channel(memory, quad * VECTOR + j, left, right)
             else:
                 for j in range(VECTOR):
-                    self._add_channel(quad * VECTOR + j, left, right)
+                    self._add_channel(memory, quad * VECTOR + j, left, right)
 
-    def _add_channel(self, channel: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
+    def _add_channel(
+        self, memory: Any, channel: Any, left: Sequence[Any], right: Sequence[Any]
+    ) -> None:
         shape, sums = self._shape, self._sums
-        a = [let(vector(self._memory, self._x.place(channel, at))) for at in left]
-        b = [let(vector(self._memory, self._w.place(channel, at))) for at in right]
+        a = [let(vector(memory, self._x.place(channel, at))) for at in left]
+        b = [let(vector(memory, self._w.place(channel, at))) for at in right]
         for i in range(shape.thread_m):
             value = splat(lane_of(a[i // VECTOR], i % VECTOR))
             for j, item in enumerate(b):
@@ -202,7 +246,7 @@ class TileProduct:
 
         Row and columns are within the tile. The threads of all slices share the work.
         """
-        shape, memory, at_once = self._shape, self._memory, self._shape.finished_at_once
+        shape, memory, at_once = self._shape, self._memories[0], self._shape.finished_at_once
         thread = self._slice * shape.group + self._in_group
         with T.serial(0, shape.vectors // at_once) as part:
             barrier()
