@@ -52,6 +52,7 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
         begin, limit = begin + limit, later
 
 
+MAX_MERGED_SPLITS = 16  # a kernel on int8 vectors has the loads of all of them under way
 MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
 
 
@@ -220,7 +221,7 @@ class QuantizedMatrix(nn.Module):
                 return [self._normed(x, Int8NormedLinear, "float32", tail_args, fields)]
             x = x.packed(order) if x.normed and not x.is_done else x.hidden
         elif isinstance(x, PendingMerge):
-            if self._fuses_merge(x):
+            if self._fuses_merge(x) and x.shape[0] <= MAX_MERGED_SPLITS:
                 return [self._merged(x, Int8MergedLinear, "float32", fields)]
             x = x.packed(order)
         if isinstance(x, PackedVector):

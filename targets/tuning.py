@@ -42,15 +42,16 @@ class Int8GemvTuning:
     Attributes
     ----------
     threads : of a block
-    packed_threads : of a block whose results are packed, and which takes 64 rows at least
+    wide_threads : of a block whose results are packed (it takes 64 rows at least), that merges an
+        attention, or whose rows take many lanes
     rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
     min_blocks : aim: a block takes more rows only while so many blocks are left
     """
 
     threads: int = 128
-    packed_threads: int = 256
-    rows: int = 8
+    wide_threads: int = 256
+    rows: int = 4
     groups_per_lane: int = 4
     min_blocks: int = 384
 

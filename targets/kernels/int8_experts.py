@@ -26,6 +26,7 @@ from gemma4_compile.targets.kernels.int8_lanes import (
     LaneShare,
     PackedVector,
     RowAhead,
+    RowStream,
     StagedVector,
 )
 from gemma4_compile.targets.kernels.int8_vectors import float_quads, round_quads
@@ -36,7 +37,7 @@ from gemma4_compile.targets.spec import TargetSpec
 def gate_up_shape(operator: Int8ExpertGateUp, spec: TargetSpec) -> Int8Shape:
     """All chosen experts' rows count: they run side by side."""
     rows, groups = operator.top_k * operator.expert_rows, operator.cols // GROUP
-    return find_shape(rows, groups, True, lambda threads: vector_bytes(groups, threads), spec)
+    return find_shape(rows, groups, lambda threads: vector_bytes(groups, threads), spec, packs=True)
 
 
 def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
@@ -62,8 +63,9 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             base = let(operator.first_row(ids[0, k]))
             first = let(base + block * shape.tile + slot)
             share = LaneShare(operator.layout, shape.lanes, lane)
-            ahead = RowAhead(weights, share)
-            ahead.load(first, base)
+            rows_of = RowStream(
+                weights, share, shape.rows, base, lambda turn: first + turn * shape.slots
+            )
             staged = StagedVector(cols)
             round_quads(
                 float_quads(x, cols, thread, threads),
@@ -77,12 +79,9 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             barrier()
             share.load(staged.read)
             sums = RowSums(shape, thread)
-            with T.serial(0, shape.rows) as turn:
-                present = ahead.take()
-                if shape.rows > 1:
-                    with when(turn + 1 < shape.rows):
-                        ahead.load(first + (turn + 1) * shape.slots, base)
-                sums.put(turn * shape.slots + slot, lane, share.dot(*present))
+            rows_of.run(
+                lambda turn, *row: sums.put(turn * shape.slots + slot, lane, share.dot(*row))
+            )
             sums.finish()
             store_packed(shape, sums, block, thread, results, k, operator.interleaved_out)
     return build.result
@@ -94,7 +93,7 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
     Grid: expert rows / tile. Reference: `Int8ExpertDown.plain`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
-    found = find_shape(rows, cols // GROUP, False, lambda threads: 0, spec)
+    found = find_shape(rows, cols // GROUP, lambda threads: 0, spec)
     shape = replace(found, rows=1)
     with function(scheduled=True) as build:
         packed = PackedVector(build, cols, top_k)

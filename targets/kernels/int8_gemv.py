@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.linear import Tail
@@ -26,7 +25,6 @@ from gemma4_compile.model_spec.operators.tir import (
     function,
     let,
     store,
-    when,
 )
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
@@ -35,15 +33,16 @@ from gemma4_compile.quantization.int8_operators import (
     Int8MergedLinear,
     Int8NormedLinear,
 )
-from gemma4_compile.targets.kernels.blocks import barrier, launch, shared, strided
+from gemma4_compile.targets.kernels.blocks import add, barrier, launch, shared, strided, tree
 from gemma4_compile.targets.kernels.int8_lanes import (
     LaneShare,
     PackedVector,
-    RowAhead,
+    RowStream,
     StagedVector,
 )
 from gemma4_compile.targets.kernels.int8_vectors import (
     QUADS,
+    SUM_COLUMNS,
     NormArguments,
     float_quads,
     merge_quads,
@@ -55,6 +54,7 @@ from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
 MIN_LANES = 8
+NARROW = 32  # lanes; a block of more has threads for several rows at a time
 MAX_TILE = 64  # divides quantization.recipe.ROW_ALIGNMENT, so that a tile lies in one part
 RUN = 16  # sums that one thread adds up
 
@@ -96,7 +96,7 @@ class Int8Shape:
 def vector_bytes(groups: int, threads: int) -> int:
     """Shared memory in which a block makes a vector of so many groups."""
     words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
-    return words + largest + 4 * groups + 4 * threads + 4 * RUN
+    return words + largest + 4 * groups + 4 * WORD * (threads + SUM_COLUMNS)
 
 
 def staged_bytes(operator: Int8Linear, threads: int) -> int:
@@ -111,26 +111,39 @@ def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
     """The shape of a matmul's blocks."""
     rows, groups = operator.layout.rows, operator.cols // GROUP
     return find_shape(
-        rows, groups, operator.packed_out, lambda threads: staged_bytes(operator, threads), spec
+        rows,
+        groups,
+        lambda threads: staged_bytes(operator, threads),
+        spec,
+        packs=operator.packed_out,
+        merges=isinstance(operator, Int8MergedLinear),
     )
 
 
 def find_shape(
-    rows: int, groups: int, packs: bool, staged: Callable[[int], int], spec: TargetSpec
+    rows: int,
+    groups: int,
+    staged: Callable[[int], int],
+    spec: TargetSpec,
+    packs: bool = False,
+    merges: bool = False,
 ) -> Int8Shape:
     """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks.
 
     Parameters
     ----------
     rows, groups : of the matrix, and of a row
-    packs : the result is packed
     staged : shared memory besides the partial sums, by threads
+    packs : the result is packed
+    merges : the block merges the splits of an attention first
     """
     tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
     lanes = MIN_LANES
     while groups > lanes * tuning.groups_per_lane and 2 * lanes <= limit:
         lanes *= 2
-    wanted = tuning.packed_threads if packs else tuning.threads
+    wanted = tuning.threads
+    if packs or merges or lanes > NARROW:
+        wanted = tuning.wide_threads
     threads = max(lanes, min(wanted, limit))
     at_least = PACKED_ROWS if packs else 1
     free = spec.max_shared_memory_bytes - staged(threads)
@@ -181,16 +194,8 @@ class RowSums:
 
     @staticmethod
     def _add(memory: Any, first: Any, count: int, step: int) -> Any:
-        """The sum of a few values, by halves: all loads are under way at once."""
         first = let(first)
-
-        def half(begin: int, end: int) -> Any:
-            if end - begin == 1:
-                return memory[first + begin * step]
-            middle = (begin + end) // 2
-            return half(begin, middle) + half(middle, end)
-
-        return let(half(0, count))
+        return let(tree([memory[first + index * step] for index in range(count)], add))
 
 
 QuadMaker = Callable[[Any, Any, Any], list[Any]]
@@ -210,7 +215,7 @@ def _declare_source(
         splits, heads, dim = operator.splits, operator.heads, operator.head_dim
         sums = build.arg("sums", (splits, heads, dim), "float32")
         stats = build.arg("stats", (splits, heads, 2), "float32")
-        return lambda thread, out, writes: merge_quads(sums, stats, 0, heads, thread, threads)
+        return lambda thread, out, writes: merge_quads(sums, stats, heads, thread, threads)
     if operator.in_dtype == PACKED:
         return PackedVector(build, cols)
     x = build.arg("x", (1, cols), operator.in_dtype)
@@ -243,12 +248,13 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             slot = let(tirx.floordiv(thread, shape.lanes))
             first = let(block * shape.tile)
             share = LaneShare(operator.layout, shape.lanes, lane)
-            ahead = RowAhead(weights, share)
-
-            def load(turn: Any) -> None:
-                ahead.load(tirx.min(first + turn * shape.slots + slot, rows - 1), first)
-
-            load(0)
+            rows_of = RowStream(
+                weights,
+                share,
+                shape.rows,
+                first,
+                lambda turn: tirx.min(first + turn * shape.slots + slot, rows - 1),
+            )
             if isinstance(source, PackedVector):
                 share.load(source.read)
             else:
@@ -265,12 +271,9 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 barrier()
                 share.load(staged.read)
             sums = RowSums(shape, thread)
-            with T.serial(0, shape.rows) as turn:
-                present = ahead.take()
-                if shape.rows > 1:
-                    with when(turn + 1 < shape.rows):
-                        load(turn + 1)
-                sums.put(turn * shape.slots + slot, lane, share.dot(*present))
+            rows_of.run(
+                lambda turn, *row: sums.put(turn * shape.slots + slot, lane, share.dot(*row))
+            )
             sums.finish()
             if operator.packed_out:
                 store_packed(shape, sums, block, thread, results, 0, operator.interleaved_out)

@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.math import as_f32
-from gemma4_compile.model_spec.operators.tir import Cell, FunctionBuilder, i32, let, store
+from gemma4_compile.model_spec.operators.tir import Cell, FunctionBuilder, i32, let, store, when
 from gemma4_compile.quantization.operators import WeightLayout
 from gemma4_compile.targets.kernels.blocks import local, shared, zero
 from gemma4_compile.targets.kernels.builtins import dot4
@@ -172,3 +172,39 @@ class RowAhead:
             ]
             words.append([tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)])
         return words, [let(scale.value) for scale in self._scales]
+
+
+class RowStream:
+    """A lane's rows, two of them read ahead of their use: the first two already at the start.
+
+    Parameters
+    ----------
+    count : rows, a power of two
+    in_part_of : a row of the matrix that lies in the same part
+    row_of : the matrix row of a turn
+    """
+
+    def __init__(
+        self,
+        weights: WeightReader,
+        share: LaneShare,
+        count: int,
+        in_part_of: Any,
+        row_of: Callable[[Any], Any],
+    ) -> None:
+        self._count, self._part, self._row_of = count, in_part_of, row_of
+        self._ahead = [RowAhead(weights, share) for _ in range(min(count, 2))]
+        for turn, ahead in enumerate(self._ahead):
+            ahead.load(row_of(turn), in_part_of)
+
+    def run(self, use: Callable[..., None]) -> None:
+        """Call ``use(turn, words, scales)`` for each row."""
+        step = len(self._ahead)
+        with T.serial(0, self._count // step) as pair:
+            for index, ahead in enumerate(self._ahead):
+                turn = let(pair * step + index)
+                present = ahead.take()
+                if self._count > step:
+                    with when(turn + step < self._count):
+                        ahead.load(self._row_of(turn + step), self._part)
+                use(turn, *present)

@@ -29,7 +29,6 @@ from gemma4_compile.model_spec.operators.int8 import (
 )
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import (
-    Cell,
     FunctionBuilder,
     function,
     let,
@@ -38,19 +37,20 @@ from gemma4_compile.model_spec.operators.tir import (
 )
 from gemma4_compile.targets.kernels.attention_merge import merge_shape, merge_slice
 from gemma4_compile.targets.kernels.blocks import (
-    BlockReduction,
+    add,
     barrier,
     launch,
-    local,
     row_threads,
     shared,
     strided,
+    tree,
     zero,
 )
 from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.spec import TargetSpec
 
 QUADS = GROUP // WORD  # of a group
+SUM_COLUMNS = 16  # about the square root of a block's threads
 
 Put = Callable[[Any, Any], None]
 
@@ -143,22 +143,26 @@ def norm_quads(
 ) -> list[Any]:
     """The thread's quads of x; r' is written to `out` where `writes` holds (None: always).
 
-    Everything is read at the start, once, and stays in registers.
+    Everything is read at the start, once, and stays in registers. The block meets once for both
+    norms: with c = b * w_branch and the branch's 1 / rms i, the squares of r + i c add up to
+    r.r + 2 i r.c + i^2 c.c.
     """
-    reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, norm.width)
-
-    def inverse(quads: Sequence[Any]) -> Any:
-        squares = reduce(share.dot(quads, quads))
-        return share.splat(let(tirx.rsqrt(squares / f32(norm.width) + f32(norm.eps))))
-
+    share = RowShare(thread, threads, norm.width)
     branch, residual = share.load(args.branch, 0), share.load(args.residual, 0)
     w_branch = share.load(args.w_branch)
     w_next = share.load(args.w_next) if norm.normed else []
-    scale = inverse(branch)
-    total = share.map(lambda b, r, w: r + b * scale * w, branch, residual, w_branch)
-    if norm.scaled:
-        scalar = share.splat(let(args.scalar[0]))
-        total = share.map(lambda value: value * scalar, total)
+    scalar = let(args.scalar[0]) if norm.scaled else f32(1.0)
+    weighed = share.map(lambda b, w: b * w, branch, w_branch)
+    pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
+    parts = [share.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
+    bb, rr, rc, cc = _sum_quad([*parts, *[zero()] * (WORD - len(parts))], thread, threads)
+
+    def inverse(squares: Any) -> Any:
+        return let(tirx.rsqrt(squares / f32(norm.width) + f32(norm.eps)))
+
+    scale = inverse(bb)
+    wide, wide_scalar = share.splat(scale), share.splat(scalar)
+    total = share.map(lambda r, c: (r + c * wide) * wide_scalar, residual, weighed)
     if writes is None:
         share.store(out, total, 0)
     else:
@@ -166,43 +170,62 @@ def norm_quads(
             share.store(out, total, 0)
     if not norm.normed:
         return total
-    scale_next = inverse(total)
+    squares = let(rr + scale * (f32(2.0) * rc + scale * cc))
+    scale_next = share.splat(inverse(tirx.max(squares, zero()) * scalar * scalar))
     return share.map(lambda value, w: value * scale_next * w, total, w_next)
 
 
-def merge_quads(
-    sums: Any, stats: Any, first_head: Any, heads: int, thread: Any, threads: int
-) -> list[Any]:
-    """The thread's quads of `heads` merged heads; ends where all threads have read shared memory.
+def _sum_quad(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
+    """Sum four float32 of every thread over the block: every thread gets the four sums."""
+    columns = min(threads, SUM_COLUMNS)
+    assert threads % columns == 0, "columns of equal length"
+    every, row = shared((threads * WORD,)), shared((columns * WORD,))
 
-    Each (head, split) has one weight, made once by one thread.
+    def at(item: Any) -> Any:
+        return T.ramp(item * WORD, 1, WORD)
+
+    store(every, tirx.Shuffle([let(value) for value in values], list(range(WORD))), at(thread))
+    barrier()
+    with when(thread < columns):
+        steps = range(threads // columns)
+        store(row, tree([every[at(step * columns + thread)] for step in steps], add), at(thread))
+    barrier()
+    return [
+        let(lane) for lane in _lanes(let(tree([row[at(item)] for item in range(columns)], add)))
+    ]
+
+
+def merge_quads(sums: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
+    """The thread's quads of all merged heads; ends without a barrier.
+
+    All loads are under way before the first is used. Each (head, split) has one weight, made once
+    by one thread.
     """
     splits, dim = int(sums.shape[0]), int(sums.shape[2])
+    per_head, count = dim // WORD, heads * dim // WORD
+    quads = []
+    for turn in range(-(-count // threads)):
+        item = let(tirx.min(thread + turn * threads, count - 1))
+        head = let(tirx.floordiv(item, per_head))
+        column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
+        quads.append((head, [let(sums[s, head, column]) for s in range(splits)]))
     weights = shared((heads * splits,))
     with strided(thread, threads, heads * splits) as item:
-        h, s = let(first_head + tirx.floordiv(item, splits)), let(tirx.floormod(item, splits))
-        highest = Cell("float32", stats[0, h, 0])
-        with T.serial(1, splits) as other:
-            highest.set(tirx.max(highest.value, stats[other, h, 0]))
-        total = Cell("float32", zero())
-        with T.serial(0, splits) as other:
-            weight = tirx.exp(stats[other, h, 0] - highest.value)
-            total.add(weight * stats[other, h, 1])
-        store(weights, tirx.exp(stats[s, h, 0] - highest.value) / total.value, item)
+        h, own = let(tirx.floordiv(item, splits)), let(tirx.floormod(item, splits))
+        pairs = [(let(stats[s, h, 0]), let(stats[s, h, 1])) for s in range(splits)]
+        highest = pairs[0][0]
+        for other, _ in pairs[1:]:
+            highest = tirx.max(highest, other)
+        highest = let(highest)
+        total = tree([tirx.exp(maximum - highest) * weight for maximum, weight in pairs], add)
+        store(weights, tirx.exp(stats[own, h, 0] - highest) / total, item)
     barrier()
-    per_head, count = dim // WORD, heads * dim // WORD
-    turns = -(-count // threads)
-    merged = local((turns * WORD,))
-    for turn in range(turns):
-        store(merged, tirx.Broadcast(zero(), WORD), T.ramp(turn * WORD, 1, WORD))
-    items = [let(tirx.min(thread + turn * threads, count - 1)) for turn in range(turns)]
-    with T.serial(0, splits) as s:
-        for turn, item in enumerate(items):
-            h, place = tirx.floordiv(item, per_head), T.ramp(turn * WORD, 1, WORD)
-            column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
-            weight = tirx.Broadcast(weights[h * splits + s], WORD)
-            store(merged, merged[place] + weight * sums[s, first_head + h, column], place)
-    return [let(merged[T.ramp(turn * WORD, 1, WORD)]) for turn in range(turns)]
+    merged = []
+    for head, values in quads:
+        shares = [tirx.Broadcast(let(weights[head * splits + s]), WORD) for s in range(splits)]
+        products = [share * value for share, value in zip(shares, values, strict=True)]
+        merged.append(let(tree(products, add)))
+    return merged
 
 
 def float_quads(x: Any, width: int, thread: Any, threads: int) -> list[Any]:
