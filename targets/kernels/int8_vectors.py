@@ -141,7 +141,7 @@ class NormArguments:
 def norm_quads(
     norm: NormVector, args: NormArguments, out: Any, writes: Any, thread: Any, threads: int
 ) -> list[Any]:
-    """The thread's quads of x; r' is written to `out` where `writes` holds (None: always).
+    """The thread's quads of x; r' is written to `out` where `writes` holds.
 
     Everything is read at the start, once, and stays in registers. The block meets once for both
     norms: with c = b * w_branch and the branch's 1 / rms i, the squares of r + i c add up to
@@ -153,26 +153,36 @@ def norm_quads(
     w_next = share.load(args.w_next) if norm.normed else []
     scalar = let(args.scalar[0]) if norm.scaled else f32(1.0)
     weighed = share.map(lambda b, w: b * w, branch, w_branch)
+    scale, scale_next = _norm_scales(norm, share, branch, residual, weighed, scalar)
+    total = share.map(lambda r, c: (r + c * scale) * share.splat(scalar), residual, weighed)
+    with when(writes):
+        share.store(out, total, 0)
+    if not norm.normed:
+        return total
+    return share.map(lambda value, w: value * scale_next * w, total, w_next)
+
+
+def _norm_scales(
+    norm: NormVector,
+    share: RowShare,
+    branch: Sequence[Any],
+    residual: Sequence[Any],
+    weighed: Sequence[Any],
+    scalar: Any,
+) -> tuple[Any, Any]:
+    """1 / rms of the branch, and of r', each in all lanes; `weighed` is the branch times w_branch."""
     pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
     parts = [share.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
-    bb, rr, rc, cc = _sum_quad([*parts, *[zero()] * (WORD - len(parts))], thread, threads)
+    missing = [zero()] * (WORD - len(parts))
+    bb, rr, rc, cc = _sum_quad([*parts, *missing], share.thread, share.threads)
 
     def inverse(squares: Any) -> Any:
         return let(tirx.rsqrt(squares / f32(norm.width) + f32(norm.eps)))
 
     scale = inverse(bb)
-    wide, wide_scalar = share.splat(scale), share.splat(scalar)
-    total = share.map(lambda r, c: (r + c * wide) * wide_scalar, residual, weighed)
-    if writes is None:
-        share.store(out, total, 0)
-    else:
-        with when(writes):
-            share.store(out, total, 0)
-    if not norm.normed:
-        return total
     squares = let(rr + scale * (f32(2.0) * rc + scale * cc))
-    scale_next = share.splat(inverse(tirx.max(squares, zero()) * scalar * scalar))
-    return share.map(lambda value, w: value * scale_next * w, total, w_next)
+    scale_next = inverse(tirx.max(squares, zero()) * scalar * scalar) if norm.normed else zero()
+    return let(share.splat(scale)), let(share.splat(scale_next))
 
 
 def _sum_quad(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
@@ -235,27 +245,44 @@ def float_quads(x: Any, width: int, thread: Any, threads: int) -> list[Any]:
 
 
 def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """One block. Shared: a float32 a thread, and one a quad. Reference: `RoundedNorm.plain`."""
-    width, quads = operator.width, operator.width // WORD
+    """Every block adds up the squares of the whole row, and rounds a quad a thread.
+
+    Grid: quads / threads. Shared: a vector a thread. Reference: `RoundedNorm.plain`.
+    """
+    norm, width, quads = operator.norm, operator.width, operator.width // WORD
     threads = row_threads(quads, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        args = NormArguments.declare(build, operator.norm)
+        args = NormArguments.declare(build, norm)
         out = build.arg("out", (1, width), "float32")
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), packed_specs(width), strict=True)
         )
-        with launch(threads, 1) as (_, _, thread):
-            found = norm_quads(operator.norm, args, out, None, thread, threads)
-            round_quads(
-                found,
-                thread,
-                threads,
-                quads,
-                operator.interleaved,
-                lambda quad, word: store(words, word, 0, quad),
-                lambda group, scale: store(scales, scale, 0, group),
-            )
+        with launch(threads, -(-quads // threads)) as (block, _, thread):
+            share = RowShare(thread, threads, width)
+            item = let(block * threads + thread)
+            place = T.ramp(let(tirx.min(item, quads - 1)) * WORD, 1, WORD)
+            w_next = let(args.w_next[place])
+            own_branch = let(args.branch[0, place] * args.w_branch[place])
+            own_residual = let(args.residual[0, place])
+            branch, residual = share.load(args.branch, 0), share.load(args.residual, 0)
+            scalar = let(args.scalar[0]) if norm.scaled else f32(1.0)
+            weighed = share.map(lambda b, w: b * w, branch, share.load(args.w_branch))
+            scale, scale_next = _norm_scales(norm, share, branch, residual, weighed, scalar)
+            total = let((own_residual + own_branch * scale) * share.splat(scalar))
+            with when(item < quads):
+                store(out, total, 0, place)
+
+            def put_word(quad: Any, word: Any) -> None:
+                with when(block * threads + quad < quads):
+                    store(words, word, 0, block * threads + quad)
+
+            def put_scale(group: Any, scale: Any) -> None:
+                with when((block * threads + group * QUADS) < quads):
+                    store(scales, scale, 0, block * (threads // QUADS) + group)
+
+            x = let(total * scale_next * w_next)
+            round_quads([x], thread, threads, threads, operator.interleaved, put_word, put_scale)
     return build.result
 
 
