@@ -170,7 +170,7 @@ def _norm_scales(
     weighed: Sequence[Any],
     scalar: Any,
 ) -> tuple[Any, Any]:
-    """1 / rms of the branch, and of r', each in all lanes; `weighed` is the branch times w_branch."""
+    """1 / rms of the branch and of r', each in all lanes; `weighed` is branch times w_branch."""
     pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
     parts = [share.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
     missing = [zero()] * (WORD - len(parts))
