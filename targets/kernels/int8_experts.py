@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD, packed_specs
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
@@ -25,8 +24,8 @@ from gemma4_compile.targets.kernels.int8_gemv import (
 from gemma4_compile.targets.kernels.int8_lanes import (
     LaneShare,
     PackedVector,
-    RowAhead,
     RowStream,
+    StagedRows,
     StagedVector,
 )
 from gemma4_compile.targets.kernels.int8_vectors import float_quads, round_quads
@@ -64,7 +63,7 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             first = let(base + block * shape.tile + slot)
             share = LaneShare(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
-                weights, share, shape.rows, base, lambda turn: first + turn * shape.slots
+                weights, share, shape.rows, lambda turn: (first + turn * shape.slots, base)
             )
             staged = StagedVector(cols)
             round_quads(
@@ -93,7 +92,8 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
     Grid: expert rows / tile. Reference: `Int8ExpertDown.plain`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
-    found = find_shape(rows, cols // GROUP, lambda threads: 0, spec)
+    staged = 4 * top_k * (cols // WORD + cols // GROUP)
+    found = find_shape(rows, cols // GROUP, lambda threads: staged, spec)
     shape = replace(found, rows=1)
     with function(scheduled=True) as build:
         packed = PackedVector(build, cols, top_k)
@@ -106,20 +106,21 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
             slot = let(tirx.floordiv(thread, shape.lanes))
             row = let(tirx.min(block * shape.tile + slot, rows - 1))
             share = LaneShare(operator.layout, shape.lanes, lane)
-            ahead = RowAhead(weights, share)
 
-            def load(k: Any) -> None:
+            def row_of(k: Any) -> tuple[Any, Any]:
                 base = let(operator.first_row(ids[0, k]))
-                ahead.load(base + row, base)
+                return base + row, base
 
-            load(0)
+            rows_of = RowStream(weights, share, top_k, row_of)
+            vectors = StagedRows(packed, thread, shape.threads)
+            barrier()
             total = Cell("float32", zero())
-            with T.serial(0, top_k) as k:
-                present = ahead.take()
-                with when(k + 1 < top_k):
-                    load(k + 1)
-                share.load(lambda group: packed.read(group, k))
+
+            def add_expert(k: Any, *present: Any) -> None:
+                share.load(lambda group: vectors.read(group, k))
                 total.add(chosen[0, k] * share.dot(*present))
+
+            rows_of.run(add_expert)
             sums = RowSums(shape, thread)
             sums.put(slot, lane, total.value)
             sums.finish()

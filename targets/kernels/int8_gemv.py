@@ -252,8 +252,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 weights,
                 share,
                 shape.rows,
-                first,
-                lambda turn: tirx.min(first + turn * shape.slots + slot, rows - 1),
+                lambda turn: (tirx.min(first + turn * shape.slots + slot, rows - 1), first),
             )
             if isinstance(source, PackedVector):
                 share.load(source.read)

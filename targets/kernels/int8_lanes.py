@@ -15,7 +15,7 @@ from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.math import as_f32
 from gemma4_compile.model_spec.operators.tir import Cell, FunctionBuilder, i32, let, store, when
 from gemma4_compile.quantization.operators import WeightLayout
-from gemma4_compile.targets.kernels.blocks import local, shared, zero
+from gemma4_compile.targets.kernels.blocks import local, shared, strided, zero
 from gemma4_compile.targets.kernels.builtins import dot4
 from gemma4_compile.targets.kernels.int8_vectors import QUADS
 from gemma4_compile.targets.kernels.weights import WeightReader
@@ -49,6 +49,7 @@ class PackedVector:
     """Packed vectors in two arguments."""
 
     def __init__(self, build: FunctionBuilder, cols: int, rows: int = 1) -> None:
+        self.groups, self._rows = cols // GROUP, rows
         self._words = build.arg("words", (rows, cols // WORD), "uint32")
         self._scales = build.arg("scales", (rows, cols // GROUP), "float32")
 
@@ -56,6 +57,35 @@ class PackedVector:
         """A group's words and scale."""
         words = _words(self._words, row, group * QUADS, QUADS)
         return words, let(self._scales[row, group])
+
+    def copy(self, thread: Any, threads: int) -> tuple[Any, Any]:
+        """Words and scales of all rows in shared memory, row after row; ends without a barrier."""
+        groups, rows = self.groups, self._rows
+        words = shared((rows * groups * QUADS,), "uint32")
+        scales = shared((rows * groups,))
+        quads = groups * QUADS // 4
+        with strided(thread, threads, rows * quads) as item:
+            row, at = let(tirx.floordiv(item, quads)), let(tirx.floormod(item, quads) * 4)
+            store(words, self._words[row, T.ramp(at, 1, 4)], T.ramp(item * 4, 1, 4))
+        with strided(thread, threads, rows * groups) as item:
+            row, group = let(tirx.floordiv(item, groups)), let(tirx.floormod(item, groups))
+            store(scales, self._scales[row, group], item)
+        return words, scales
+
+
+class StagedRows:
+    """Packed vectors, copied into shared memory once by all threads."""
+
+    def __init__(self, packed: PackedVector, thread: Any, threads: int) -> None:
+        self._words, self._scales = packed.copy(thread, threads)
+        self._groups = packed.groups
+
+    def read(self, group: Any, row: Any) -> tuple[list[Any], Any]:
+        """A group's words and scale; behind a barrier."""
+        place = let(row * self._groups + group)
+        quads = [let(self._words[T.ramp(place * QUADS + at, 1, 4)]) for at in (0, 4)]
+        words = [tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)]
+        return words, let(self._scales[place])
 
 
 def _words(buffer: Any, row: Any, first: Any, count: int) -> list[Any]:
@@ -88,6 +118,7 @@ class LaneShare:
 
     def load(self, read: Callable[[Any], tuple[list[Any], Any]]) -> None:
         """Take the lane's groups, and what their zero points add to a sum of products."""
+        self._offsets, self._scales = [], []
         for turn, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
             words, scale = read(group)
             if self._is_ragged:
@@ -179,9 +210,8 @@ class RowStream:
 
     Parameters
     ----------
-    count : rows, a power of two
-    in_part_of : a row of the matrix that lies in the same part
-    row_of : the matrix row of a turn
+    count : rows
+    row_of : the matrix row of a turn, and a row of the same part that is the whole block's
     """
 
     def __init__(
@@ -189,13 +219,12 @@ class RowStream:
         weights: WeightReader,
         share: LaneShare,
         count: int,
-        in_part_of: Any,
-        row_of: Callable[[Any], Any],
+        row_of: Callable[[Any], tuple[Any, Any]],
     ) -> None:
-        self._count, self._part, self._row_of = count, in_part_of, row_of
-        self._ahead = [RowAhead(weights, share) for _ in range(min(count, 2))]
+        self._count, self._row_of = count, row_of
+        self._ahead = [RowAhead(weights, share) for _ in range(2 if count % 2 == 0 else 1)]
         for turn, ahead in enumerate(self._ahead):
-            ahead.load(row_of(turn), in_part_of)
+            ahead.load(*row_of(turn))
 
     def run(self, use: Callable[..., None]) -> None:
         """Call ``use(turn, words, scales)`` for each row."""
@@ -206,5 +235,5 @@ class RowStream:
                 present = ahead.take()
                 if self._count > step:
                     with when(turn + step < self._count):
-                        ahead.load(self._row_of(turn + step), self._part)
+                        ahead.load(*self._row_of(turn + step))
                 use(turn, *present)
