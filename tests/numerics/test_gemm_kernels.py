@@ -1,0 +1,57 @@
+"""The matmul of a chunk at shapes that no released model has, in every way to divide its work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.tuning import GemmTuning
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import make_case
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+GROUP = 32
+# Two orders of a sum of at most 160 products; three times a random walk, relative to the largest.
+ALLOWED = 3 * np.sqrt(160) * 2.0**-24
+
+OPERATORS = [
+    # Channels that end within a step, rows that end within a tile, a tile in two parts.
+    Linear(None, 4, "float16", GROUP, 96, (64, 64, 40), "float16"),
+    Linear(None, 8, "float16", GROUP, 160, (200,), "float32", Tail.GELU_PAIRS.value),
+    # Channels that no vector divides, and those that a vector divides but no step.
+    Linear(None, 0, "float32", 0, 37, (101,), "float32", suppressed=(3, 100)),
+    Linear(None, 0, "float16", 0, 44, (70,), "float16", Tail.SOFTCAP.value, cap=30.0),
+]
+TUNINGS = {
+    "default": GemmTuning(),
+    "two-stages": GemmTuning(tile_k=16, stages=2, small_to=0),
+    "wide-threads": GemmTuning(tile_n=96, thread_n=12, small_to=0, threads=256, unroll=1),
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "tuning"), [*(("default", name) for name in TUNINGS), ("compat", "default")]
+)
+def test_odd_shapes(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    spec = target_spec("webgpu", limits)
+    spec = replace(spec, tuning=replace(spec.tuning, gemm=TUNINGS[tuning]))
+    # A driver in software takes seconds for each: other tunings than the default divide two of them.
+    tried = OPERATORS if tuning == "default" else OPERATORS[::2]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    for case, found in zip(cases, results, strict=True):
+        for expected, array in zip(case.expected, found, strict=True):
+            shown = expected > -1e30  # suppressed columns are exactly what they should be
+            assert np.array_equal(array[~shown], expected[~shown]), case.operator
+            error = np.abs(array[shown].astype(np.float64) - expected[shown])
+            assert error.max() <= ALLOWED * np.abs(expected[shown]).max(), case.operator
