@@ -43,7 +43,7 @@ TUNINGS = {
 def test_odd_shapes(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", limits)
     spec = replace(spec, tuning=replace(spec.tuning, gemm=TUNINGS[tuning]))
-    # A driver in software takes seconds for each: other tunings than the default divide two of them.
+    # A driver in software takes seconds for each, so the other tunings divide two of them.
     tried = OPERATORS if tuning == "default" else OPERATORS[::2]
     cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
 
