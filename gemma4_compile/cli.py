@@ -87,7 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="with --plan: as JSON")
     parser.add_argument(
-        "--limits", default="default", metavar="PROFILE", help="default, or compat (webgpu only)"
+        "--limits",
+        default="default",
+        metavar="PROFILE",
+        help="default, compat or h200 (both webgpu only)",
     )
     parser.add_argument(
         "--activations",
