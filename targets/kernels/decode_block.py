@@ -30,6 +30,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 MAX_LANES = 16  # threads that share the dot products of one key: 128 bytes of float16
 MAX_KEYS = 64  # of a tile
+MAX_TURNS = 4  # keys of a tile that one thread helps to score: their loads stand in the text
 MIN_THREADS = 32
 
 
@@ -97,7 +98,7 @@ class DecodeShape:
     def fits(self, operator: SplitAttention, spec: TargetSpec) -> bool:
         """Whether every thread has work, and shared memory is enough."""
         threads, most_bytes = self.threads, spec.max_shared_memory_bytes
-        is_even = self.keys * self.lanes >= threads
+        is_even = threads <= self.keys * self.lanes <= threads * MAX_TURNS
         has_owners = self.keys * self.heads <= threads and self.columns <= threads
         return is_even and has_owners and self.shared_bytes(operator) <= most_bytes
 
