@@ -97,7 +97,7 @@ CANDIDATES: dict[str, Family] = {
             {
                 **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
                 **{"threads": max(128, m * n // (i * j)), "stages": stages},
-                **{"small_to": 0, "large_from": 1 << 30},  # one tile for all matrices
+                **{"small_to": 0, "medium_to": 0, "large_from": 1 << 30},  # one for all
             }
             for m, n, i, j in (
                 *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 8), (64, 96, 8, 12)),

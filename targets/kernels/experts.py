@@ -127,6 +127,7 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
         tile_m=operator.tile,
         thread_m=EXPERT_THREAD_M,
         small_to=0,
+        medium_to=0,
         large_from=UNLIMITED,
     )
     shape = gemm_shape(replace(spec, tuning=replace(spec.tuning, gemm=size)), expert_rows)

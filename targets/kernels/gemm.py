@@ -58,6 +58,8 @@ def gemm_shape(spec: TargetSpec, rows: int) -> TileShape:
     tile, sums = (size.tile_m, size.tile_n), (size.thread_m, size.thread_n)
     if rows <= size.small_to:
         tile, sums = (size.small_m, size.small_n), (VECTOR, VECTOR)
+    elif rows <= size.medium_to:
+        tile, sums = (size.tile_m, size.medium_n), (size.thread_m, size.medium_thread_n)
     elif rows >= size.large_from:
         tile = size.large_m, size.large_n
     return fit_shape(

@@ -32,8 +32,8 @@ OPERATORS = [
 ]
 TUNINGS = {
     "default": GemmTuning(),
-    "two-stages": GemmTuning(tile_k=16, stages=2, small_to=0),
-    "wide-threads": GemmTuning(tile_n=96, thread_n=12, small_to=0, threads=256, unroll=1),
+    "two-stages": GemmTuning(tile_k=16, stages=2, small_to=0, medium_to=0),
+    "wide-threads": GemmTuning(small_to=0),
 }
 
 
