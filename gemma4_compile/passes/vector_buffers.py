@@ -6,15 +6,18 @@ and local memory is rewritten by TVM itself; the arguments of kernels are not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import sym, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm.ir.transform import Pass, PassContext, module_pass
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx import compilation_pipeline
+
+from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 
 LANES = 4  # WGSL's widest vector
 PIPELINE = "gemma4_webgpu"
@@ -154,9 +157,22 @@ def _is_arithmetic(value: Any) -> bool:
 
 
 def pipeline() -> tuple[Any, Any, Any]:
-    """TVM's own lowering of kernels, with `VectorBuffers` before the generation of code."""
-    lowering, host, device = default_s_tir_pipeline()
-    return lowering, host, lambda: tvm.transform.Sequential([device(), VectorBuffers()])
+    """TVM's own lowering of kernels, with our passes before the generation of code."""
+    lowering, host, _ = default_s_tir_pipeline()
+    return lowering, host, lambda: tvm.transform.Sequential(list(_device_passes()))
+
+
+def _device_passes() -> Sequence[Pass]:
+    """TVM's own, and ours; TVM's search for common expressions stands too early to be of use."""
+    return (
+        tirx.transform.LowerWarpMemory(),
+        tirx.transform.StmtSimplify(),  # inlines names
+        VectorBuffers(),
+        DropUnusedNames(),
+        NameCommonExpressions(),
+        DropUnusedNames(),
+        tirx.transform.LowerIntrin(),
+    )
 
 
 compilation_pipeline.register_tir_pipeline(PIPELINE, pipeline)
