@@ -111,7 +111,7 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
                 base = let(operator.first_row(ids[0, k]))
                 return base + row, base
 
-            rows_of = RowStream(weights, share, top_k, row_of)
+            rows_of = RowStream(weights, share, top_k, row_of, 2 - top_k % 2)
             vectors = StagedRows(packed, thread, shape.threads)
             barrier()
             total = Cell("float32", zero())

@@ -231,6 +231,8 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     rows, cols = operator.layout.rows, operator.cols
     shape = int8_shape(operator, spec)
     threads = shape.threads
+    # Measured: many rows a block, and no norm whose registers would be missing.
+    keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:
         source = _declare_source(build, operator, threads)
         weights = WeightReader(build, operator.layout)
@@ -253,6 +255,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 share,
                 shape.rows,
                 lambda turn: (tirx.min(first + turn * shape.slots + slot, rows - 1), first),
+                ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
             )
             if isinstance(source, PackedVector):
                 share.load(source.read)

@@ -206,12 +206,13 @@ class RowAhead:
 
 
 class RowStream:
-    """A lane's rows, two of them read ahead of their use: the first two already at the start.
+    """A lane's rows, some of them read ahead of their use: the first ones already at the start.
 
     Parameters
     ----------
     count : rows
     row_of : the matrix row of a turn, and a row of the same part that is the whole block's
+    ahead : rows under way, which divide `count`; two hide more latency and take more registers
     """
 
     def __init__(
@@ -220,11 +221,13 @@ class RowStream:
         share: LaneShare,
         count: int,
         row_of: Callable[[Any], tuple[Any, Any]],
+        ahead: int = 1,
     ) -> None:
+        assert count % ahead == 0, "every turn has a row"
         self._count, self._row_of = count, row_of
-        self._ahead = [RowAhead(weights, share) for _ in range(2 if count % 2 == 0 else 1)]
-        for turn, ahead in enumerate(self._ahead):
-            ahead.load(*row_of(turn))
+        self._ahead = [RowAhead(weights, share) for _ in range(ahead)]
+        for turn, rows in enumerate(self._ahead):
+            rows.load(*row_of(turn))
 
     def run(self, use: Callable[..., None]) -> None:
         """Call ``use(turn, words, scales)`` for each row."""
