@@ -1,0 +1,64 @@
+"""The router's kernels where choices are equal, nearly equal, or all the same; on Dawn."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.model_spec.operators.router import GroupRows, Router
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import KernelCase, make_case
+from tests.numerics.plain_forms import run
+from tests.numerics.test_kernels import differences
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+EXPERTS, TOP_K, WIDTH = 16, 4, 64
+PROJECTION = 2  # the router's argument
+
+
+def router_case(projection: np.ndarray) -> KernelCase:
+    """A router with these rows: what its plain form chooses, the lower index of equals first."""
+    case = make_case(Router(1, WIDTH, EXPERTS, TOP_K, 1e-6, 0.125, "float32", "float32"), 1)
+    args = list(case.args)
+    args[PROJECTION] = projection
+    after = tuple(arg.copy() for arg in args)
+    run(case.operator, *after)
+    expected = tuple(after[position] for position in case.changed)
+    return replace(case, args=tuple(args), expected=expected)
+
+
+def grouping_case(ids: np.ndarray) -> KernelCase:
+    """The grouping of a chunk whose rows chose these experts."""
+    case = make_case(GroupRows(EXPERTS, TOP_K, 32), 1)
+    args = [ids, *(np.zeros_like(arg) for arg in case.args[1:])]
+    after = tuple(arg.copy() for arg in args)
+    run(case.operator, *after)
+    return replace(case, args=tuple(args), changed=(1, 2), expected=after[1:])
+
+
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_equal_and_nearly_equal_choices(
+    limits: str, swiftshader: VulkanDriver, tmp_path: Path
+) -> None:
+    rows = np.random.default_rng(2).normal(0, 1, (EXPERTS, WIDTH)).astype(np.float32)
+    pairs = np.repeat(rows[::2], 2, axis=0)  # experts 2i and 2i + 1 are equal
+    near = pairs.copy()
+    near[1::2] *= np.float32(1 + 1e-3)
+    chunk = make_case(GroupRows(EXPERTS, TOP_K, 32), 1).args[0]
+    same = np.broadcast_to(np.arange(TOP_K, dtype=np.int32), chunk.shape).copy()
+    cases = [
+        router_case(rows),
+        router_case(pairs),
+        router_case(np.broadcast_to(rows[:1], rows.shape).copy()),  # all experts are equal
+        router_case(near),
+        grouping_case(same),  # all rows choose the same experts, and nobody the others
+    ]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), swiftshader, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+    assert sorted(results[2][0].ravel()) == list(range(TOP_K))
