@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.model_spec.operators.base import te_prim_func
+from gemma4_compile.model_spec.operators.attention import merged_splits
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.math import as_f32
-from gemma4_compile.model_spec.operators.norms import inverse_rms
+from gemma4_compile.model_spec.operators.norms import NormVector
 from gemma4_compile.quantization.operators import Linear
+
+
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """X rounded to a dtype."""
+    return te.compute(x.shape, lambda i, j: x[i, j].astype(dtype), name="rounded")
 
 
 @dataclass(frozen=True)
@@ -36,41 +40,8 @@ class NormedLinear(Linear):
 
     def plain(self) -> tirx.PrimFunc:
         assert self.rows == 1, "only decode fuses the norm"
-        shape, width, layout = (1, self.cols), self.cols, self.layout
-        branch = te.placeholder(shape, "float32", name="branch")
-        residual = te.placeholder(shape, "float32", name="residual")
-        w_branch = te.placeholder((width,), "float32", name="w_branch")
-        args: list[Any] = [branch, residual, w_branch]
-        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
-        factor: list[te.Tensor] = []
-        if self.scaled:
-            factor.append(te.placeholder((1,), "float32", name="scalar"))
-            args.append(factor[0])
-
-        def total(i: Any, j: Any) -> Any:
-            value = residual[i, j] + branch[i, j] * inverse[i] * w_branch[j]
-            return value * factor[0][0] if factor else value
-
-        out = te.compute(shape, total, name="out")
-        x = out
-        if self.normed:
-            w_next = te.placeholder((width,), "float32", name="w_next")
-            args.append(w_next)
-            inverse_out = inverse_rms(out, 1, width, self.eps, "out")
-            x = te.compute(
-                shape,
-                lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(self.in_dtype),
-                name="x",
-            )
-        weights = layout.placeholders()
-        k = te.reduce_axis((0, width), name="k")
-        sums = te.compute(
-            (1, layout.rows),
-            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
-            name="sums",
-        )
-        tail_args, y = self.apply_tail(sums)
-        return te_prim_func([*args, *weights, *tail_args, out, y])
+        args, out, x = NormVector(self.cols, self.eps, self.scaled, self.normed).plain()
+        return self.multiply(args, cast(x, self.in_dtype) if self.normed else x, [out])
 
 
 @dataclass(frozen=True)
@@ -91,34 +62,9 @@ class MergedLinear(Linear):
         return f"merged_{super().name}"
 
     def plain(self) -> tirx.PrimFunc:
-        heads, dim, layout = self.heads, self.head_dim, self.layout
-        sums = te.placeholder((self.splits, heads, dim), "float32", name="sums")
-        stats = te.placeholder((self.splits, heads, 2), "float32", name="stats")
-        m, s, v = (te.reduce_axis((0, self.splits), name=name) for name in "msv")
-        highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
-        total = te.compute(
-            (heads,),
-            lambda h: te.sum(tirx.exp(stats[s, h, 0] - highest[h]) * stats[s, h, 1], axis=s),
-            name="total",
-        )
-        merged = te.compute(
-            (heads, dim),
-            lambda h, d: te.sum(tirx.exp(stats[v, h, 0] - highest[h]) * sums[v, h, d], axis=v),
-            name="merged",
-        )
-        x = te.compute(
-            (1, heads * dim),
-            lambda i, j: (merged[j // dim, j % dim] / total[j // dim]).astype(self.in_dtype),
-            name="x",
-        )
-        weights = layout.placeholders()
-        k = te.reduce_axis((0, self.cols), name="k")
-        y = te.compute(
-            (1, layout.rows),
-            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
-            name="y",
-        )
-        return te_prim_func([sums, stats, *weights, y])
+        sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
+        stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
+        return self.multiply([sums, stats], cast(merged_splits(sums, stats), self.in_dtype))
 
 
 MERGED_BUFFERS = 3  # sums, stats and the result

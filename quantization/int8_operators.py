@@ -6,24 +6,23 @@ kernels sum products of integers within a group, which is exact.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tvm import te, tirx
 
+from gemma4_compile.model_spec.operators.attention import merged_splits
 from gemma4_compile.model_spec.operators.base import TensorSpec, te_prim_func
 from gemma4_compile.model_spec.operators.int8 import (
     GROUP,
-    NormVector,
-    merged_splits,
     pack,
     packed_placeholders,
     packed_specs,
     rounded,
     unpack,
 )
-from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
+from gemma4_compile.model_spec.operators.math import gelu_tanh
+from gemma4_compile.model_spec.operators.norms import NormVector
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp
 from gemma4_compile.quantization.operators import Linear, WeightLayout
 
@@ -68,26 +67,15 @@ class Int8Linear(Linear):
         return packed_specs(self.outputs) if self.packed_out else super().result_specs
 
     def plain(self) -> tirx.PrimFunc:
+        assert self.rows == 1, "only decode rounds vectors"
         if self.in_dtype == PACKED:
             words, scales = packed_placeholders(self.cols)
-            return self._multiply([words, scales], unpack(words, scales, self.interleaved), [])
+            return self.multiply([words, scales], unpack(words, scales, self.interleaved))
         x = te.placeholder((1, self.cols), self.in_dtype, name="x")
-        return self._multiply([x], rounded(x), [])
+        return self.multiply([x], rounded(x))
 
-    def _multiply(self, args: Sequence[Any], x: te.Tensor, results: Sequence[Any]) -> tirx.PrimFunc:
-        """The function that multiplies x, which was made from `args`, and also has `results`."""
-        assert self.rows == 1, "only decode rounds vectors"
-        layout = self.layout
-        weights = layout.placeholders()
-        k = te.reduce_axis((0, self.cols), name="k")
-        sums = te.compute(
-            (1, layout.rows),
-            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
-            name="sums",
-        )
-        tail_args, y = self.apply_tail(sums)
-        outs = pack(y, self.interleaved_out) if self.packed_out else [y]
-        return te_prim_func([*args, *weights, *tail_args, *results, *outs])
+    def stored(self, y: te.Tensor) -> list[te.Tensor]:
+        return list(pack(y, self.interleaved_out)) if self.packed_out else [y]
 
 
 @dataclass(frozen=True)
@@ -114,7 +102,7 @@ class Int8NormedLinear(Int8Linear):
 
     def plain(self) -> tirx.PrimFunc:
         args, out, x = self.norm.plain()
-        return self._multiply(args, rounded(x), [out])
+        return self.multiply(args, rounded(x), [out])
 
 
 @dataclass(frozen=True)
@@ -137,7 +125,7 @@ class Int8MergedLinear(Int8Linear):
     def plain(self) -> tirx.PrimFunc:
         sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
         stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
-        return self._multiply([sums, stats], rounded(merged_splits(sums, stats)), [])
+        return self.multiply([sums, stats], rounded(merged_splits(sums, stats)))
 
 
 @dataclass(frozen=True)

@@ -158,17 +158,28 @@ class Linear(Operator):
         return [((1, self.outputs), "float32")]
 
     def plain(self) -> tirx.PrimFunc:
-        rows, layout = symbolic_rows(self.rows), self.layout
+        rows = symbolic_rows(self.rows)
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        return self.multiply([x], x)
+
+    def multiply(
+        self, args: Sequence[Any], x: te.Tensor, results: Sequence[te.Tensor] = ()
+    ) -> tirx.PrimFunc:
+        """The function that multiplies x, which was made from `args`, and also has `results`."""
+        layout = self.layout
         weights = layout.placeholders()
         k = te.reduce_axis((0, self.cols), name="k")
         sums = te.compute(
-            (rows, layout.rows),
+            (x.shape[0], layout.rows),
             lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
             name="sums",
         )
         tail_args, y = self.apply_tail(sums)
-        return te_prim_func([x, *weights, *tail_args, y])
+        return te_prim_func([*args, *weights, *tail_args, *results, *self.stored(y)])
+
+    def stored(self, y: te.Tensor) -> list[te.Tensor]:
+        """The tensors that hold the result."""
+        return [y]
 
     def logit(self, value: Any, column: Any) -> Any:
         """A sum with tail NONE or SOFTCAP, or MASKED in the columns that are `suppressed`."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile import abi
@@ -32,7 +32,7 @@ from gemma4_compile.model_spec.operators.base import Operator, operator_of
 from gemma4_compile.model_spec.parameters import parameter_table
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.check_limits import check_limits
-from gemma4_compile.passes.library import SOFTMAX_BLOCKS, decoder_options, kernel_limits
+from gemma4_compile.passes.library import SOFTMAX_BLOCKS, calls_of, decoder_options, kernel_limits
 from gemma4_compile.passes.vector_buffers import PIPELINE
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
@@ -170,14 +170,7 @@ def operators_of(
         decoder_options(recipe, spec, CHUNK),
         SamplerOptions(SOFTMAX_BLOCKS, spec.max_threads_per_block),
     )
-    names: Counter[str] = Counter()
-    calls = [tvm.ir.Op.get(f"relax.call_tir{suffix}") for suffix in ("", "_inplace")]
-
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Call) and node.op in calls:
-            names[node.args[0].name_hint] += 1
-
-    relax.analysis.post_order_visit(module[abi.PREFILL if is_prefill else abi.DECODE].body, visit)
+    names = Counter(calls_of(module, abi.PREFILL if is_prefill else abi.DECODE))
     found = ((operator_of(module[name]), count) for name, count in names.items())
     return {operator: count for operator, count in found if operator is not None}
 

@@ -90,7 +90,7 @@ def kernel_limits(target: TargetSpec) -> KernelLimits:
     return KernelLimits(target.max_storage_buffers, fused_width(target), int8)
 
 
-def _calls_of(module: tvm.IRModule, function: str) -> list[str]:
+def calls_of(module: tvm.IRModule, function: str) -> list[str]:
     """Names of the kernels that an exported function launches, in order."""
     names: list[str] = []
     call_tir, call_tir_inplace = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))
@@ -112,7 +112,7 @@ def library_report(module: tvm.IRModule) -> LibraryReport:
     }
     return LibraryReport(
         kernels=len(uses),
-        launches_per_token=len(_calls_of(module, abi.DECODE)),
+        launches_per_token=len(calls_of(module, abi.DECODE)),
         largest_binding_bytes=max(use.largest_binding_bytes for use in uses.values()),
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tvm import tirx
+from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
@@ -339,3 +339,23 @@ class MergeSplits(Operator):
                     weights.add(weight * stats[s, h, 1])
                 store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
         return build.result
+
+
+def merged_splits(sums: te.Tensor, stats: te.Tensor) -> te.Tensor:
+    """`MergeSplits` in TE: (splits, heads, head_dim) and (splits, heads, 2) -> (1, width) f32."""
+    splits, heads, dim = (int(size) for size in sums.shape)
+    m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
+    highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
+    total = te.compute(
+        (heads,),
+        lambda h: te.sum(tirx.exp(stats[s, h, 0] - highest[h]) * stats[s, h, 1], axis=s),
+        name="total",
+    )
+    merged = te.compute(
+        (heads, dim),
+        lambda h, d: te.sum(tirx.exp(stats[v, h, 0] - highest[h]) * sums[v, h, d], axis=v),
+        name="merged",
+    )
+    return te.compute(
+        (1, heads * dim), lambda i, j: merged[j // dim, j % dim] / total[j // dim], name="x"
+    )

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 
 from tvm import te, tirx
 
+from gemma4_compile.model_spec.operators.attention import merged_splits
 from gemma4_compile.model_spec.operators.base import Operator, TensorSpec, te_prim_func
 from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.norms import inverse_rms
+from gemma4_compile.model_spec.operators.norms import NormVector
 
 GROUP = 32
 LEVELS = 127
@@ -123,66 +124,6 @@ def rounded(x: te.Tensor) -> te.Tensor:
     return te.compute(
         x.shape, lambda i, k: as_f32(integers[i, k]) * scales[i, k // GROUP], name="meaning"
     )
-
-
-def merged_splits(sums: te.Tensor, stats: te.Tensor) -> te.Tensor:
-    """`MergeSplits` in TE: (splits, heads, head_dim) and (splits, heads, 2) -> (1, width) f32."""
-    splits, heads, dim = (int(size) for size in sums.shape)
-    m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
-    highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
-    total = te.compute(
-        (heads,),
-        lambda h: te.sum(tirx.exp(stats[s, h, 0] - highest[h]) * stats[s, h, 1], axis=s),
-        name="total",
-    )
-    merged = te.compute(
-        (heads, dim),
-        lambda h, d: te.sum(tirx.exp(stats[v, h, 0] - highest[h]) * sums[v, h, d], axis=v),
-        name="merged",
-    )
-    return te.compute(
-        (1, heads * dim), lambda i, j: merged[j // dim, j % dim] / total[j // dim], name="x"
-    )
-
-
-@dataclass(frozen=True)
-class NormVector:
-    """What stands between two matmuls of one position.
-
-    ``r' = (r + norm(b; w_branch)) * scalar`` and, if `normed`, ``x = norm(r'; w_next)``; else x is
-    r'. Arguments: b, r (1, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
-    (width,) f32 if `normed`.
-    """
-
-    width: int
-    eps: float
-    scaled: bool
-    normed: bool
-
-    def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
-        """Arguments, r' and x, both (1, width) float32."""
-        shape, width = (1, self.width), self.width
-        branch = te.placeholder(shape, "float32", name="branch")
-        residual = te.placeholder(shape, "float32", name="residual")
-        w_branch = te.placeholder((width,), "float32", name="w_branch")
-        args: list[Any] = [branch, residual, w_branch]
-        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
-        factor: list[te.Tensor] = []
-        if self.scaled:
-            factor.append(te.placeholder((1,), "float32", name="scalar"))
-            args.append(factor[0])
-
-        def total(i: Any, j: Any) -> Any:
-            value = residual[i, j] + branch[i, j] * inverse[i] * w_branch[j]
-            return value * factor[0][0] if factor else value
-
-        out = te.compute(shape, total, name="out")
-        if not self.normed:
-            return args, out, out
-        w_next = te.placeholder((width,), "float32", name="w_next")
-        inverse_out = inverse_rms(out, 1, width, self.eps, "out")
-        x = te.compute(shape, lambda i, j: out[i, j] * inverse_out[i] * w_next[j], name="x")
-        return [*args, w_next], out, x
 
 
 @dataclass(frozen=True)

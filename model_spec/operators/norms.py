@@ -155,3 +155,43 @@ class TakeLastRow(Operator):
         x = te.placeholder((rows, self.width), self.dtype, name="x")
         y = te.compute((1, self.width), lambda i, j: x[rows - 1 + i, j], name="y")
         return te_prim_func([x, y])
+
+
+@dataclass(frozen=True)
+class NormVector:
+    """What stands between two matmuls of one position.
+
+    ``r' = (r + norm(b; w_branch)) * scalar`` and, if `normed`, ``x = norm(r'; w_next)``; else x is
+    r'. Arguments: b, r (1, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
+    (width,) f32 if `normed`.
+    """
+
+    width: int
+    eps: float
+    scaled: bool
+    normed: bool
+
+    def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
+        """Arguments, r' and x, both (1, width) float32."""
+        shape, width = (1, self.width), self.width
+        branch = te.placeholder(shape, "float32", name="branch")
+        residual = te.placeholder(shape, "float32", name="residual")
+        w_branch = te.placeholder((width,), "float32", name="w_branch")
+        args: list[Any] = [branch, residual, w_branch]
+        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
+        factor: list[te.Tensor] = []
+        if self.scaled:
+            factor.append(te.placeholder((1,), "float32", name="scalar"))
+            args.append(factor[0])
+
+        def total(i: Any, j: Any) -> Any:
+            value = residual[i, j] + branch[i, j] * inverse[i] * w_branch[j]
+            return value * factor[0][0] if factor else value
+
+        out = te.compute(shape, total, name="out")
+        if not self.normed:
+            return args, out, out
+        w_next = te.placeholder((width,), "float32", name="w_next")
+        inverse_out = inverse_rms(out, 1, width, self.eps, "out")
+        x = te.compute(shape, lambda i, j: out[i, j] * inverse_out[i] * w_next[j], name="x")
+        return [*args, w_next], out, x

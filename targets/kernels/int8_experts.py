@@ -28,7 +28,7 @@ from gemma4_compile.targets.kernels.int8_lanes import (
     StagedRows,
     StagedVector,
 )
-from gemma4_compile.targets.kernels.int8_vectors import float_quads, round_quads
+from gemma4_compile.targets.kernels.int8_vectors import float_quads
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -66,16 +66,8 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
                 weights, share, shape.rows, lambda turn: (first + turn * shape.slots, base)
             )
             staged = StagedVector(cols)
-            round_quads(
-                float_quads(x, cols, thread, threads),
-                thread,
-                threads,
-                cols // WORD,
-                operator.bits == 4,
-                staged.put_word,
-                staged.put_scale,
-            )
-            barrier()
+            quads = float_quads(x, cols, thread, threads)
+            staged.fill(quads, thread, threads, operator.bits == 4)
             share.load(staged.read)
             sums = RowSums(shape, thread)
             rows_of.run(

@@ -261,16 +261,8 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 share.load(source.read)
             else:
                 staged = StagedVector(cols)
-                round_quads(
-                    source(thread, out, block == 0),
-                    thread,
-                    threads,
-                    cols // WORD,
-                    operator.interleaved,
-                    staged.put_word,
-                    staged.put_scale,
-                )
-                barrier()
+                quads = source(thread, out, block == 0)
+                staged.fill(quads, thread, threads, operator.interleaved)
                 share.load(staged.read)
             sums = RowSums(shape, thread)
             rows_of.run(

@@ -15,9 +15,9 @@ from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.math import as_f32
 from gemma4_compile.model_spec.operators.tir import Cell, FunctionBuilder, i32, let, store, when
 from gemma4_compile.quantization.operators import WeightLayout
-from gemma4_compile.targets.kernels.blocks import local, shared, strided, zero
+from gemma4_compile.targets.kernels.blocks import barrier, local, shared, strided, zero
 from gemma4_compile.targets.kernels.builtins import dot4
-from gemma4_compile.targets.kernels.int8_vectors import QUADS
+from gemma4_compile.targets.kernels.int8_vectors import QUADS, round_quads
 from gemma4_compile.targets.kernels.weights import WeightReader
 
 
@@ -25,18 +25,22 @@ class StagedVector:
     """A packed vector in shared memory: word i of group g at i * pitch + g, for the lanes' sake."""
 
     def __init__(self, cols: int) -> None:
-        groups = cols // GROUP
-        self._pitch = groups | 1
+        self._groups = cols // GROUP
+        self._pitch = self._groups | 1
         self._words = shared((QUADS * self._pitch,), "uint32")
-        self._scales = shared((groups,))
+        self._scales = shared((self._groups,))
 
-    def put_word(self, quad: Any, word: Any) -> None:
-        """Set the word of a quad."""
+    def fill(self, quads: Sequence[Any], thread: Any, threads: int, interleaved: bool) -> None:
+        """Round the threads' quads into it; ends with a barrier."""
+        count = self._groups * QUADS
+        round_quads(quads, thread, threads, count, interleaved, self._put_word, self._put_scale)
+        barrier()
+
+    def _put_word(self, quad: Any, word: Any) -> None:
         place = tirx.floormod(quad, QUADS) * self._pitch + tirx.floordiv(quad, QUADS)
         store(self._words, word, place)
 
-    def put_scale(self, group: Any, scale: Any) -> None:
-        """Set the scale of a group."""
+    def _put_scale(self, group: Any, scale: Any) -> None:
         store(self._scales, scale, group)
 
     def read(self, group: Any) -> tuple[list[Any], Any]:

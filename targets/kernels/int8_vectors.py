@@ -18,7 +18,6 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.int8 import (
     GROUP,
     WORD,
-    NormVector,
     RoundedMerge,
     RoundedNorm,
     byte_of,
@@ -28,6 +27,7 @@ from gemma4_compile.model_spec.operators.int8 import (
     round_half_up,
 )
 from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.norms import NormVector
 from gemma4_compile.model_spec.operators.tir import (
     FunctionBuilder,
     function,

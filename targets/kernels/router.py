@@ -32,7 +32,7 @@ from gemma4_compile.targets.kernels.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.row_share import RowShare, sum_lanes
+from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 16  # threads that share one expert's dot product
@@ -107,14 +107,14 @@ def _project(
 ) -> None:
     """``scores[e] = projection[e] . (x * scale)``; LANES neighbours share an expert."""
     experts, thread, threads = operator.experts, share.thread, share.threads
-    size = share.size
+    vectors = share.vectors
     lanes = min(LANES, threads)
     at_once = threads // lanes
     lane, group = let(tirx.floormod(thread, lanes)), let(tirx.floordiv(thread, lanes))
     mine = [let(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
     dots = [Cell("float32", zero()) for _ in mine]
     # One block reads the whole projection, so its time is latency: all loads of a step come first.
-    groups, dtype = share.groups, "float32" + (f"x{size}" if size > 1 else "")
+    groups = share.groups
     steps = min(STEPS, -(-groups // lanes))
     with T.serial(0, -(-groups // (lanes * steps))) as turn:
         values, parts = [], []
@@ -122,13 +122,13 @@ def _project(
             group = let((turn * steps + step) * lanes + lane)
             inside = group < groups
             group = let(tirx.min(group, groups - 1))
-            index = T.ramp(group * size, 1, size) if size > 1 else group
+            index = vectors.at(group)
             kept = let(tirx.Select(inside, f32(1.0), zero()))
             values.append(let(x[row, index] * scale[index] * share.splat(kept)))
             parts.append([let(projection[e, index]) for e in mine])
         for value, row_parts in zip(values, parts, strict=True):
             for part, dot in zip(row_parts, dots, strict=True):
-                dot.add(sum_lanes(let(value * part.astype(dtype)), size))
+                dot.add(vectors.sum(let(value * vectors.cast(part, "float32"))))
     partial = shared((threads,))
     for turn, dot in enumerate(dots):
         barrier()

@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.tir import let, store, when
 from gemma4_compile.targets.kernels.blocks import zero
-
-VECTOR = 4
-
-
-def sum_lanes(value: Any, size: int) -> Any:
-    """The sum of the lanes of a named vector."""
-    if size == 1:
-        return value
-    lanes = [tirx.Shuffle([value], [lane]) for lane in range(size)]
-    return sum(lanes[1:], lanes[0])
+from gemma4_compile.targets.kernels.vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -38,9 +28,14 @@ class RowShare:
     width: int
 
     @property
+    def vectors(self) -> Vectors:
+        """A group as one value."""
+        return Vectors.dividing(self.width)
+
+    @property
     def size(self) -> int:
         """Channels of a group: 4, or 1 where the width is no multiple of 4."""
-        return VECTOR if self.width % VECTOR == 0 else 1
+        return self.vectors.size
 
     @property
     def groups(self) -> int:
@@ -55,15 +50,12 @@ class RowShare:
     def _group(self, turn: int) -> Any:
         return self.thread + turn * self.threads
 
-    def _index(self, group: Any) -> Any:
-        return T.ramp(group * self.size, 1, self.size) if self.size > 1 else group
-
     def _is_ragged(self, turn: int) -> bool:
         return (turn + 1) * self.threads > self.groups
 
     def splat(self, value: Any) -> Any:
         """A named scalar as a value of the share's type."""
-        return tirx.Broadcast(value, self.size) if self.size > 1 else value
+        return self.vectors.splat(value)
 
     def load(self, buffer: Any, *row: Any) -> list[Any]:
         """The share of ``buffer[row]``; groups beyond the end repeat the last one."""
@@ -72,23 +64,23 @@ class RowShare:
             group = self._group(turn)
             if self._is_ragged(turn):
                 group = tirx.min(group, self.groups - 1)
-            values.append(let(buffer[(*row, self._index(let(group)))]))
+            values.append(let(buffer[(*row, self.vectors.at(let(group)))]))
         return values
 
     def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
         """Write the share to ``buffer[row]`` in the buffer's type."""
-        dtype = buffer.dtype + (f"x{self.size}" if self.size > 1 else "")
-        self._each(
-            values,
-            lambda group, value: store(buffer, value.astype(dtype), *row, self._index(group)),
-        )
+        vectors = self.vectors
+
+        def put(group: Any, value: Any) -> None:
+            store(buffer, vectors.cast(value, buffer.dtype), *row, vectors.at(group))
+
+        self._each(values, put)
 
     def visit(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
         """`body(channel, value)` for every channel of the share."""
 
         def channels(group: Any, value: Any) -> None:
-            for lane in range(self.size):
-                single = tirx.Shuffle([value], [lane]) if self.size > 1 else value
+            for lane, single in enumerate(self.vectors.lanes(value)):
                 body(group * self.size + lane, single)
 
         self._each(values, channels)
@@ -104,7 +96,7 @@ class RowShare:
         total = zero()
         for turn, (a, b) in enumerate(zip(left, right, strict=True)):
             product = let(a * b)
-            part = sum_lanes(product, self.size)
+            part = self.vectors.sum(product)
             if self._is_ragged(turn):
                 part = tirx.Select(self._group(turn) < self.groups, part, zero())
             total = let(total + part)
