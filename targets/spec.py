@@ -20,6 +20,8 @@ class DeviceType(IntEnum):
     """DLPack's numbers of the devices that libraries run on."""
 
     CPU = 1
+    CUDA = 2
+    METAL = 8
     WEBGPU = 15
 
 
