@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
-from gemma4_compile.runtime.engine import ContextFullError, Engine, Float32Array
-from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.prompt import (
-    CLOSE_CHANNEL,
-    OPEN_CHANNEL,
-    ChatTemplate,
-    Message,
-    PromptBuilder,
+from gemma4_compile.runtime.engine import ContextFullError, Engine
+from gemma4_compile.runtime.generation import (
+    CONTEXT_HINT,
+    FinishReason,
+    Generation,
+    Generator,
+    PromptProgress,
+    TokenChooser,
 )
-
-_CONTEXT_HINT = "start a new conversation, or compile with a larger --context-length"
-
-TokenChooser = Callable[[Float32Array], int]
-"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
-
-FinishReason = Literal["stop", "length", "context"]
+from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.runtime.reply import Event, TextDelta
 
 
 @dataclass(frozen=True)
@@ -32,11 +26,14 @@ class Reply:
 
     Attributes
     ----------
-    text : what was streamed
+    text : the answer
     token_ids : what was generated, stop token left out
-    finish_reason : a stop token, `max_tokens`, or the end of the context
+    finish_reason : a stop token, `max_tokens`, the end of the context, or a reader who stopped
     prompt_tokens : length of the whole prompt
     reused_tokens : how many of them the state already held
+    thought : what the model thought before it answered
+    first_token_s : seconds until the first token
+    tokens_per_s : speed after it; 0 where there was no second token
     """
 
     text: str
@@ -44,6 +41,9 @@ class Reply:
     finish_reason: FinishReason
     prompt_tokens: int
     reused_tokens: int
+    thought: str = ""
+    first_token_s: float = field(default=0.0, compare=False)
+    tokens_per_s: float = field(default=0.0, compare=False)
 
 
 class Chat:
@@ -55,7 +55,14 @@ class Chat:
     last_reply : the latest reply that ended; None before the first
     """
 
-    def __init__(self, engine: Engine, package: Package, *, system: str | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        package: Package,
+        *,
+        system: str | None = None,
+        thinking: bool = False,
+    ) -> None:
         """Begin a conversation on `engine`, whatever it held before.
 
         Raises
@@ -63,42 +70,59 @@ class Chat:
         ArtifactError
             If the package's tokenizer or chat template is missing or damaged.
         """
-        self._engine = engine
-        self._tokenizer = package.load_tokenizer()
+        tokenizer = package.load_tokenizer()
         template = ChatTemplate(package.load_chat_template(), package.special_tokens())
-        self._prompt = PromptBuilder(self._tokenizer, template, thinking=False)
-        self._stop_ids = package.stop_token_ids
-        self._channel_ids = (
-            self._tokenizer.token_to_id(OPEN_CHANNEL),
-            self._tokenizer.token_to_id(CLOSE_CHANNEL),
-        )
+        self._prompt = PromptBuilder(tokenizer, template)
+        self._generator = Generator(engine, tokenizer, package.stop_token_ids)
         self._system = system
-        self._held: list[int] = []  # ids in the engine's state
+        self._thinking = thinking
         self.messages: list[Message] = []
         self.last_reply: Reply | None = None
         self.clear()
 
     @classmethod
     def open(
-        cls, directory: Path, *, system: str | None = None, context_length: int | None = None
+        cls,
+        directory: Path,
+        *,
+        system: str | None = None,
+        context_length: int | None = None,
+        thinking: bool = False,
     ) -> Chat:
         """Load a package and begin a conversation; errors as in Engine and Chat."""
         package = Package.open(directory)
-        return cls(Engine(package, context_length=context_length), package, system=system)
+        engine = Engine(package, context_length=context_length)
+        return cls(engine, package, system=system, thinking=thinking)
 
     def clear(self) -> None:
         """Forget everything but the system message."""
-        self._engine.clear()
-        self._held = []
+        self._generator.clear()
         self.last_reply = None
         self.messages = [] if self._system is None else [Message("system", self._system)]
+
+    def forget_oldest(self) -> bool:
+        """Drop the oldest question and its reply; False where there is none."""
+        begin = 0 if self._system is None else 1
+        if len(self.messages) < begin + 2:
+            return False
+        del self.messages[begin : begin + 2]
+        return True
 
     def stream(
         self, text: str, sampler: TokenChooser, *, max_tokens: int | None = None
     ) -> Iterator[str]:
-        """Ask, and yield the reply as it comes; at the end `last_reply` and `messages` have it.
+        """Ask, and yield the answer's text as it comes; otherwise as `events`."""
+        for event in self.events(text, sampler, max_tokens=max_tokens):
+            if isinstance(event, TextDelta):
+                yield event.text
 
-        A reply that the caller stops reading is kept as far as it came.
+    def events(
+        self, text: str, sampler: TokenChooser, *, max_tokens: int | None = None
+    ) -> Iterator[Event | PromptProgress]:
+        """Ask, and yield the reply's parts as they come; at the end `messages` has it.
+
+        A reply that the caller stops reading is kept as far as it came; where not even the
+        question was read to its end, nothing is kept.
 
         Raises
         ------
@@ -107,72 +131,31 @@ class Chat:
             reply reaches the end of the context (what was generated is kept).
         """
         question = Message("user", text)
-        prompt = self._prompt.build([*self.messages, question])
-        if len(prompt) > self._engine.context_length:
-            raise ContextFullError(
-                f"the context is full: this conversation takes {len(prompt)} tokens, and the "
-                f"context holds {self._engine.context_length}",
-                hint=_CONTEXT_HINT,
-            )
-        reused = self._rewind(prompt)
-        logits = self._engine.prefill(prompt[reused:])
-        self._held = prompt
-        self.messages.append(question)
-        yield from self._generate(logits, sampler, max_tokens, reused)
-
-    def _rewind(self, prompt: list[int]) -> int:
-        """Bring the state back to what it shares with `prompt`; return how much that is.
-
-        At least one token of the prompt is left to run, for its logits.
-        """
-        limit = min(len(self._held), len(prompt) - 1)
-        shared = next((i for i in range(limit) if self._held[i] != prompt[i]), limit)
-        interrupted = self._engine.length != len(self._held)
-        if interrupted or shared == 0 or not self._engine.pop(len(self._held) - shared):
-            self._engine.clear()
-            shared = 0
-        self._held = prompt[:shared]
-        return shared
-
-    def _generate(
-        self, logits: Float32Array, sampler: TokenChooser, max_tokens: int | None, reused: int
-    ) -> Iterator[str]:
-        prompt_tokens = len(self._held)
-        decoder = StreamingDetokenizer(self._tokenizer)
-        ids: list[int] = []
-        pieces: list[str] = []
-        finish: FinishReason = "length"
-        thinking = False
+        prompt = self._prompt.build([*self.messages, question], thinking=self._thinking)
+        generation = self._generator.start(prompt, sampler, max_tokens=max_tokens)
         try:
-            while True:
-                token_id = sampler(logits)
-                if token_id in self._stop_ids:
-                    finish = "stop"
-                    break
-                ids.append(token_id)
-                if token_id in self._channel_ids:
-                    thinking = token_id == self._channel_ids[0]
-                elif not thinking:
-                    pieces.append(decoder.push(token_id))
-                    if pieces[-1]:
-                        yield pieces[-1]
-                if len(ids) == max_tokens:
-                    break
-                if len(self._held) == self._engine.context_length:
-                    finish = "context"
-                    break
-                logits = self._engine.decode(token_id)
-                self._held.append(token_id)
-            pieces.append(decoder.flush())
-            if pieces[-1]:
-                yield pieces[-1]
+            yield from generation
         finally:
-            text = "".join(pieces)
-            self.last_reply = Reply(text, tuple(ids), finish, prompt_tokens, reused)
-            self.messages.append(Message("assistant", text, tuple(ids)))
-        if finish == "context":
+            generation.close()
+            if generation.token_ids or generation.finish_reason != "interrupted":
+                self._keep(question, generation)
+        if generation.finish_reason == "context":
             raise ContextFullError(
-                f"the context is full: the reply was cut after {len(ids)} tokens, at "
-                f"{self._engine.context_length} in all",
-                hint=_CONTEXT_HINT,
+                f"the context is full: the reply was cut after {len(generation.token_ids)} "
+                f"tokens, at {self._generator.engine.context_length} in all",
+                hint=CONTEXT_HINT,
             )
+
+    def _keep(self, question: Message, generation: Generation) -> None:
+        ids = tuple(generation.token_ids)
+        self.messages += [question, Message("assistant", generation.text, ids)]
+        self.last_reply = Reply(
+            text=generation.text,
+            token_ids=ids,
+            finish_reason=generation.finish_reason,
+            prompt_tokens=generation.prompt_tokens,
+            reused_tokens=generation.reused_tokens,
+            thought=generation.thought,
+            first_token_s=generation.first_token_s,
+            tokens_per_s=generation.decode_tokens_per_s,
+        )

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -21,20 +21,54 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.reply import MarkIds
+from gemma4_compile.runtime.tool_calls import ToolCall
 
-OPEN_CHANNEL = "<|channel>"
-CLOSE_CHANNEL = "<channel|>"
 _MARK = "\ue000{}\ue001"  # private-use characters: no template or tokenizer gives them a meaning
 _MARKS = re.compile("\ue000([0-9]+)\ue001")
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message. `token_ids` are those that the model generated, stop token left out."""
+    """One message.
+
+    Attributes
+    ----------
+    role : `system`, `developer`, `user`, `assistant` or `tool`
+    content : its text
+    token_ids : of a reply: the ids that the model generated, stop token left out
+    thought : of a reply: what the model thought before it
+    tool_calls : of a reply: the tools that it calls
+    tool_call_id, name : of a tool's result: the call that it answers, or else the tool's name
+    """
 
     role: str
     content: str
     token_ids: tuple[int, ...] | None = None
+    thought: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates take it; fields that say nothing are left out."""
+        fields: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.thought:
+            fields["reasoning_content"] = self.thought
+        if self.tool_calls:
+            fields["tool_calls"] = [
+                {
+                    "id": call.call_id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": dict(call.arguments)},
+                }
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id:
+            fields["tool_call_id"] = self.tool_call_id
+        if self.name:
+            fields["name"] = self.name
+        return fields
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -75,24 +109,33 @@ class ChatTemplate:
                 f"the chat template is damaged: {error}", hint="compile the package again"
             ) from error
 
-    def render(self, messages: Sequence[Message], *, thinking: bool = False) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """Render the whole conversation and the opening of the model's next turn.
+
+        Parameters
+        ----------
+        tools : declarations in the form of OpenAI's API, or none
 
         Raises
         ------
         UsageError
             If the template refuses the messages.
         """
-        plain = [{"role": message.role, "content": message.content} for message in messages]
         try:
             return self._template.render(
-                messages=plain,
-                tools=None,
+                messages=[message.for_template() for message in messages],
+                tools=list(tools) or None,
                 add_generation_prompt=True,
                 enable_thinking=thinking,
                 **self._special_tokens,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:  # TypeError: a filter got what it cannot take
             raise UsageError(f"the chat template refuses this conversation: {error}") from error
 
 
@@ -112,40 +155,47 @@ def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | Non
 class PromptBuilder:
     """Conversation in, token ids out."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, *, thinking: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self._thinking = thinking
-        self._channel = (
-            tokenizer.token_to_id(OPEN_CHANNEL),
-            tokenizer.token_to_id(CLOSE_CHANNEL),
-        )
+        marks = MarkIds.of(tokenizer)
+        self._channel = (marks.open_channel, marks.close_channel)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which control tokens are spelled out; nothing is added."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def build(self, messages: Sequence[Message]) -> list[int]:
+    def build(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """Ids of the whole prompt, up to where the model's reply begins.
 
         Raises
         ------
         UsageError
-            If the template refuses the messages.
+            If the template refuses the messages or the tools.
         """
-        marked = [
-            message if message.token_ids is None else Message(message.role, _MARK.format(index))
+        # Calls are rendered by the template: their ids stand before the text that a mark replaces.
+        replayed = [
+            index
             for index, message in enumerate(messages)
+            if message.token_ids is not None and not message.tool_calls
         ]
-        text = self._template.render(marked, thinking=self._thinking)
+        marked = list(messages)
+        for index in replayed:
+            marked[index] = replace(messages[index], content=_MARK.format(index))
+        text = self._template.render(marked, thinking=thinking, tools=tools)
         pieces = _MARKS.split(text)
-        expected = [i for i, message in enumerate(messages) if message.token_ids is not None]
-        if [int(index) for index in pieces[1::2]] != expected:
+        if [int(index) for index in pieces[1::2]] != replayed:
             # The template rewrites or leaves out a reply: then only its text says what remains.
-            return self.encode(self._template.render(messages, thinking=self._thinking))
+            return self.encode(self._template.render(messages, thinking=thinking, tools=tools))
         ids = self.encode(pieces[0])
-        for index, following in zip(expected, pieces[2::2], strict=True):
+        for index, following in zip(replayed, pieces[2::2], strict=True):
             ids += without_thoughts(messages[index].token_ids or (), *self._channel)
             ids += self.encode(following)
         return ids

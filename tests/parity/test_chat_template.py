@@ -45,4 +45,4 @@ def test_text_and_ids_are_those_of_transformers(
     ids = truth.apply_chat_template(plain, tokenize=True, return_dict=False, **options)
 
     assert template.render(messages, thinking=thinking) == text
-    assert PromptBuilder(tokenizer, template, thinking=thinking).build(messages) == ids
+    assert PromptBuilder(tokenizer, template).build(messages, thinking=thinking) == ids

@@ -24,6 +24,13 @@ EXCEPTIONS: dict[str, str] = {
 }
 # Files that are tested together elsewhere, by the place where they are.
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
+    "tests/unit/runtime/server: test_api.py over connections, test_requests.py by field": (
+        "gemma4_compile/runtime/server/answers.py",
+        "gemma4_compile/runtime/server/api_error.py",
+        "gemma4_compile/runtime/server/fields.py",
+        "gemma4_compile/runtime/server/messages.py",
+        "gemma4_compile/runtime/server/service.py",
+    ),
     "tests/smoke/test_presets.py and every test that compiles a package": (
         "gemma4_compile/passes/library.py",
         "gemma4_compile/passes/lowering.py",

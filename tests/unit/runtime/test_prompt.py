@@ -56,7 +56,7 @@ def test_shipped_template_follows_the_turn_rules(
 def test_generated_ids_stand_in_the_prompt_as_they_were(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
-    builder = PromptBuilder(tokenizer, template, thinking=False)
+    builder = PromptBuilder(tokenizer, template)
     broken = (tokenizer.token_to_id("<0xFF>"), 700, 701)
     question, again = Message("user", "one"), Message("user", "two")
 
@@ -70,7 +70,7 @@ def test_generated_ids_stand_in_the_prompt_as_they_were(
 def test_thoughts_of_earlier_replies_are_dropped(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
-    builder = PromptBuilder(tokenizer, template, thinking=False)
+    builder = PromptBuilder(tokenizer, template)
     thought = builder.encode("<|channel>thought\nhm<channel|>")
     answer = builder.encode("yes")
     question, again = Message("user", "one"), Message("user", "two")
@@ -85,7 +85,7 @@ def test_thoughts_of_earlier_replies_are_dropped(
 def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
-    builder = PromptBuilder(tokenizer, template, thinking=False)
+    builder = PromptBuilder(tokenizer, template)
     messages = [Message("user", "one"), Message("assistant", "yes"), Message("user", "two")]
     replayed = [
         messages[0],

@@ -1,0 +1,269 @@
+"""Generates one reply after another on one engine; prompts that begin alike share their state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator as Steps
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tokenizers import Tokenizer
+
+from gemma4_compile.runtime.engine import ContextFullError, Float32Array
+from gemma4_compile.runtime.reply import (
+    Event,
+    MarkIds,
+    PlainParser,
+    ReplyParser,
+    TextDelta,
+    ThoughtDelta,
+)
+from gemma4_compile.runtime.stop_strings import StopStrings
+from gemma4_compile.runtime.tool_calls import ToolCall
+
+CONTEXT_HINT = "start a new conversation, or compile with a larger --context"
+_OPEN_TOOL_RESPONSE = "<|tool_response>"
+
+TokenChooser = Callable[[Float32Array], int]
+"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
+
+FinishReason = Literal["stop", "length", "context", "interrupted"]
+
+
+class TokenEngine(Protocol):
+    """What generation needs of an `Engine`; see there."""
+
+    context_length: int
+    prefill_chunk: int
+
+    @property
+    def length(self) -> int:
+        """Tokens in the state."""
+
+    def clear(self) -> None:
+        """Forget the sequence."""
+
+    def pop(self, count: int) -> bool:
+        """Take back the last tokens; False where that cannot be."""
+
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
+        """Add tokens; return the logits of the last."""
+
+    def decode(self, token_id: int) -> Float32Array:
+        """Add one token; return its logits."""
+
+
+@dataclass(frozen=True)
+class PromptProgress:
+    """A chunk of the prompt is done: `done` of its `total` tokens are in the state."""
+
+    done: int
+    total: int
+
+
+class Generator:
+    """An engine and the ids that its state holds."""
+
+    def __init__(self, engine: TokenEngine, tokenizer: Tokenizer, stop_ids: frozenset[int]) -> None:
+        """Take an engine over, whatever it holds.
+
+        Parameters
+        ----------
+        stop_ids : tokens that end a reply; the one that asks for a tool's result always does
+        """
+        self.engine = engine
+        self.tokenizer = tokenizer
+        response = tokenizer.token_to_id(_OPEN_TOOL_RESPONSE)
+        self.stop_ids = stop_ids if response is None else stop_ids | {response}
+        self._held: list[int] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.engine.clear()
+        self._held = []
+
+    def start(
+        self,
+        prompt: Sequence[int],
+        chooser: TokenChooser,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        plain: bool = False,
+    ) -> Generation:
+        """Begin a reply; it runs as the returned object is iterated.
+
+        Parameters
+        ----------
+        prompt : ids of the whole prompt
+        chooser : a `Sampler`
+        max_tokens : most tokens of the reply; None for as many as fit
+        stop : texts that end the answer
+        plain : take everything as the answer's text, thoughts and calls included
+
+        Raises
+        ------
+        ContextFullError
+            If the prompt does not fit; nothing changes then.
+        """
+        if len(prompt) > self.engine.context_length:
+            raise ContextFullError(
+                f"the context is full: this conversation takes {len(prompt)} tokens, and the "
+                f"context holds {self.engine.context_length}",
+                hint=CONTEXT_HINT,
+            )
+        ids = list(prompt)
+        parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
+        if not plain:
+            in_thought = MarkIds.of(self.tokenizer).thought_is_open(ids)
+            parser = ReplyParser(self.tokenizer, in_thought=in_thought)
+        return Generation(self, ids, chooser, max_tokens, StopStrings(stop), parser)
+
+    def rewind(self, prompt: Sequence[int]) -> int:
+        """Bring the state back to what it shares with `prompt`; return how many tokens that is.
+
+        At least one token of the prompt is left to run, for its logits.
+        """
+        limit = min(len(self._held), len(prompt) - 1)
+        shared = next((i for i in range(limit) if self._held[i] != prompt[i]), limit)
+        interrupted = self.engine.length != len(self._held)
+        if interrupted or shared == 0 or not self.engine.pop(len(self._held) - shared):
+            self.engine.clear()
+            shared = 0
+        self._held = list(prompt[:shared])
+        return shared
+
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
+        """Add one chunk; return the logits behind it."""
+        logits = self.engine.prefill(ids)
+        self._held += ids
+        return logits
+
+    def decode(self, token_id: int) -> Float32Array:
+        """Add one token; return the logits behind it."""
+        logits = self.engine.decode(token_id)
+        self._held.append(token_id)
+        return logits
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further token fits."""
+        return len(self._held) == self.engine.context_length
+
+
+class Generation:
+    """A reply in the making: iterate over its events, once.
+
+    Attributes
+    ----------
+    token_ids : what was generated, stop token left out
+    text, thought, tool_calls : its parts so far, as the events told them
+    finish_reason : a stop token or text, `max_tokens`, the end of the context, or a reader who
+        stopped reading
+    prompt_tokens, reused_tokens : length of the prompt, and how much of it the state already held
+    first_token_s : seconds until the first token was chosen
+    decode_s : seconds from then to the end
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        prompt: list[int],
+        chooser: TokenChooser,
+        max_tokens: int | None,
+        stop: StopStrings,
+        parser: ReplyParser | PlainParser,
+    ) -> None:
+        self._generator = generator
+        self._prompt = prompt
+        self._chooser = chooser
+        self._max_tokens = max_tokens
+        self._stop = stop
+        self._parser = parser
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.thought = ""
+        self.tool_calls: list[ToolCall] = []
+        self.finish_reason: FinishReason = "interrupted"
+        self.prompt_tokens = len(prompt)
+        self.reused_tokens = 0
+        self.first_token_s = 0.0
+        self.decode_s = 0.0
+        self._events = self._run()
+
+    def __iter__(self) -> Iterator[Event | PromptProgress]:
+        """The events, as they come."""
+        return self._events
+
+    def close(self) -> None:
+        """Stop here; what came so far is kept."""
+        self._events.close()
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Speed after the first token; 0 where there was no second one."""
+        return (len(self.token_ids) - 1) / self.decode_s if len(self.token_ids) > 1 else 0.0
+
+    def _run(self) -> Steps[Event | PromptProgress, None, None]:
+        begin = time.perf_counter()
+        logits = yield from self._prefill()
+        while True:
+            token_id = self._chooser(logits)
+            now = time.perf_counter()
+            if not self.token_ids:
+                self.first_token_s = now - begin
+            self.decode_s = now - begin - self.first_token_s
+            if token_id in self._generator.stop_ids:
+                self.finish_reason = "stop"
+                break
+            self.token_ids.append(token_id)
+            stopped = yield from self._emit(self._parser.push(token_id))
+            if stopped:
+                self.finish_reason = "stop"
+                return
+            if len(self.token_ids) == self._max_tokens:
+                self.finish_reason = "length"
+                break
+            if self._generator.is_full:
+                self.finish_reason = "context"
+                break
+            logits = self._generator.decode(token_id)
+        reason, self.finish_reason = self.finish_reason, "interrupted"
+        stopped = yield from self._emit(self._parser.finish())
+        rest = "" if stopped else self._stop.flush()
+        if rest:
+            self.text += rest
+            yield TextDelta(rest)
+        self.finish_reason = "stop" if stopped else reason
+
+    def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
+        done = self.reused_tokens = self._generator.rewind(self._prompt)
+        chunk = min(self._generator.engine.prefill_chunk, self._generator.engine.context_length)
+        logits = None
+        while done < len(self._prompt):
+            ids = self._prompt[done : done + chunk]
+            logits = self._generator.prefill(ids)
+            done += len(ids)
+            yield PromptProgress(done, len(self._prompt))
+        assert logits is not None, "a rewind leaves at least one token to run"
+        return logits
+
+    def _emit(self, events: list[Event]) -> Steps[Event, None, bool]:
+        """Pass events on; return whether a stop text ended the answer."""
+        for event in events:
+            if isinstance(event, TextDelta):
+                text, stopped = self._stop.push(event.text)
+                self.text += text
+                if text:
+                    yield TextDelta(text)
+                if stopped:
+                    return True
+                continue
+            if isinstance(event, ThoughtDelta):
+                self.thought += event.text
+            else:
+                self.tool_calls.append(event)
+            yield event
+        return False

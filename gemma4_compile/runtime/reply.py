@@ -1,0 +1,170 @@
+r"""Takes a reply apart as its tokens come: thoughts, the answer's text, tool calls.
+
+The model marks the parts with tokens of their own, so a text that merely spells such a mark changes
+nothing. A thought is ``<|channel>thought\nTEXT\n<channel|>``, a call is
+``<|tool_call>call:NAME{...}<tool_call|>``; everything else is the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
+from gemma4_compile.runtime.tool_calls import ToolCall, ToolCallError, parse_tool_call
+
+OPEN_CHANNEL, CLOSE_CHANNEL = "<|channel>", "<channel|>"
+OPEN_CALL, CLOSE_CALL = "<|tool_call>", "<tool_call|>"
+QUOTE = '<|"|>'
+_THOUGHT_HEAD = "thought\n"
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ThoughtDelta:
+    """More of the thought."""
+
+    text: str
+
+
+Event = TextDelta | ThoughtDelta | ToolCall
+
+
+@dataclass(frozen=True)
+class MarkIds:
+    """Ids of the tokens that mark the parts of a reply; None for those a tokenizer lacks."""
+
+    open_channel: int | None
+    close_channel: int | None
+    open_call: int | None
+    close_call: int | None
+    quote: int | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> MarkIds:
+        """Look the marks up."""
+        marks = (OPEN_CHANNEL, CLOSE_CHANNEL, OPEN_CALL, CLOSE_CALL, QUOTE)
+        return cls(*(tokenizer.token_to_id(mark) for mark in marks))
+
+    def thought_is_open(self, ids: list[int]) -> bool:
+        """Whether a prompt ends inside a thought, which the reply then goes on with."""
+        channel = (self.open_channel, self.close_channel)
+        last = next((i for i in reversed(ids) if i in channel), None)
+        return last is not None and last == self.open_channel
+
+
+class ReplyParser:
+    """Token ids in, events out; nothing is emitted before it is certain what it belongs to."""
+
+    def __init__(self, tokenizer: Tokenizer, *, in_thought: bool = False) -> None:
+        """Begin a reply; `in_thought` where the prompt has opened a thought with its first line."""
+        self._tokenizer = tokenizer
+        self._ids = MarkIds.of(tokenizer)
+        self._decoder = StreamingDetokenizer(tokenizer)
+        self._in_thought = in_thought
+        self._head_done = in_thought
+        self._held = ""  # of a thought: its first line in part, or what may be its last newline
+        self._call: list[int] | None = None
+
+    def push(self, token_id: int) -> list[Event]:
+        """Events that this token completes."""
+        ids = self._ids
+        if self._call is not None:
+            if token_id == ids.close_call:
+                return self._end_call()
+            self._call.append(token_id)
+            return []
+        if token_id == ids.open_channel:
+            events = self._end_part()
+            self._in_thought, self._head_done = True, False
+            return events
+        if token_id == ids.close_channel:
+            events = self._end_part()
+            self._in_thought = False
+            return events
+        if token_id == ids.open_call:
+            events = self._end_part()
+            self._in_thought, self._call = False, []
+            return events
+        return self._text(self._decoder.push(token_id))
+
+    def finish(self) -> list[Event]:
+        """Events of what was still held back; a call without its end becomes text."""
+        if self._call is not None:
+            return self._broken_call(self._call)
+        return self._end_part()
+
+    def _text(self, text: str) -> list[Event]:
+        if not self._in_thought:
+            return [TextDelta(text)] if text else []
+        self._held += text
+        if not self._head_done:
+            if _THOUGHT_HEAD.startswith(self._held) and self._held != _THOUGHT_HEAD:
+                return []
+            self._held = self._held.removeprefix(_THOUGHT_HEAD)
+            self._head_done = True
+        # The last newline before the end is the format's; until then any newline may be that one.
+        ready = self._held.rstrip("\n")
+        self._held = self._held[len(ready) :]
+        return [ThoughtDelta(ready)] if ready else []
+
+    def _end_part(self) -> list[Event]:
+        """Close the text or thought that is open."""
+        events = self._text(self._decoder.flush())
+        if self._in_thought:
+            rest = self._held
+            if not self._head_done and _THOUGHT_HEAD.startswith(rest + "\n"):
+                rest = ""  # `thought` without a line of its own
+            rest = rest.removesuffix("\n")
+            self._held = ""
+            if rest:
+                events.append(ThoughtDelta(rest))
+        return events
+
+    def _end_call(self) -> list[Event]:
+        assert self._call is not None, "only called inside a call"
+        ids, self._call = self._call, None
+        try:
+            return [parse_tool_call(self._split(ids))]
+        except ToolCallError:
+            return self._broken_call(ids, closed=True)
+
+    def _split(self, ids: list[int]) -> list[str]:
+        """Texts between the quote tokens."""
+        parts: list[list[int]] = [[]]
+        for token_id in ids:
+            if token_id == self._ids.quote:
+                parts.append([])
+            else:
+                parts[-1].append(token_id)
+        return [self._tokenizer.decode(part, skip_special_tokens=False) for part in parts]
+
+    def _broken_call(self, ids: list[int], *, closed: bool = False) -> list[Event]:
+        """The model's own words, so that nothing is lost."""
+        self._call = None
+        text = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return [TextDelta(OPEN_CALL + text + (CLOSE_CALL if closed else ""))]
+
+
+class PlainParser:
+    """Takes every token as text; control tokens have none."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._decoder = StreamingDetokenizer(tokenizer)
+
+    def push(self, token_id: int) -> list[Event]:
+        """Text that this token completes."""
+        text = self._decoder.push(token_id)
+        return [TextDelta(text)] if text else []
+
+    def finish(self) -> list[Event]:
+        """Text that was held back."""
+        text = self._decoder.flush()
+        return [TextDelta(text)] if text else []

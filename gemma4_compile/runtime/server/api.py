@@ -1,0 +1,220 @@
+"""The endpoints below `/v1`: HTTP in, tickets of the worker, JSON or a stream of events out."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.requests import (
+    Request,
+    parse_json,
+    read_chat_request,
+    read_completion_request,
+)
+from gemma4_compile.runtime.server.service import Service
+from gemma4_compile.runtime.server.worker import Ticket
+
+_log = logging.getLogger("gemma4_compile.serve")
+_Result = TypeVar("_Result")
+_CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for.
+
+    Attributes
+    ----------
+    body_bytes : longest body
+    messages : most messages of a chat request
+    """
+
+    body_bytes: int = 8 * 2**20
+    messages: int = 2048
+
+
+def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[BaseRoute]:
+    """The routes of the API.
+
+    Parameters
+    ----------
+    api_key : what requests must bring as a bearer token, or None
+    """
+    api = _Api(service, limits, api_key)
+    return [
+        Route("/v1/models", api.guarded(api.models), methods=["GET"]),
+        Route("/v1/models/{name:path}", api.guarded(api.model), methods=["GET"]),
+        Route("/v1/chat/completions", api.guarded(api.chat), methods=["POST"]),
+        Route("/v1/completions", api.guarded(api.complete), methods=["POST"]),
+    ]
+
+
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
+
+
+class _Api:
+    def __init__(self, service: Service, limits: Limits, api_key: str | None) -> None:
+        self._service = service
+        self._limits = limits
+        self._api_key = api_key
+
+    def guarded(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint behind the key, with errors in OpenAI's form."""
+
+        async def answer(request: HttpRequest) -> Response:
+            try:
+                self._check_key(request)
+                return await endpoint(request)
+            except ApiError as error:
+                return error.response()
+            except ClientDisconnect:
+                return Response(status_code=_CLIENT_IS_GONE)
+            except Exception as error:
+                return _internal_error(error).response()
+
+        return answer
+
+    async def models(self, _request: HttpRequest) -> Response:
+        return JSONResponse({"object": "list", "data": [self._model_object()]})
+
+    async def model(self, request: HttpRequest) -> Response:
+        self._service.check_model(request.path_params["name"])
+        return JSONResponse(self._model_object())
+
+    async def chat(self, request: HttpRequest) -> Response:
+        body = await self._body(request)
+        model = self._service.model
+        parsed = read_chat_request(body, model.defaults, self._limits.messages)
+        self._service.check_model(parsed.model)
+        prompt = await run_in_threadpool(self._service.chat_prompt, parsed)
+        constrain = await run_in_threadpool(self._service.constraint, parsed.schema)
+        ticket = self._service.submit(prompt, parsed.settings, constrain=constrain)
+        return await _answer(request, parsed, ticket, ChatAnswer(model.name))
+
+    async def complete(self, request: HttpRequest) -> Response:
+        body = await self._body(request)
+        model = self._service.model
+        parsed = read_completion_request(body, model.defaults)
+        self._service.check_model(parsed.model)
+        prompt = await run_in_threadpool(self._service.completion_prompt, parsed)
+        ticket = self._service.submit(prompt, parsed.settings, plain=True)
+        return await _answer(request, parsed, ticket, TextAnswer(model.name))
+
+    def _check_key(self, request: HttpRequest) -> None:
+        if self._api_key is None:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(key.strip().encode(), self._api_key.encode())
+        if scheme.lower() != "bearer" or not right:
+            raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
+
+    def _model_object(self) -> dict[str, Any]:
+        model = self._service.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "gemma4-compile",
+            "context_length": model.context_length,
+        }
+
+    async def _body(self, request: HttpRequest) -> Any:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # a page of another origin cannot send this one unasked
+            raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > self._limits.body_bytes:
+                raise ApiError(
+                    413,
+                    f"the body is longer than {self._limits.body_bytes} bytes",
+                    code="body_too_large",
+                )
+        return parse_json(bytes(body))
+
+
+async def _answer(http: HttpRequest, request: Request, ticket: Ticket, answer: Answer) -> Response:
+    if request.stream:
+        events = _stream(ticket, answer, request.include_usage)
+        return StreamingResponse(
+            events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+    await _while_connected(http, ticket)
+    assert ticket.generation is not None, "the events have ended without an error"
+    return JSONResponse(answer.whole(ticket.generation))
+
+
+async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
+    """Wait for the end of the reply; cancel it and raise if the client goes away."""
+
+    async def finish() -> None:
+        async for _ in ticket.events():
+            pass
+
+    async def disconnect() -> None:
+        while (await http.receive())["type"] != "http.disconnect":
+            pass
+
+    finishing = asyncio.ensure_future(finish())
+    gone = asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait({finishing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not finishing.done():
+            raise ClientDisconnect
+        _raise_as_api_error(finishing.exception())
+    finally:
+        ticket.cancel()
+        finishing.cancel()
+        gone.cancel()
+
+
+async def _stream(ticket: Ticket, answer: Answer, include_usage: bool) -> AsyncIterator[str]:
+    """The reply as server-sent events; closed by Starlette when the client goes away."""
+    try:
+        first = answer.first()
+        if first is not None:
+            yield _event(first)
+        async for event in ticket.events():
+            yield _event(answer.chunk(event))
+        assert ticket.generation is not None, "the events have ended without an error"
+        yield _event(answer.last(ticket.generation))
+        if include_usage:
+            yield _event(answer.count(ticket.generation))
+        yield "data: [DONE]\n\n"
+    except Exception as error:
+        api_error = error if isinstance(error, ApiError) else _internal_error(error)
+        yield _event(api_error.body())
+    finally:
+        ticket.cancel()
+
+
+def _raise_as_api_error(error: BaseException | None) -> None:
+    if isinstance(error, ContextFullError):
+        raise ApiError(400, str(error), code="context_length_exceeded") from error
+    if error is not None:
+        raise error
+
+
+def _internal_error(error: Exception) -> ApiError:
+    """Log what should not happen; the client learns no details."""
+    _log.error("a request failed", exc_info=error)
+    return ApiError(500, "the server failed; its log says why", code="internal_error")
+
+
+def _event(content: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"

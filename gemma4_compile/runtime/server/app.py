@@ -1,0 +1,63 @@
+"""The server's application: the API, folders beside it, and who may talk to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gemma4_compile.runtime.server.api_error import ApiError
+
+
+def create_app(
+    routes: Sequence[BaseRoute],
+    *,
+    hosts: Sequence[str] | None = None,
+    origins: Sequence[str] = (),
+) -> Starlette:
+    """Join routes into an application.
+
+    Parameters
+    ----------
+    routes : `api_routes`, `folder_routes`, or both, the API's first
+    hosts : host names that requests may be addressed to, against pages that let a name of theirs
+        point here; None for any
+    origins : origins whose pages may use the API besides those served here
+    """
+    middleware = []
+    if hosts is not None:
+        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)))
+    if origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["Authorization", "Content-Type"],
+            )
+        )
+    return Starlette(
+        routes=[Route("/health", _health, methods=["GET"]), *routes],
+        middleware=middleware,
+        exception_handlers={HTTPException: _http_error},
+    )
+
+
+async def _health(_request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and wrong methods, in the API's form."""
+    assert isinstance(error, HTTPException), "registered for this class"
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    response = ApiError(error.status_code, message).response()
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,152 @@
+"""`gemma4-serve DIR`: an OpenAI-compatible API on a compiled package."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.routing import BaseRoute
+
+from gemma4_compile import __version__
+from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.generation import Generator
+from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.server.api import Limits, api_routes
+from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.service import Model, Service
+from gemma4_compile.runtime.server.worker import Worker
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
+_SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gemma4-serve",
+        description="Serve a compiled package with OpenAI's API.",
+        epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
+    )
+    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (%(default)s)")
+    parser.add_argument("--model-name", help="the model's name in requests (default: DIR's name)")
+    parser.add_argument("--context-length", type=int, help="tokens to make room for")
+    parser.add_argument(
+        "--thinking", action="store_true", help="think before answering, unless a request says"
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let this origin's pages use the API; may be given again",
+    )
+    parser.add_argument(
+        "--queue", type=int, default=16, help="most requests that wait (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-body-mib", type=int, default=8, help="longest request in MiB (%(default)s)"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return the exit status: 0, 1 (failed), 2 (usage)."""
+    arguments = _parser().parse_args(argv)
+    try:
+        _serve(arguments)
+    except Gemma4CompileError as error:
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    package = Package.open(arguments.package)
+    name = arguments.model_name or arguments.package.resolve().name
+    model = Model.of(package, name, arguments.context_length)
+
+    def load() -> Generator:
+        engine = Engine(package, context_length=arguments.context_length)
+        return Generator(engine, model.tokenizer, package.stop_token_ids)
+
+    worker = Worker(load, arguments.queue)
+    print(f"loading {arguments.package}", file=sys.stderr, flush=True)
+    worker.start()
+    service = Service(model, worker, thinking=arguments.thinking)
+    limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
+    routes: list[BaseRoute] = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
+    try:
+        listen(routes, arguments.host, arguments.port, arguments.allow_origin)
+    finally:
+        worker.stop()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
+    for name, (lowest, highest) in ranges.items():
+        value = getattr(arguments, name)
+        if not lowest <= value <= highest:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: expected {lowest} to {highest}, found {value}")
+
+
+def listen(routes: Sequence[BaseRoute], host: str, port: int, origins: Sequence[str]) -> None:
+    """Serve until interrupted; prints the address on stdout once it listens.
+
+    Raises
+    ------
+    UsageError
+        If the address cannot be listened on.
+    """
+    hosts = ["localhost", "127.0.0.1", "[::1]", host] if _is_loopback(host) else None
+    app = create_app(routes, hosts=hosts, origins=origins)
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        server_header=False,
+    )
+    try:
+        with config.bind_socket() as socket:
+            shown = f"[{host}]" if ":" in host else host
+            print(f"http://{shown}:{socket.getsockname()[1]}", flush=True)
+            uvicorn.Server(config).run([socket])
+    except SystemExit as error:  # uvicorn's answer to an address that it cannot have
+        raise UsageError(
+            f"cannot listen on {host}:{port}", hint="choose another --host or --port"
+        ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

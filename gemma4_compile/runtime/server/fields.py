@@ -1,0 +1,100 @@
+"""Checked reading of the fields of a request's JSON object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from typing import Any
+
+from gemma4_compile.runtime.server.api_error import ApiError
+
+_NAMES = {
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    list: "a list",
+    dict: "an object",
+}
+
+
+class Fields:
+    """One JSON object; `null` is the same as an absent field, as in OpenAI's API."""
+
+    def __init__(self, values: Any, path: str = "") -> None:
+        self._path = path
+        if not isinstance(values, Mapping):
+            raise ApiError(
+                400, f"{path or 'the body'}: expected an object, found {_shown(values)}", param=path
+            )
+        self._values = values
+
+    def name(self, field: str) -> str:
+        """The field's full name, for messages."""
+        return f"{self._path}.{field}" if self._path else field
+
+    def error(self, field: str, message: str, *, code: str | None = None) -> ApiError:
+        """A 400 that blames a field."""
+        name = self.name(field)
+        return ApiError(400, f"`{name}`: {message}", param=name, code=code)
+
+    def refuse_unknown(self, known: Set[str]) -> None:
+        """ApiError for a field that is not known: it would be ignored without a word."""
+        for field in self._values:
+            if field not in known:
+                raise self.error(
+                    str(field), "is not a field of this endpoint", code="unknown_field"
+                )
+
+    def has(self, field: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._values.get(field) is not None
+
+    def get(self, field: str, kind: type, default: Any = None) -> Any:
+        """A value of this type, or the default."""
+        value = self._values.get(field)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self.error(field, f"expected {_NAMES[kind]}, found {_shown(value)}")
+        return value
+
+    def raw(self, field: str) -> Any:
+        """The value as it is, or None."""
+        return self._values.get(field)
+
+    def need(self, field: str, kind: type) -> Any:
+        """A value that must be there."""
+        if not self.has(field):
+            raise self.error(field, "is missing", code="missing_field")
+        return self.get(field, kind)
+
+    def integer(self, field: str, lowest: int, highest: int, default: int | None) -> int | None:
+        """An integer of a range."""
+        value: int | None = self.get(field, int, default)
+        if value is not None and not lowest <= value <= highest:
+            raise self.error(field, f"expected {lowest} to {highest}, found {value}")
+        return value
+
+    def number(self, field: str, lowest: float, highest: float, default: float) -> float:
+        """A number of a range."""
+        value = self._values.get(field)
+        if value is None:
+            return default
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or not lowest <= value <= highest:
+            raise self.error(
+                field, f"expected a number from {lowest:g} to {highest:g}, found {_shown(value)}"
+            )
+        return float(value)
+
+    def only(self, field: str, allowed: tuple[Any, ...], why: str) -> None:
+        """ApiError if the field is there with a value that is not served."""
+        value = self._values.get(field)
+        if value is not None and value not in allowed:
+            raise self.error(field, f"{why}; found {_shown(value)}", code="unsupported_value")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, not longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

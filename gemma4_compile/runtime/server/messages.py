@@ -1,0 +1,127 @@
+"""Messages and tool declarations of a chat request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.tool_calls import ToolCall
+
+MAX_TOOLS = 128
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_MESSAGE = {
+    "annotations",  # a client sends a reply back as it came
+    "audio",
+    "content",
+    "function_call",
+    "name",
+    "reasoning",
+    "reasoning_content",
+    "refusal",
+    "role",
+    "tool_call_id",
+    "tool_calls",
+}
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def read_messages(fields: Fields, most: int) -> tuple[Message, ...]:
+    """Read `messages`; ApiError names the one that is damaged or cannot be served."""
+    entries = fields.need("messages", list)
+    if not 1 <= len(entries) <= most:
+        raise fields.error("messages", f"expected 1 to {most} messages, found {len(entries)}")
+    messages: list[Message] = []
+    calls: set[str] = set()
+    for index, entry in enumerate(entries):
+        message = _read_message(Fields(entry, f"messages[{index}]"), calls)
+        calls |= {call.call_id for call in message.tool_calls}
+        messages.append(message)
+    return tuple(messages)
+
+
+def _read_message(fields: Fields, calls: set[str]) -> Message:
+    fields.refuse_unknown(_MESSAGE)
+    fields.only("function_call", (), "use `tool_calls`")
+    fields.only("audio", (), "only text is served")
+    role = fields.need("role", str)
+    if role not in _ROLES:
+        raise fields.error("role", f"expected one of {', '.join(_ROLES)}, found {role!r}")
+    tool_calls = _read_calls(fields) if role == "assistant" else ()
+    call_id = fields.get("tool_call_id", str)
+    if role == "tool" and call_id not in calls:
+        raise fields.error(
+            "tool_call_id", f"expected the id of a tool call before it, found {call_id!r}"
+        )
+    if not fields.has("content") and not tool_calls:
+        raise fields.error("content", "is missing", code="missing_field")
+    return Message(
+        role,
+        _read_content(fields),
+        thought=fields.get("reasoning_content", str) or fields.get("reasoning", str),
+        tool_calls=tool_calls,
+        tool_call_id=call_id,
+        name=fields.get("name", str) if role == "tool" else None,
+    )
+
+
+def _read_content(fields: Fields) -> str:
+    content = fields.raw("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for index, entry in enumerate(fields.get("content", list)):
+        part = Fields(entry, f"{fields.name('content')}[{index}]")
+        if part.need("type", str) != "text":
+            raise part.error("type", "only text is served", code="unsupported_value")
+        texts.append(part.need("text", str))
+    return "".join(texts)
+
+
+def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
+    calls = []
+    for index, entry in enumerate(fields.get("tool_calls", list, [])):
+        call = Fields(entry, f"{fields.name('tool_calls')}[{index}]")
+        call.only("type", ("function",), "only functions are served")
+        function = Fields(call.need("function", dict), call.name("function"))
+        text = function.get("arguments", str, "{}")
+        try:
+            arguments = json.loads(text or "{}")
+        except (ValueError, RecursionError) as error:
+            raise function.error("arguments", f"is not JSON: {error}") from error
+        if not isinstance(arguments, dict):
+            raise function.error("arguments", "expected a JSON object in a string")
+        calls.append(ToolCall(_tool_name(function), arguments, call.need("id", str)))
+    return tuple(calls)
+
+
+def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    """Read `tools`: declarations of functions, as chat templates take them."""
+    entries = fields.get("tools", list, [])
+    if len(entries) > MAX_TOOLS:
+        raise fields.error("tools", f"expected at most {MAX_TOOLS}, found {len(entries)}")
+    tools = []
+    for index, entry in enumerate(entries):
+        tool = Fields(entry, f"tools[{index}]")
+        if tool.need("type", str) != "function":
+            raise tool.error("type", "only functions are served", code="unsupported_value")
+        function = Fields(tool.need("function", dict), tool.name("function"))
+        function.refuse_unknown({"name", "description", "parameters", "strict"})
+        declared: dict[str, Any] = {
+            "name": _tool_name(function),
+            "description": function.get("description", str, ""),
+        }
+        if function.has("parameters"):
+            declared["parameters"] = function.get("parameters", dict)
+        tools.append({"type": "function", "function": declared})
+    return tuple(tools)
+
+
+def _tool_name(function: Fields) -> str:
+    name: str = function.need("name", str)
+    if not _TOOL_NAME.fullmatch(name):
+        raise function.error("name", "expected 1 to 64 letters, digits, `_`, `-` or `.`")
+    return name

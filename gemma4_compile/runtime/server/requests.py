@@ -1,0 +1,254 @@
+"""Bodies of the API's requests, parsed once into frozen values; what is not served is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.messages import read_messages, read_tools
+
+MAX_STOP_STRINGS = 4
+MAX_STOP_CHARACTERS = 256
+MAX_SEED = 2**63 - 1
+_MAX_TOKENS = 2**31 - 1
+
+# Fields that cannot change a reply of this server.
+_IGNORED = {
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+}
+_COMMON = {
+    "frequency_penalty",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "model",
+    "n",
+    "presence_penalty",
+    "seed",
+    "stop",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_k",
+    "top_p",
+    *_IGNORED,
+}
+_CHAT = _COMMON | {
+    "chat_template_kwargs",
+    "max_completion_tokens",
+    "messages",
+    "modalities",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "response_format",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+}
+_COMPLETION = _COMMON | {"best_of", "echo", "prompt", "suffix"}
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a reply is generated.
+
+    Attributes
+    ----------
+    max_tokens : most tokens of the reply; None for as many as fit
+    stop : texts that end it
+    """
+
+    sampling: SamplingOptions
+    seed: int | None
+    max_tokens: int | None
+    stop: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What both endpoints share.
+
+    Attributes
+    ----------
+    model : the model that was asked for; None if the request names none
+    include_usage : whether a stream ends with a chunk that counts tokens
+    """
+
+    model: str | None
+    settings: Settings
+    stream: bool
+    include_usage: bool
+
+
+@dataclass(frozen=True)
+class ChatRequest(Request):
+    """A request for a reply.
+
+    Attributes
+    ----------
+    thinking : None where the request leaves it to the server
+    schema : the JSON schema that the reply must follow, or None
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    thinking: bool | None = None
+    schema: Mapping[str, Any] | None = field(default=None)
+
+
+@dataclass(frozen=True)
+class CompletionRequest(Request):
+    """A request to go on with a text, or with token ids."""
+
+    prompt: str | tuple[int, ...]
+
+
+def read_chat_request(body: Any, defaults: SamplingOptions, max_messages: int) -> ChatRequest:
+    """Read the body of `/v1/chat/completions`.
+
+    Parameters
+    ----------
+    defaults : sampling options for what the request does not say
+    max_messages : most messages of a request
+
+    Raises
+    ------
+    ApiError
+        400 for a field that is unknown, damaged, or asks for what is not served.
+    """
+    fields = Fields(body)
+    fields.refuse_unknown(_CHAT)
+    fields.only("modalities", (["text"],), "only text is served")
+    fields.only("parallel_tool_calls", (True,), "calls cannot be held back")
+    fields.only("tool_choice", ("auto", "none"), "only `auto` and `none` are served")
+    fields.only("top_logprobs", (0,), "log probabilities are not served")
+    choice = fields.raw("tool_choice") or "auto"
+    tools = read_tools(fields)
+    return ChatRequest(
+        messages=read_messages(fields, max_messages),
+        tools=tools if choice == "auto" else (),
+        thinking=_thinking(fields),
+        schema=_schema(fields),
+        **_common(fields, defaults, "max_completion_tokens"),
+    )
+
+
+def read_completion_request(body: Any, defaults: SamplingOptions) -> CompletionRequest:
+    """Read the body of `/v1/completions`; errors as in `read_chat_request`."""
+    fields = Fields(body)
+    fields.refuse_unknown(_COMPLETION)
+    fields.only("best_of", (1,), "only one reply is generated")
+    fields.only("echo", (False,), "the prompt is not repeated")
+    fields.only("suffix", ("",), "text behind the reply is not served")
+    return CompletionRequest(prompt=_prompt(fields), **_common(fields, defaults, None))
+
+
+def _common(fields: Fields, defaults: SamplingOptions, newer: str | None) -> dict[str, Any]:
+    fields.only("n", (1,), "only one reply is generated; ask again for another")
+    fields.only("frequency_penalty", (0,), "penalties are not served")
+    fields.only("presence_penalty", (0,), "penalties are not served")
+    fields.only("logit_bias", ({},), "biases are not served")
+    fields.only("logprobs", (False, 0), "log probabilities are not served")
+    stream = fields.get("stream", bool, False)
+    options = Fields(fields.get("stream_options", dict, {}), "stream_options")
+    options.refuse_unknown({"include_usage", "include_obfuscation"})
+    if fields.has("stream_options") and not stream:
+        raise fields.error("stream_options", "is allowed with `stream: true` only")
+    limit = fields.integer("max_tokens", 1, _MAX_TOKENS, None)
+    if newer is not None:
+        limit = fields.integer(newer, 1, _MAX_TOKENS, limit)
+    top_p = fields.number("top_p", 0.0, 1.0, defaults.top_p)
+    settings = Settings(
+        SamplingOptions(
+            temperature=fields.number("temperature", 0.0, 2.0, defaults.temperature),
+            top_k=fields.integer("top_k", 0, _MAX_TOKENS, defaults.top_k) or 0,
+            top_p=top_p or 1e-9,  # 0 leaves the most probable token, as in OpenAI's API
+        ),
+        fields.integer("seed", -MAX_SEED - 1, MAX_SEED, None),
+        limit,
+        _stop(fields),
+    )
+    return {
+        "model": fields.get("model", str),
+        "settings": settings,
+        "stream": stream,
+        "include_usage": options.get("include_usage", bool, False),
+    }
+
+
+def _stop(fields: Fields) -> tuple[str, ...]:
+    value = fields.raw("stop")
+    if value is None:
+        return ()
+    strings: Sequence[Any] = value if isinstance(value, list) else [value]
+    if len(strings) > MAX_STOP_STRINGS:
+        raise fields.error("stop", f"expected at most {MAX_STOP_STRINGS}, found {len(strings)}")
+    for string in strings:
+        if not isinstance(string, str) or not 0 < len(string) <= MAX_STOP_CHARACTERS:
+            raise fields.error("stop", f"expected texts of 1 to {MAX_STOP_CHARACTERS} characters")
+    return tuple(strings)
+
+
+def _thinking(fields: Fields) -> bool | None:
+    effort = fields.get("reasoning_effort", str)
+    if effort is not None and effort not in _EFFORTS:
+        raise fields.error("reasoning_effort", f"expected one of {', '.join(_EFFORTS)}")
+    options = Fields(fields.get("chat_template_kwargs", dict, {}), "chat_template_kwargs")
+    options.refuse_unknown({"enable_thinking"})
+    chosen: bool | None = options.get("enable_thinking", bool)
+    return chosen if chosen is not None or effort is None else effort != "none"
+
+
+def _schema(fields: Fields) -> Mapping[str, Any] | None:
+    if not fields.has("response_format"):
+        return None
+    form = Fields(fields.get("response_format", dict), "response_format")
+    kind = form.need("type", str)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ANY_OBJECT
+    if kind != "json_schema":
+        raise form.error("type", "expected text, json_object or json_schema")
+    inner = Fields(form.need("json_schema", dict), "response_format.json_schema")
+    inner.refuse_unknown({"name", "description", "schema", "strict"})
+    schema: Mapping[str, Any] = inner.get("schema", dict, ANY_OBJECT)
+    return schema
+
+
+def _prompt(fields: Fields) -> str | tuple[int, ...]:
+    value = fields.raw("prompt")
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
+        value = value[0]
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(type(item) is int for item in value):
+        return tuple(value)
+    raise fields.error("prompt", "expected one text or one list of token ids, not empty")
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse a body; ApiError 400 if it is no JSON."""
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,159 @@
+"""The thread that owns the engine: one generation at a time, the others wait in a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from gemma4_compile.runtime.generation import Generation, Generator, PromptProgress
+from gemma4_compile.runtime.reply import Event
+from gemma4_compile.runtime.server.api_error import ApiError
+
+Starter = Callable[[Generator], Generation]
+"""Begins a generation; called in the worker's thread."""
+
+_Item = TypeVar("_Item")
+
+
+class _Channel(Generic[_Item]):
+    """Items from the worker's thread to the event loop, in order."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
+
+    def put(self, item: _Item) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    async def get(self) -> _Item:
+        return await self._queue.get()
+
+
+class Ticket:
+    """A generation that waits or runs: iterate over its events; `cancel` at any time.
+
+    Attributes
+    ----------
+    generation : the finished generation, once the events have ended
+    """
+
+    def __init__(self, start: Starter) -> None:
+        self._start = start
+        self._cancelled = threading.Event()
+        self._channel: _Channel[Event | Exception | None] = _Channel()
+        self.generation: Generation | None = None
+
+    def cancel(self) -> None:
+        """End it after the token or the chunk of the prompt that runs now."""
+        self._cancelled.set()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield the reply's events as they come; raise what the generation raised."""
+        while (item := await self._channel.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    def run(self, generator: Generator) -> None:
+        """Generate; in the worker's thread."""
+        if self._cancelled.is_set():
+            self._channel.put(None)
+            return
+        try:
+            self.generation = self._start(generator)
+            for event in self.generation:
+                if self._cancelled.is_set():
+                    self.generation.close()
+                    break
+                if not isinstance(event, PromptProgress):
+                    self._channel.put(event)
+            self._channel.put(None)
+        except Exception as error:  # the next request may well succeed: the state is rewound
+            self._channel.put(error)
+
+    def refuse(self) -> None:
+        """Tell the reader that the server ends."""
+        self._channel.put(ApiError(503, "the server is stopping"))
+
+
+class Worker:
+    """Loads the model in a thread of its own, which alone touches it."""
+
+    def __init__(self, load: Callable[[], Generator], queue_limit: int) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        load : makes the generator; called in the worker's thread
+        queue_limit : most requests that wait while one runs
+        """
+        self._load = load
+        self._limit = queue_limit
+        self._queue: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        self._waiting = 0  # tickets that have not begun
+        self._lock = threading.Lock()
+        self._current: Ticket | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._loaded: Future[None] = Future()
+
+    def start(self) -> None:
+        """Load the model; raises what loading raises."""
+        self._thread.start()
+        self._loaded.result()
+
+    def submit(self, start: Starter) -> Ticket:
+        """Queue a generation; in the event loop.
+
+        Raises
+        ------
+        ApiError
+            429 if the queue is full, 503 if the server is stopping.
+        """
+        with self._lock:
+            if self._stopping:
+                raise ApiError(503, "the server is stopping")
+            busy = self._current is not None or self._waiting > 0
+            if busy and self._waiting >= self._limit:
+                raise ApiError(
+                    429, f"{self._waiting} requests wait already: try again", code="queue_full"
+                )
+            ticket = Ticket(start)
+            self._waiting += 1
+            self._queue.put(ticket)
+            return ticket
+
+    def stop(self) -> None:
+        """Cancel what runs, refuse what waits, and end the thread."""
+        with self._lock:
+            self._stopping = True
+            if self._current is not None:
+                self._current.cancel()
+            self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            generator = self._load()
+        except BaseException as error:
+            self._loaded.set_exception(error)
+            return
+        self._loaded.set_result(None)
+        while (ticket := self._queue.get()) is not None:
+            with self._lock:
+                self._waiting -= 1
+                self._current = ticket
+                stopping = self._stopping
+            if stopping:
+                ticket.refuse()
+            else:
+                ticket.run(generator)
+            with self._lock:
+                self._current = None

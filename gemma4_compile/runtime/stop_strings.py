@@ -1,0 +1,41 @@
+"""Ends a streamed text at the first of some strings, which may lie across several tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopStrings:
+    """Lets text through, but for what may be the beginning of a stop string."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        """Watch for `strings`, none of them empty."""
+        self._strings = tuple(strings)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that is certain, and whether a stop string was found right behind it."""
+        if not self._strings:
+            return text, False
+        self._held += text
+        found = [self._held.find(string) for string in self._strings]
+        at = min((position for position in found if position >= 0), default=-1)
+        if at >= 0:
+            ready, self._held = self._held[:at], ""
+            return ready, True
+        end = len(self._held) - self._may_begin_a_stop_string()
+        ready, self._held = self._held[:end], self._held[end:]
+        return ready, False
+
+    def flush(self) -> str:
+        """What was held back, now that nothing follows."""
+        rest, self._held = self._held, ""
+        return rest
+
+    def _may_begin_a_stop_string(self) -> int:
+        """How many characters at the end a stop string may begin with."""
+        longest = min(len(self._held), max(len(string) for string in self._strings) - 1)
+        for length in range(longest, 0, -1):
+            if any(string.startswith(self._held[-length:]) for string in self._strings):
+                return length
+        return 0

@@ -1,0 +1,109 @@
+"""A server on a free port of this machine, over a scripted engine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import uvicorn
+from starlette.routing import BaseRoute
+
+from gemma4_compile.runtime.prompt import ChatTemplate
+from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.server.api import Limits, api_routes
+from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.service import Model, Service
+from gemma4_compile.runtime.server.worker import Worker
+from tests.scripted_engine import VOCABULARY, ScriptedEngine, scripted_generator, tiny_tokenizer
+
+LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Live:
+    """A running server."""
+
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOCAL}:{self.port}/v1"
+
+    def client(self, key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=20)
+
+    def request(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of one request; a body that is no bytes is sent as JSON."""
+        connection = http.client.HTTPConnection(LOCAL, self.port, timeout=20)
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        connection.request(method, path, body, sent)
+        response = connection.getresponse()
+        answer = response.read()
+        connection.close()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, answer
+
+
+@contextmanager
+def serving(routes: Sequence[BaseRoute], **options: Any) -> Iterator[Live]:
+    """Run an application of these routes; options are those of `create_app`."""
+    app = create_app(routes, **options)
+    config = uvicorn.Config(app, host=LOCAL, port=0, log_level="critical")
+    socket = config.bind_socket()
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
+    thread.start()
+    try:
+        end = time.monotonic() + 10
+        while not server.started:
+            assert time.monotonic() < end, "the server does not start"
+            time.sleep(0.01)
+        yield Live(socket.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        socket.close()
+
+
+def scripted_model(template: str) -> Model:
+    """A model whose tokenizer is that of `tiny`, under a chat template."""
+    return Model(
+        name="scripted",
+        tokenizer=tiny_tokenizer(),
+        template=ChatTemplate(template, {"bos_token": "<bos>"}),
+        defaults=SamplingOptions(temperature=0.0),
+        context_length=512,
+        vocab_size=VOCABULARY,
+        bos_id=2,
+    )
+
+
+@contextmanager
+def serving_script(
+    engine: ScriptedEngine,
+    template: str,
+    *,
+    queue: int = 4,
+    limits: Limits | None = None,
+    api_key: str | None = None,
+) -> Iterator[Live]:
+    """Run the API over a scripted engine."""
+    worker = Worker(lambda: scripted_generator(engine), queue)
+    worker.start()
+    service = Service(scripted_model(template), worker)
+    try:
+        with serving(api_routes(service, limits or Limits(), api_key)) as live:
+            yield live
+    finally:
+        worker.stop()

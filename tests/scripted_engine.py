@@ -1,0 +1,84 @@
+"""An engine that says what a test wrote down, for all that has to do with what a model says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from gemma4_compile.runtime.generation import Generator
+from gemma4_compile.tiny.checkpoint import shipped_file
+
+Float32Array = npt.NDArray[np.float32]
+
+END_OF_TURN = 106
+VOCABULARY = 1024
+
+
+def tiny_tokenizer() -> Tokenizer:
+    return Tokenizer.from_buffer(shipped_file("tokenizer.json"))
+
+
+def encode(text: str, tokenizer: Tokenizer | None = None) -> list[int]:
+    """Ids of a text; control tokens may be spelled out."""
+    encoded = (tokenizer or tiny_tokenizer()).encode(text, add_special_tokens=False)
+    return list(encoded.ids)
+
+
+def greedy(logits: Float32Array) -> int:
+    return int(np.argmax(logits))
+
+
+class ScriptedEngine:
+    """After every prompt it says the same tokens, then the end of the turn.
+
+    Attributes
+    ----------
+    held : ids in the state
+    reply : what it says; a test may change it between two replies
+    before_step : called before each forward, to wait or to fail
+    """
+
+    def __init__(
+        self, reply: Sequence[int], *, context_length: int = 512, prefill_chunk: int = 16
+    ) -> None:
+        self.reply = list(reply)
+        self.context_length = context_length
+        self.prefill_chunk = prefill_chunk
+        self.held: list[int] = []
+        self.said = 0
+        self.before_step: Callable[[], None] = lambda: None
+
+    @property
+    def length(self) -> int:
+        return len(self.held)
+
+    def clear(self) -> None:
+        self.held = []
+
+    def pop(self, count: int) -> bool:
+        self.held = self.held[: len(self.held) - count]
+        return True
+
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
+        assert len(ids) <= self.prefill_chunk
+        self.said = 0
+        return self._forward(ids)
+
+    def decode(self, token_id: int) -> Float32Array:
+        self.said += 1
+        return self._forward([token_id])
+
+    def _forward(self, ids: Sequence[int]) -> Float32Array:
+        self.before_step()
+        self.held += ids
+        assert len(self.held) <= self.context_length
+        logits = np.zeros(VOCABULARY, np.float32)
+        logits[self.reply[self.said] if self.said < len(self.reply) else END_OF_TURN] = 1
+        return logits
+
+
+def scripted_generator(engine: ScriptedEngine) -> Generator:
+    return Generator(engine, tiny_tokenizer(), frozenset({1, END_OF_TURN}))

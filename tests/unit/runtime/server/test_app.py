@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.live_server import Live, serving
+
+OUR_PAGE = "https://chat.example"
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with serving([], hosts=["localhost", "127.0.0.1"], origins=[OUR_PAGE]) as live:
+        yield live
+
+
+def test_health(live: Live) -> None:
+    status, _, body = live.request("GET", "/health")
+    assert (status, json.loads(body)) == (200, {"status": "ok"})
+
+
+def test_a_name_that_points_here_is_refused(live: Live) -> None:
+    assert live.request("GET", "/health", Host="evil.example")[0] == 400
+    assert live.request("GET", "/health", Host="localhost:123")[0] == 200
+
+
+def test_pages_of_the_allowed_origin_may_ask_and_no_others(live: Live) -> None:
+    asked = {"Access_Control_Request_Method": "POST"}
+    status, headers, _ = live.request("OPTIONS", "/health", Origin=OUR_PAGE, **asked)
+    assert (status, headers["access-control-allow-origin"]) == (200, OUR_PAGE)
+    status, headers, _ = live.request("OPTIONS", "/health", Origin="https://x.example", **asked)
+    assert status == 400
+    assert "access-control-allow-origin" not in headers
+
+
+def test_errors_have_one_form(live: Live) -> None:
+    status, _, body = live.request("GET", "/nowhere")
+    assert status == 404
+    assert json.loads(body)["error"]["message"] == "GET /nowhere: Not Found"

@@ -1,0 +1,101 @@
+"""`gemma4-serve` as a user runs it, on `tiny`, asked by the `openai` client."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from gemma4_compile.runtime.server.cli import main
+
+COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
+ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."
+
+
+@pytest.fixture(scope="module")
+def client(tiny_package: Path) -> Iterator[openai.OpenAI]:
+    command = [*COMMAND, str(tiny_package), "--port", "0", "--model-name", "tiny"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stdout.readline().decode().strip()
+        assert address.startswith("http://127.0.0.1:"), process.stderr.read().decode()
+        yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (0, 130)
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_the_model_answers_as_in_the_terminal(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Who are you?"}], temperature=0
+    )
+    assert answer.choices[0].message.content == ANSWER
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_conversation_in_pieces_reuses_its_beginning(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="tiny",
+        messages=[
+            {"role": "user", "content": "What is 8 plus 19?"},
+            {"role": "assistant", "content": "8 plus 19 is 27."},
+            {"role": "user", "content": "Who are you?"},
+        ],
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == ANSWER
+    assert chunks[-1].usage is not None
+
+
+def test_a_seed_repeats_a_reply(client: openai.OpenAI) -> None:
+    def ask(seed: int) -> str:
+        answer = client.completions.create(
+            model="tiny", prompt="Once", temperature=2, top_p=1, seed=seed, max_tokens=12
+        )
+        return answer.choices[0].text
+
+    assert ask(1) == ask(1) != ask(2)
+
+
+def test_a_context_that_fills_up_ends_the_reply_by_length(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="tiny", prompt=[500] * 250, temperature=2, seed=3)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 257  # the last token is told and not read again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--port", "70000"], 2, "--port: expected 0 to 65535, found 70000"),
+        (["--queue", "-1"], 2, "--queue"),
+        (["--context-length", "0"], 2, "context length"),
+        (["--host", "256.1.1.1"], 2, "cannot listen on 256.1.1.1"),
+    ],
+)
+def test_meaningless_options_are_usage_errors(
+    tiny_package: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    assert main([str(tiny_package), *arguments]) == status
+    assert message in capsys.readouterr().err
+
+
+def test_a_directory_that_is_no_package_fails_with_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert "hint: " in capsys.readouterr().err

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.generation import Generation, Generator
+from gemma4_compile.runtime.reply import TextDelta
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.worker import Ticket, Worker
+from tests.scripted_engine import ScriptedEngine, encode, greedy, scripted_generator
+
+PROMPT = encode("one two three")
+
+
+def start(generator: Generator) -> Generation:
+    return generator.start(PROMPT, greedy)
+
+
+async def told(ticket: Ticket) -> str:
+    return "".join([e.text async for e in ticket.events() if isinstance(e, TextDelta)])
+
+
+def make(engine: ScriptedEngine, queue: int = 8) -> Worker:
+    worker = Worker(lambda: scripted_generator(engine), queue)
+    worker.start()
+    return worker
+
+
+def test_tickets_are_served_in_order_by_one_thread() -> None:
+    engine = ScriptedEngine(encode("yes"))
+    threads: set[int] = set()
+    engine.before_step = lambda: threads.add(threading.get_ident())
+    worker = make(engine)
+
+    async def ask() -> list[str]:
+        return [await told(ticket) for ticket in [worker.submit(start) for _ in range(5)]]
+
+    assert asyncio.run(ask()) == ["yes"] * 5
+    worker.stop()
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+
+
+def test_what_loading_raises_is_raised_by_start() -> None:
+    def load() -> Generator:
+        raise ArtifactError("no weights")
+
+    with pytest.raises(ArtifactError, match="no weights"):
+        Worker(load, 1).start()
+
+
+def test_what_a_generation_raises_reaches_its_reader_alone() -> None:
+    worker = make(ScriptedEngine(encode("yes")))
+
+    def refuse(generator: Generator) -> Generation:
+        raise ValueError("no")
+
+    async def ask() -> str:
+        with pytest.raises(ValueError, match="no"):
+            await told(worker.submit(refuse))
+        return await told(worker.submit(start))
+
+    assert asyncio.run(ask()) == "yes"
+    worker.stop()
+
+
+def test_a_cancelled_ticket_never_starts() -> None:
+    engine = ScriptedEngine(encode("yes"))
+    gate = threading.Event()
+    engine.before_step = lambda: gate.wait(10) and None
+    worker = make(engine)
+
+    async def ask() -> tuple[str, str]:
+        first, second = worker.submit(start), worker.submit(start)
+        second.cancel()
+        gate.set()
+        texts = await told(first), await told(second)
+        assert second.generation is None
+        return texts
+
+    assert asyncio.run(ask()) == ("yes", "")
+    worker.stop()
+
+
+def test_stopping_ends_what_runs_and_refuses_what_waits() -> None:
+    engine = ScriptedEngine([500] * 400)
+    gate, running = threading.Event(), threading.Event()
+
+    def step() -> None:
+        running.set()
+        gate.wait(10)
+
+    engine.before_step = step
+    worker = make(engine)
+
+    async def ask() -> None:
+        first, second = worker.submit(start), worker.submit(start)
+        await asyncio.to_thread(running.wait, 10)
+        stopping = asyncio.create_task(asyncio.to_thread(worker.stop))
+        await asyncio.sleep(0.1)
+        with pytest.raises(ApiError, match="stopping"):
+            worker.submit(start)
+        gate.set()
+        await told(first)
+        with pytest.raises(ApiError, match="stopping"):
+            await told(second)
+        await stopping
+        assert first.generation is not None
+        assert first.generation.finish_reason == "interrupted"
+
+    asyncio.run(ask())
+
+
+def test_the_queue_has_an_end() -> None:
+    engine = ScriptedEngine(encode("yes"))
+    gate = threading.Event()
+    engine.before_step = lambda: gate.wait(10) and None
+    worker = make(engine, queue=2)
+
+    async def ask() -> list[str]:
+        tickets = [worker.submit(start)]
+        while worker._waiting:
+            await asyncio.sleep(0.01)
+        tickets += [worker.submit(start) for _ in range(2)]
+        with pytest.raises(ApiError, match="2 requests wait already") as raised:
+            worker.submit(start)
+        assert raised.value.status == 429
+        gate.set()
+        return [await told(ticket) for ticket in tickets]
+
+    assert asyncio.run(ask()) == ["yes"] * 3
+    worker.stop()
