@@ -42,7 +42,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-PLANNED_TARGETS = ("metal", "cuda")
+PLANNED_TARGETS = ("cuda",)
 PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
 _DEBUG_HINT = "run again with --debug and report what it shows"
 # What to do about an error that brings no hint of its own.

@@ -123,6 +123,11 @@ def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) ->
             f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
             hint="choose another --quant, or --activations exact",
         )
+    if request.activations not in (AUTO, *target.activation_forms):
+        raise UsageError(
+            f"--activations {request.activations}: target `{target.name}` has no such kernels",
+            hint=f"it has: {', '.join(target.activation_forms)}",
+        )
     if request.activations == AUTO:
         return target.activations if stores_integers else EXACT
     return request.activations

@@ -18,7 +18,7 @@ from gemma4_compile.model_spec.parameters import Parameter, Role, parameter_tabl
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.targets.devices import Requirements
-from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 SHADER_F16 = "shader-f16"
 _CHECKPOINT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -299,6 +299,7 @@ def make_plan(
         "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
         for scheme in RECIPES[quant].schemes.values()
     )
+    is_webgpu = target.device_type is DeviceType.WEBGPU
     return Plan(
         config=config,
         target=target,
@@ -315,5 +316,5 @@ def make_plan(
         ),
         activation_tensor_bytes=prefill_chunk * tensors[-1],
         activation_bytes=prefill_chunk * max(sum(sizes) for sizes in together) + logits,
-        features=(SHADER_F16,) if uses_f16 and target.is_gpu else (),
+        features=(SHADER_F16,) if uses_f16 and is_webgpu else (),
     )

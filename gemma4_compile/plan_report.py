@@ -56,7 +56,7 @@ def _recipe_json(recipe: RecipePlan) -> dict[str, Any]:
 
 
 def _devices(plan: Plan) -> tuple[Device, ...]:
-    return typical_devices() if plan.target.is_gpu else ()
+    return typical_devices(plan.target.name)
 
 
 def size(nbytes: int) -> str:
@@ -149,7 +149,7 @@ def plan_text(plan: Plan, model: str) -> str:
             ]
         ),
     ]
-    if plan.target.is_gpu:
+    if _devices(plan):
         lines += ["", "Needs", *_table(_needs(plan)), "", "Runs on", *_table(_fits(plan))]
     return "\n".join(lines)
 

@@ -35,6 +35,8 @@ PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
 
 OLDEST_GLIBC = "2.28"
 """As old as the wheels of apache-tvm ask for."""
+OLDEST_MACOS = "13.0"
+"""The first one whose Metal compiler knows MSL 3.0."""
 
 ARCHITECTURES = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 """zig's name of an architecture by `platform.machine()`."""
@@ -51,9 +53,13 @@ def native_platform(system: str, machine: str) -> linker.Platform:
     if system == "linux":
         triple = f"{architecture}-linux-gnu.{OLDEST_GLIBC}"
         link_flags: tuple[str, ...] = (f"-Wl,--version-script={linker.NATIVE / 'exports.map'}",)
-    else:  # TVM's symbols are found in the process that loads the library
-        triple = f"{architecture}-macos"
-        link_flags = ("-undefined", "dynamic_lookup")
+    else:
+        triple = f"{architecture}-macos.{OLDEST_MACOS}"
+        link_flags = (
+            # TVM's symbols are found in the process that loads the library.
+            *("-undefined", "dynamic_lookup", "-install_name", "@rpath/model"),
+            *("-nostdlib++", str(linker.NATIVE / "macos" / "libc++.1.tbd")),
+        )
     return linker.Platform(
         name=f"{system}-{architecture}",
         triple=triple,

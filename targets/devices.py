@@ -1,8 +1,8 @@
-"""Typical devices for `--plan`: round numbers to plan with, in `devices.json`.
+"""Typical devices of each target for `--plan`: round numbers to plan with, in `devices.json`.
 
 A browser reports limits in steps, and the client asks for bindings of 1 GiB or, where the adapter
-has less, of 128 MiB; so the table knows only these two. What counts in the end is what the adapter
-of the user reports.
+has less, of 128 MiB; so for `webgpu` the table knows only these two. What counts in the end is what
+the device of the user reports.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device; `memory_bytes` is what a page can take of its memory, None if unknown."""
+    """A kind of device; `memory_bytes` is what a model can take of its memory, None if unknown."""
 
     name: str
     max_binding_bytes: int
@@ -56,8 +56,8 @@ class Device:
         return tuple(lacking)
 
 
-@lru_cache(maxsize=1)
-def typical_devices() -> tuple[Device, ...]:
-    """The table, from small to large."""
-    entries = json.loads(DEVICES_FILE.read_text("utf-8"))
+@lru_cache(maxsize=8)
+def typical_devices(target: str) -> tuple[Device, ...]:
+    """The table of a target, from small to large; empty where nothing is to be planned."""
+    entries = json.loads(DEVICES_FILE.read_text("utf-8")).get(target, [])
     return tuple(Device(**{**entry, "features": tuple(entry["features"])}) for entry in entries)

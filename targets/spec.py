@@ -31,7 +31,7 @@ class TargetSpec:
 
     Attributes
     ----------
-    name : name on the command line: ``webgpu`` or ``cpu``
+    name : name on the command line: ``webgpu``, ``metal`` or ``cpu``
     profile : name of the set of limits: ``default`` or ``compat``
     device_type : where the tensors of the model live
     library_suffix : suffix of the model library, with its dot
@@ -42,11 +42,14 @@ class TargetSpec:
     max_grid_dim : blocks along one axis of the grid
     features : optional device features that kernels may use (``subgroups``), by WebGPU's names.
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
+    simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
+        number is not known
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
     host_triple : LLVM triple of the host code, or "" for the machine that compiles
     host_vector_bits : width of the host's vectors, or 0 where the code generator knows it
     tuning : sizes of the kernels
     activations : one of ACTIVATIONS
+    activation_forms : those that there are kernels for
     """
 
     name: str
@@ -59,11 +62,13 @@ class TargetSpec:
     max_binding_bytes: int | None
     max_grid_dim: int
     features: tuple[str, ...] = ()
+    simd_width: int = 0
     processor: str = ""
     host_triple: str = ""
     host_vector_bits: int = 0
     tuning: Tuning = field(default_factory=Tuning)
     activations: str = EXACT
+    activation_forms: tuple[str, ...] = ACTIVATIONS
 
     @property
     def is_gpu(self) -> bool:
@@ -101,10 +106,13 @@ class TargetSpec:
             host["mcpu"] = self.processor
         if not self.is_gpu:
             return tvm.target.Target(host)
-        device = {
+        device: dict[str, str | int] = {
             "kind": self.name,
             "max_num_threads": self.max_threads_per_block,
             "max_shared_memory_per_block": self.max_shared_memory_bytes,
-            "supports_subgroups": "subgroups" in self.features,
         }
+        if self.device_type is DeviceType.WEBGPU:
+            device["supports_subgroups"] = "subgroups" in self.features
+        if self.simd_width:
+            device["thread_warp_size"] = self.simd_width
         return tvm.target.Target(device, host=host)

@@ -13,7 +13,7 @@ from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.passes.vector_buffers import PIPELINE
 from gemma4_compile.targets.schedules import schedule_rules
-from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 
 def graph_passes() -> Sequence[Pass]:
@@ -71,13 +71,13 @@ def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
 
 def generate(module: tvm.IRModule, spec: TargetSpec) -> relax.VMExecutable:
     """Turn a lowered module into the code that `targets.link` makes a library of."""
-    is_webgpu = spec.name == "webgpu"
     target = spec.tvm_target()
+    is_webgpu = spec.device_type is DeviceType.WEBGPU
     with target:
         return relax.build(
             module,
             target=target,
             relax_pipeline=tvm.transform.Sequential(list(virtual_machine_passes())),
-            tir_pipeline=PIPELINE if is_webgpu else "default",
+            tir_pipeline=PIPELINE if spec.is_gpu else "default",
             system_lib=is_webgpu,
         )

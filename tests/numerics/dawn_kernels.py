@@ -18,8 +18,8 @@ from tests.web.dawn import VulkanDriver, run_driver
 DRIVER = "../numerics/dawn_kernels.mjs"
 
 
-def compile_cases(cases: Sequence[KernelCase], spec: TargetSpec, library: Path) -> None:
-    """Write a library with a function `case_I` for each case; outputs are arguments."""
+def cases_executable(cases: Sequence[KernelCase], spec: TargetSpec) -> relax.VMExecutable:
+    """A function `case_I` for each case; outputs are arguments."""
     builder = relax.BlockBuilder()
     for index, case in enumerate(cases):
         variables, args = [], []
@@ -37,8 +37,7 @@ def compile_cases(cases: Sequence[KernelCase], spec: TargetSpec, library: Path) 
                 call = relax.call_tir_inplace(kernel, args, list(case.changed), kinds)
                 result = builder.emit_output(builder.emit(call))
             builder.emit_func_output(result)
-    module = lower(builder.get(), spec)
-    link(generate(module, spec), library, spec)
+    return generate(lower(builder.get(), spec), spec)
 
 
 def run_on_dawn(
@@ -46,7 +45,7 @@ def run_on_dawn(
 ) -> list[tuple[Array, ...]]:
     """For each case the arrays that its kernel changed."""
     library = folder / "model.wasm"
-    compile_cases(cases, spec, library)
+    link(cases_executable(cases, spec), library, spec)
     jobs: list[dict[str, Any]] = []
     for index, case in enumerate(cases):
         args: list[Any] = []

@@ -15,7 +15,7 @@ from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.schedules.own_kernels import OwnKernels
 from gemma4_compile.targets.schedules.plain_loops import ParallelSpatialLoops
 
-WEBGPU, CPU = target_spec("webgpu"), target_spec("cpu")
+WEBGPU, METAL, CPU = map(target_spec, ("webgpu", "metal", "cpu"))
 OPERATORS = [
     RmsNorm(None, 64, 1e-6, "float16"),
     TakeLastRow(64, "float32"),
@@ -53,7 +53,7 @@ def test_other_functions_are_left_to_the_next_rule() -> None:
     assert operator_of(elementwise()) is None
 
 
-@pytest.mark.parametrize("spec", [WEBGPU, CPU], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [WEBGPU, METAL, CPU], ids=lambda spec: spec.name)
 def test_everything_is_scheduled(spec) -> None:
     functions = {f"op{i}": operator.prim_func() for i, operator in enumerate(OPERATORS)}
     module = tvm.IRModule({**functions, "other": elementwise()})
@@ -72,3 +72,10 @@ def test_cpu_rule_runs_the_outer_loop_in_parallel_and_ignores_gpus() -> None:
     schedule = rule.apply(elementwise(), CPU.tvm_target(), False)
     assert schedule is not None
     assert "T.parallel(128)" in schedule.mod["main"].script()
+
+
+def test_matrices_never_reach_dlights_rule() -> None:
+    # On a float16 matrix for Metal that rule ends the process.
+    rules = schedule_rules(METAL)
+    assert isinstance(rules[0], OwnKernels)
+    assert not any(isinstance(rule, dlight.gpu.Matmul) for rule in rules)

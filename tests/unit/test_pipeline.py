@@ -108,6 +108,7 @@ def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -
         ({"target": "webgpu", "limits": "h200", "quant": "f16"}, "exact"),
         ({"target": "webgpu", "limits": "h200", "activations": "exact"}, "exact"),
         ({"activations": "int8"}, "int8"),
+        ({"target": "metal"}, "exact"),
     ],
 )
 def test_the_profile_chooses_activations_if_the_user_does_not(
@@ -147,6 +148,7 @@ def test_options_of_the_user_are_kept(request_for: CompileRequest) -> None:
         ({"limits": "compat"}, "no limits profile `compat`"),
         ({"activations": "int4"}, "unknown activations `int4`"),
         ({"activations": "int8", "quant": "f32"}, "recipe `f32` stores no integer weights"),
+        ({"activations": "int8", "target": "metal"}, "target `metal` has no such kernels"),
         ({"context_length": 0}, "--context: expected 1 to"),
         ({"context_length": 10**9}, "--context: expected 1 to"),
         ({"prefill_chunk": 0}, "--prefill-chunk: expected 1 to"),

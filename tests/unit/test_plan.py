@@ -165,6 +165,7 @@ def test_state_in_float32_is_twice_as_large() -> None:
     assert half.features == ("shader-f16",)
     assert whole.features == ()
     assert plan_of("gemma-4-E4B-it", target="cpu").features == ()
+    assert plan_of("gemma-4-E4B-it", target="metal").features == ()
 
 
 def test_a_context_that_no_binding_holds_is_refused_with_one_that_fits() -> None:

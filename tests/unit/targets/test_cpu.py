@@ -85,7 +85,7 @@ def test_library_shows_only_what_tvm_looks_up(tmp_path: Path) -> None:
     [
         ("linux", "x86_64", "x86_64-linux-gnu.2.28"),
         ("linux", "aarch64", "aarch64-linux-gnu.2.28"),
-        ("darwin", "arm64", "aarch64-macos"),
+        ("darwin", "arm64", "aarch64-macos.13.0"),
     ],
 )
 def test_platforms(system: str, machine: str, triple: str) -> None:

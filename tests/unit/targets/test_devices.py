@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.devices import Device, Requirements, typical_devices
 
 NEEDS = Requirements(
@@ -19,14 +20,32 @@ NEEDS = Requirements(
 DEVICE = Device("d", 128 << 20, 32 << 10, 256, 10, ("shader-f16",), 3 << 30, "")
 
 
-def test_table_is_whole() -> None:
-    devices = typical_devices()
-    assert len({device.name for device in devices}) == len(devices) >= 8
+@pytest.mark.parametrize("target", ["webgpu", "metal"])
+def test_table_is_whole(target: str) -> None:
+    devices = typical_devices(target)
+    assert len({device.name for device in devices}) == len(devices) >= 6
     for device in devices:
         assert device.note
-        assert device.max_binding_bytes in (128 << 20, 1 << 30)  # what the client may get
-        assert set(device.features) <= {"shader-f16", "subgroups"}
         assert device.memory_bytes is None or device.memory_bytes > 1 << 30
+
+
+def test_browsers_offer_what_the_client_can_get() -> None:
+    for device in typical_devices("webgpu"):
+        assert device.max_binding_bytes in (128 << 20, 1 << 30)
+        assert set(device.features) <= {"shader-f16", "subgroups"}
+
+
+def test_every_metal_device_takes_what_the_target_allows() -> None:
+    spec = target_spec("metal")
+    for device in typical_devices("metal"):
+        assert device.max_binding_bytes == spec.max_binding_bytes
+        assert device.max_shared_memory_bytes == spec.max_shared_memory_bytes
+        assert device.max_threads_per_block >= spec.max_threads_per_block
+        assert device.max_storage_buffers == spec.max_storage_buffers
+
+
+def test_a_target_without_devices() -> None:
+    assert typical_devices("cpu") == ()
 
 
 def test_a_device_that_has_just_enough_lacks_nothing() -> None:

@@ -56,7 +56,7 @@ def test_with_limits_changes_what_is_given_and_names_the_profile() -> None:
 
 @pytest.mark.parametrize(
     ("name", "profile", "known"),
-    [("metal", "default", "webgpu"), ("webgpu", "huge", "compat"), ("cpu", "compat", "default")],
+    [("toaster", "default", "webgpu"), ("webgpu", "huge", "compat"), ("cpu", "compat", "default")],
 )
 def test_unknown_names_are_refused_with_the_known_ones(name: str, profile: str, known: str) -> None:
     with pytest.raises(UsageError) as caught:

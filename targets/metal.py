@@ -1,0 +1,64 @@
+"""Metal: the GPU of Apple silicon, and the link of a .dylib on any machine, without Xcode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tvm import relax
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.targets import cpu, linker
+from gemma4_compile.targets.spec import EXACT, DeviceType, TargetSpec
+from gemma4_compile.targets.tuning import read_tuning
+
+DEFAULT = TargetSpec(
+    name="metal",
+    profile="default",
+    device_type=DeviceType.METAL,
+    library_suffix=".dylib",
+    # A device takes 1024, but each kernel as many as its registers allow, 384 at worst, and nobody
+    # here can ask Apple's compiler how many that is.
+    max_threads_per_block=256,
+    max_shared_memory_bytes=32 * 1024,
+    max_storage_buffers=30,  # of 31; the last one carries a kernel's numbers
+    max_binding_bytes=2**31,  # kernels count bytes and elements of a tensor in int32
+    max_grid_dim=2**31 - 1,
+    simd_width=32,
+    processor="apple-m1",
+    host_triple="arm64-apple-macos",
+    tuning=read_tuning("metal"),
+    activation_forms=(EXACT,),  # Metal has no product of packed bytes
+)
+"""Every Apple silicon GPU."""
+
+PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
+
+# --- Library ---
+
+MACOS = cpu.native_platform("darwin", "arm64")
+
+
+def link(
+    executable: relax.VMExecutable,
+    output: Path,
+    spec: TargetSpec,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Link a built executable into a .dylib for macOS on Apple silicon, with the KV state in it.
+
+    Parameters
+    ----------
+    executable : built for ``spec.tvm_target()``
+    output : the .dylib to write; its directory exists
+    spec : the target that it was built for
+    progress : is told what takes long (the first build on a machine)
+
+    Raises
+    ------
+    TargetError
+        If zig is missing or fails.
+    """
+    if spec.name != "metal":
+        raise TargetError(f"a library for `{spec.name}` cannot be linked into a .dylib")
+    linker.link_library(executable, output, MACOS, progress=progress)
