@@ -54,6 +54,7 @@ class CompileRequest:
     force: bool = False
     dump_ir: Path | None = None
     activations: str = AUTO
+    probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class _Dump:
 
 
 def _build_library(
-    build: _Build, directory: Path, dump_ir: Path | None, reporter: Reporter
+    build: _Build, directory: Path, request: CompileRequest, reporter: Reporter
 ) -> tuple[str, LibraryReport]:
     reporter.stage(f"compiling the model library for {build.target.name}")
     options = LibraryOptions(
@@ -205,7 +206,8 @@ def _build_library(
         prefill_chunk=build.prefill_chunk,
         metadata=_metadata(build),
         suppressed=build.suppressed,
-        dump=_Dump(dump_ir) if dump_ir else None,
+        dump=_Dump(request.dump_ir) if request.dump_ir else None,
+        probe=request.probe,
     )
     executable, report = build_executable(
         build.config, build.plan, build.recipe, build.target, options
@@ -363,7 +365,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force) as directory:
             if request.only != "weights":
-                library, report = _build_library(build, directory, request.dump_ir, reporter)
+                library, report = _build_library(build, directory, request, reporter)
             if checkpoint is not None:
                 sha256 = _write_weights(build, checkpoint, directory, reporter)
             packaging.take_over(request.output, kept, directory)

@@ -10,6 +10,7 @@ residual stream is float32 in every recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import tirx
 from tvm.relax.frontend import nn
@@ -40,6 +41,7 @@ class DecoderOptions:
     prefill_chunk : longest prefill chunk
     device_type : DLPack device type of the KV state
     suppressed : ids of tokens whose logits are MASKED
+    probe : return the residual stream of the last position after every layer, too
     """
 
     activation_dtype: str
@@ -47,6 +49,7 @@ class DecoderOptions:
     device_type: int
     attention: AttentionOptions
     suppressed: tuple[int, ...] = ()
+    probe: bool = False
 
 
 class FeedForward(nn.Module):
@@ -219,10 +222,11 @@ class Gemma4ForCausalLM(nn.Module):
 
     def prefill_tokens(
         self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
-    ) -> tuple[nn.Tensor, nn.Object]:
+    ) -> tuple[Any, ...]:
         """Run a chunk.
 
-        (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state.
+        (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state, and
+        with `probe` the residual stream (1, hidden_size) f32 of the last position after each layer.
         """
         length, hidden = ids.shape[1], self.config.hidden_size
         residual = nn.op.reshape(embeddings, (length, hidden))
@@ -235,12 +239,14 @@ class Gemma4ForCausalLM(nn.Module):
             )
             pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
             tokens = nn.op.where(is_text, tokens, pad)
-        return self._decode_stream(residual, tokens, kv, None), kv
+        logits, probes = self._decode_stream(residual, tokens, kv, None)
+        return logits, kv, *probes
 
-    def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor, nn.Object]:
-        """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state."""
+    def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[Any, ...]:
+        """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state, probes as in prefill."""
         tokens = nn.op.reshape(ids, (1,))
-        return self._decode_stream(self._embed(tokens, 1), tokens, kv, 1), kv
+        logits, probes = self._decode_stream(self._embed(tokens, 1), tokens, kv, 1)
+        return logits, kv, *probes
 
     def create_kv_cache(
         self,
@@ -275,7 +281,7 @@ class Gemma4ForCausalLM(nn.Module):
 
     def _decode_stream(
         self, residual: nn.Tensor, tokens: nn.Tensor, state: nn.Object, rows: int | None
-    ) -> nn.Tensor:
+    ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         config = self.config
         kv = KvTensors(self.layout, state)
         ple = self._per_layer_inputs(tokens, residual, rows)
@@ -285,11 +291,21 @@ class Gemma4ForCausalLM(nn.Module):
         (hidden,) = emit(first_norm, args, [(tuple(residual.shape), dtype)])
         stream = Stream(hidden, residual, ple, rows)
         following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
+        streams = []
         for layer, next_norm in zip(self.layers, following, strict=True):
             stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
+            streams.append(stream)
         cap = config.final_logit_softcapping
         tail = Tail.NONE if cap is None else Tail.SOFTCAP
         logits = self.embed_tokens.matmul(
             stream.hidden, 1, tail, cap=cap or 0.0, suppressed=self.options.suppressed
         )
-        return nn.op.reshape(logits, (1, 1, config.vocab_size))
+        # Every pending norm has been done by now, by whoever read it.
+        probes = [_last_row(stream) for stream in streams] if self.options.probe else []
+        return nn.op.reshape(logits, (1, 1, config.vocab_size)), probes
+
+
+def _last_row(stream: Stream) -> nn.Tensor:
+    """The residual stream of the last position: (1, hidden_size)."""
+    residual = stream.current_residual()
+    return residual if stream.rows == 1 else take_last_row(residual)

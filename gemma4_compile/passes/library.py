@@ -41,6 +41,7 @@ class LibraryOptions:
     metadata : what `_metadata` returns, as JSON
     suppressed : ids of tokens that the model must not say
     dump : called with a name and the module's text after each phase, or None
+    probe : the forward functions return the residual stream after every layer, too
     """
 
     context_length: int
@@ -48,6 +49,7 @@ class LibraryOptions:
     metadata: Mapping[str, Any]
     suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
+    probe: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,12 @@ def attention_options(target: TargetSpec) -> AttentionOptions:
 
 
 def decoder_options(
-    recipe: Recipe, target: TargetSpec, prefill_chunk: int, suppressed: tuple[int, ...] = ()
+    recipe: Recipe,
+    target: TargetSpec,
+    prefill_chunk: int,
+    suppressed: tuple[int, ...] = (),
+    *,
+    probe: bool = False,
 ) -> DecoderOptions:
     """The decoder's options for a recipe and a target."""
     return DecoderOptions(
@@ -79,6 +86,7 @@ def decoder_options(
         device_type=int(target.device_type),
         attention=attention_options(target),
         suppressed=suppressed,
+        probe=probe,
     )
 
 
@@ -145,7 +153,9 @@ def build_executable(
     module, names = export_module(
         config,
         matrices,
-        decoder_options(recipe, target, options.prefill_chunk, options.suppressed),
+        decoder_options(
+            recipe, target, options.prefill_chunk, options.suppressed, probe=options.probe
+        ),
         SamplerOptions(
             softmax_blocks=SOFTMAX_BLOCKS,
             lanes=target.max_threads_per_block if target.is_gpu else 1,
