@@ -11,6 +11,9 @@ MANIFEST_FILE = "mlc-model-manifest.json"
 CHAT_CONFIG_FILE = "mlc-chat-config.json"
 TENSOR_CACHE_FILE = "tensor-cache.json"
 PROVENANCE_FILE = "provenance.json"
+NUMERICS_FILE = "numerics.json"
+NUMERICS_PICTURE = "numerics.svg"
+NUMERICS_FILES = (NUMERICS_FILE, NUMERICS_PICTURE)
 LIBRARY_STEM = "model"
 
 EMBED = "embed"

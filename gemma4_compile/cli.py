@@ -21,6 +21,7 @@ from gemma4_compile.errors import (
     QuantizationError,
     TargetError,
     UsageError,
+    VerificationError,
 )
 from gemma4_compile.pipeline import (
     AUTO,
@@ -33,10 +34,14 @@ from gemma4_compile.pipeline import (
 )
 from gemma4_compile.plan_report import plan_json, plan_text
 from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.sources import DEFAULT_MODEL
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
 from gemma4_compile.terminal import Terminal
+from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.verification.report import table
+from gemma4_compile.verification.subject import VerifyRequest
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -54,6 +59,7 @@ DEFAULT_HINTS: dict[type[Gemma4CompileError], str] = {
     LoweringError: _DEBUG_HINT,
     TargetError: _DEBUG_HINT,
     ArtifactError: "choose another -o",
+    VerificationError: "see numerics.json in the package",
 }
 
 
@@ -120,6 +126,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--force", action="store_true", help="replace DIR even if it is no package of ours"
     )
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="other schemes for some parameters, as JSON: "
+        '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="then compare the package with transformers in float32 (gemma4-verify does it alone)",
+    )
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR of each phase")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -179,8 +197,27 @@ def _run(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         force=arguments.force,
         dump_ir=arguments.dump_ir,
+        overrides=_overrides(arguments),
     )
+    if arguments.verify and arguments.only:
+        raise UsageError("--verify needs a whole package", hint="leave out --only")
     _print_summary(compile_model(request, Terminal()))
+    if arguments.verify:
+        _verify(request)
+
+
+def _overrides(arguments: argparse.Namespace) -> Overrides:
+    return () if arguments.recipe is None else read_recipe_file(arguments.recipe)
+
+
+def _verify(request: CompileRequest) -> None:
+    """Compare the new package; VerificationError if it does not reach its thresholds."""
+    found = verify_package(
+        VerifyRequest(request.output, request.model, revision=request.revision), Terminal()
+    )
+    print(table(found.to_json(), layers=False))
+    if not found.passed:
+        raise VerificationError(found.failures[0], hint=f"see {request.output}/numerics.json")
 
 
 def _print_plan(arguments: argparse.Namespace) -> None:
@@ -195,6 +232,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         context_length=arguments.context,
         prefill_chunk=arguments.prefill_chunk,
         revision=arguments.revision,
+        overrides=_overrides(arguments),
     )
     plan, identity = plan_model(request)
     if arguments.json:

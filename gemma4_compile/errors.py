@@ -41,3 +41,7 @@ class TargetError(Gemma4CompileError):
 
 class ArtifactError(Gemma4CompileError):
     """A package on disk is damaged, incomplete or from another version."""
+
+
+class VerificationError(Gemma4CompileError):
+    """A package does not reach the thresholds of its recipe."""

@@ -267,6 +267,12 @@ def write_json(path: Path, values: object) -> None:
         path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file of the package."""
+    with write_errors(path):
+        path.write_text(text, "utf-8")
+
+
 def copy_file(source: Path, directory: Path) -> None:
     """Copy a file's content into the package under its own name."""
     with write_errors(directory / source.name):

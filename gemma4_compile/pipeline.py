@@ -23,7 +23,8 @@ from gemma4_compile.output_directory import check_output, output_directory, writ
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.plan import Plan, make_plan
-from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme
 from gemma4_compile.sources import Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
@@ -54,6 +55,7 @@ class CompileRequest:
     force: bool = False
     dump_ir: Path | None = None
     activations: str = AUTO
+    overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 
@@ -103,11 +105,7 @@ class _Build:
 
 def _target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
     target = target_spec(request.target, request.limits)
-    if request.quant not in RECIPES:
-        raise UsageError(
-            f"unknown quantisation `{request.quant}`", hint=f"known: {', '.join(RECIPES)}"
-        )
-    recipe = RECIPES[request.quant]
+    recipe = with_overrides(request.quant, request.overrides)
     return replace(target, activations=_activations(request, target, recipe)), recipe
 
 
@@ -163,8 +161,9 @@ def plan_model(request: CompileRequest) -> tuple[Plan, Mapping[str, Any]]:
     with open_source(model, revision, weights=False, generation_config=False) as source:
         config = source.config
         context, chunk = _lengths(request, config)
+        check_overrides(recipe, parameter_table(config))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
-        return make_plan(config, recipe.name, target, context, chunk, usual), source.identity
+        return make_plan(config, recipe, target, context, chunk, usual), source.identity
 
 
 def _metadata(build: _Build) -> dict[str, Any]:
@@ -281,17 +280,22 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
     ).to_json()
 
 
+def config_identity(config: Gemma4Config) -> str:
+    """What provenance calls a config by."""
+    return artifacts.identity(dataclasses.asdict(config))
+
+
 def _provenance(build: _Build) -> dict[str, Any]:
     packages: Sequence[str] = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
-    config = artifacts.identity(dataclasses.asdict(build.config))
     return {
-        "source": {**build.source.identity, "config": config},
+        "source": {**build.source.identity, "config": config_identity(build.config)},
         "versions": {
             "gemma4-compile": __version__,
             **{name: importlib.metadata.version(name) for name in packages},
         },
         "recipe": build.recipe.name,
         "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
+        "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
         "target": build.target.name,
         "limits": build.target.profile,
         "activations": build.target.activations,
@@ -326,7 +330,8 @@ def _other_half(
             )
     if request.only == "weights":
         return old.library, () if old.library is None else (old.library,)
-    return None, tuple(name for name in old.files if name != old.library)
+    gone = (old.library, *abi.NUMERICS_FILES)  # a certificate is of one library
+    return None, tuple(name for name in old.files if name not in gone)
 
 
 def _peak_memory_bytes() -> int:
@@ -350,9 +355,11 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     reporter.stage(f"opening {request.model}")
     with open_source(request.model, request.revision, weights=weights) as source:
         context, chunk = _lengths(request, source.config)
-        numbers = make_plan(source.config, recipe.name, target, context, chunk)
+        table = parameter_table(source.config)
+        check_overrides(recipe, table)
+        numbers = make_plan(source.config, recipe, target, context, chunk)
         numbers.check()
-        plan = storage_plan(parameter_table(source.config), recipe, target.max_binding_bytes)
+        plan = storage_plan(table, recipe, target.max_binding_bytes)
         suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
         build = _Build(source, recipe, target, context, chunk, plan, suppressed, numbers)
         checkpoint = source.checkpoint

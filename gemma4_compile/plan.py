@@ -273,7 +273,7 @@ def _activation_rows(config: Gemma4Config, dtype: str) -> tuple[list[int], list[
 
 def make_plan(
     config: Gemma4Config,
-    quant: str,
+    quant: str | Recipe,
     target: TargetSpec,
     context_length: int,
     prefill_chunk: int,
@@ -283,21 +283,24 @@ def make_plan(
 
     Parameters
     ----------
+    quant : the recipe, or its name
     contexts : further context lengths to show the state's memory at
     """
     table = parameter_table(config)
     kinds = dict.fromkeys(KINDS, 0)
     for parameter in table:
         kinds[_kind(parameter)] += prod(parameter.shape)
-    recipes = tuple(_plan_recipe(config, table, recipe, target) for recipe in RECIPES.values())
-    (chosen,) = (plan for plan in recipes if plan.name == quant)
-    dtype = RECIPES[quant].activation_dtype
+    recipe = RECIPES[quant] if isinstance(quant, str) else quant
+    shown = {**RECIPES, recipe.name: recipe}
+    recipes = tuple(_plan_recipe(config, table, one, target) for one in shown.values())
+    (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
+    dtype = recipe.activation_dtype
     layout = kv_layout(config, layer_plans(config), dtype, prefill_chunk)
     tensors, together = _activation_rows(config, dtype)
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     uses_f16 = dtype == "float16" or any(
         "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
-        for scheme in RECIPES[quant].schemes.values()
+        for scheme in recipe.all_schemes
     )
     is_webgpu = target.device_type is DeviceType.WEBGPU
     return Plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from gemma4_compile.errors import QuantizationError
@@ -23,11 +24,25 @@ class Recipe:
         everything else (residual stream, norms, softmax, logits, sums, unbounded matmul inputs) is
         float32
     schemes : scheme by role; Role.VECTOR is always float32
+    overrides : other schemes for the parameters that a pattern names; the last match counts
     """
 
     name: str
     activation_dtype: str
     schemes: Mapping[Role, Scheme]
+    overrides: tuple[tuple[str, Scheme], ...] = ()
+
+    def scheme(self, parameter: Parameter) -> Scheme:
+        """How a parameter is stored."""
+        for pattern, scheme in reversed(self.overrides):
+            if fnmatchcase(parameter.name, pattern):
+                return scheme
+        return self.schemes[parameter.role]
+
+    @property
+    def all_schemes(self) -> tuple[Scheme, ...]:
+        """Every scheme that a parameter may have."""
+        return (*self.schemes.values(), *(scheme for _, scheme in self.overrides))
 
 
 def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> Recipe:
@@ -131,6 +146,5 @@ def storage_plan(
         If a matrix does not fit its scheme, or the rows that stay together do not fit a binding.
     """
     return tuple(
-        _store(parameter, recipe.schemes[parameter.role], max_binding_bytes)
-        for parameter in parameters
+        _store(parameter, recipe.scheme(parameter), max_binding_bytes) for parameter in parameters
     )

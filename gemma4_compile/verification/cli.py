@@ -1,0 +1,95 @@
+"""`gemma4-verify DIR --reference CHECKPOINT`: hold a package against transformers in float32."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemma4_compile import __version__
+from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.terminal import Terminal
+from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.verification.report import table
+from gemma4_compile.verification.subject import DEFAULT_STEPS, VerifyRequest
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gemma4-verify",
+        description="Compare a package with transformers in float32, and write numerics.json and "
+        "numerics.svg into it. Exit status: 0 within the thresholds, 1 not, 2 wrong usage.",
+    )
+    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
+    parser.add_argument(
+        "--reference",
+        required=True,
+        metavar="MODEL",
+        help="the checkpoint it was made from: hub id, directory, or `tiny`",
+    )
+    parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=DEFAULT_STEPS,
+        metavar="N",
+        help="tokens decoded from the start, and again behind the long prompt "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--text", type=Path, metavar="FILE", help="another text than the one that ships"
+    )
+    parser.add_argument(
+        "--node-modules",
+        type=Path,
+        metavar="DIR",
+        help="for webgpu: the folder with the Node packages `webgpu` and `@mlc-ai/web-runtime` "
+        "(default: ./node_modules)",
+    )
+    parser.add_argument("--json", action="store_true", help="print numerics.json, not a table")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status: 0, 1 (failed), 2 (usage), 130 (interrupted)."""
+    arguments = _parser().parse_args(argv)
+    request = VerifyRequest(
+        package=arguments.package,
+        reference=arguments.reference,
+        revision=arguments.revision,
+        steps=arguments.steps,
+        text=arguments.text,
+        node_modules=arguments.node_modules,
+    )
+    try:
+        certificate = verify_package(request, Terminal())
+    except Gemma4CompileError as error:
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    content = certificate.to_json()
+    print(json.dumps(content, indent=2) if arguments.json else table(content))
+    if not certificate.passed:
+        print(f"error: {certificate.failures[0]}", file=sys.stderr)
+        print(f"hint: the measures are in {request.package}/numerics.json", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""How far two models are apart: logits as distributions, layers as vectors. NumPy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
+
+TOP = 5
+
+
+@dataclass(frozen=True)
+class LogitMeasures:
+    """Logits of a package beside the reference's, over some positions.
+
+    Attributes
+    ----------
+    kl_mean, kl_max : divergence of the package's distribution from the reference's, nats
+    top1 : share of positions with the same most probable token
+    top5 : mean share of the reference's five most probable tokens among the package's five
+    max_error : largest difference of two logits
+    perplexity, reference_perplexity : of the text's next tokens, where the text goes on
+    """
+
+    positions: int
+    kl_mean: float
+    kl_max: float
+    top1: float
+    top5: float
+    max_error: float
+    perplexity: float
+    reference_perplexity: float
+
+
+@dataclass(frozen=True)
+class LayerMeasures:
+    """The residual stream after one layer beside the reference's, over some positions.
+
+    Attributes
+    ----------
+    cosine_min, cosine_mean : of the two vectors of a position
+    max_error : largest difference of two channels
+    relative_error : length of the difference over that of the reference, the largest
+    """
+
+    cosine_min: float
+    cosine_mean: float
+    max_error: float
+    relative_error: float
+
+
+def log_probabilities(logits: Float32Array) -> Float64Array:
+    """Logarithms of the softmax over the last axis, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    result: Float64Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def divergence(found: Float32Array, expected: Float32Array) -> Float64Array:
+    """``sum p (log p - log q)`` of each row, p of `expected` and q of `found`; never negative."""
+    p, q = log_probabilities(expected), log_probabilities(found)
+    result: Float64Array = np.maximum((np.exp(p) * (p - q)).sum(axis=-1), 0.0)
+    return result
+
+
+def _top(logits: Float32Array, count: int) -> npt.NDArray[np.int64]:
+    order: npt.NDArray[np.int64] = np.argsort(-logits, axis=-1, kind="stable")[:, :count]
+    return order
+
+
+def compare_logits(
+    found: Float32Array,
+    expected: Float32Array,
+    following: Sequence[int | None],
+    excluded: Sequence[int] = (),
+) -> LogitMeasures:
+    """Compare logits position by position.
+
+    Parameters
+    ----------
+    found, expected : (positions, vocab_size), float32
+    following : the text's next token after each position, None where the text ends
+    excluded : ids of tokens that the package masks, left out on both sides
+    """
+    if excluded:
+        kept = np.ones(found.shape[1], bool)
+        kept[list(excluded)] = False
+        places = np.cumsum(kept) - 1
+        following = [None if t is None or not kept[t] else int(places[t]) for t in following]
+        found, expected = found[:, kept], expected[:, kept]
+    kl = divergence(found, expected)
+    best_found, best_expected = _top(found, TOP), _top(expected, TOP)
+    shared = [
+        len(set(a.tolist()) & set(b.tolist())) / len(b)
+        for a, b in zip(best_found, best_expected, strict=True)
+    ]
+    known = [(row, token) for row, token in enumerate(following) if token is not None]
+    rows, tokens = [row for row, _ in known], [token for _, token in known]
+    return LogitMeasures(
+        positions=len(found),
+        kl_mean=float(kl.mean()),
+        kl_max=float(kl.max()),
+        top1=float((best_found[:, 0] == best_expected[:, 0]).mean()),
+        top5=float(np.mean(shared)),
+        max_error=float(np.abs(found.astype(np.float64) - expected).max()),
+        perplexity=_perplexity(found, rows, tokens),
+        reference_perplexity=_perplexity(expected, rows, tokens),
+    )
+
+
+def _perplexity(logits: Float32Array, rows: Sequence[int], tokens: Sequence[int]) -> float:
+    losses = -log_probabilities(logits[list(rows)])[np.arange(len(rows)), list(tokens)]
+    return float(np.exp(losses.mean()))
+
+
+def compare_layer(found: Float32Array, expected: Float32Array) -> LayerMeasures:
+    """Compare (positions, hidden_size) residual streams, float32."""
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    cosine = np.minimum((a * b).sum(axis=-1) / lengths, 1.0)
+    difference = a - b
+    relative = np.linalg.norm(difference, axis=-1) / np.linalg.norm(b, axis=-1)
+    return LayerMeasures(
+        cosine_min=float(cosine.min()),
+        cosine_mean=float(cosine.mean()),
+        max_error=float(np.abs(difference).max()),
+        relative_error=float(relative.max()),
+    )

@@ -1,0 +1,98 @@
+"""The text that packages are tried on, as tokens, and what is run on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.verification.runners import Step
+
+TEXT_FILE = Path(__file__).parent / "text.txt"
+_BEYOND_WINDOWS = 8  # tokens by which the long prompt passes two windows
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The text as tokens, and what is run on it.
+
+    The first run starts with the first token, the second behind `length` tokens; both then decode.
+    """
+
+    ids: tuple[int, ...]
+    length: int
+    steps: int
+
+    @property
+    def rows(self) -> list[int]:
+        """Positions whose logits are compared: of the first run, then of the second."""
+        first = range(self.steps)
+        return [*first, *range(self.length - 1, self.length + self.steps)]
+
+    @property
+    def following(self) -> list[int | None]:
+        """The text's next token after each of the rows."""
+        return [self.ids[row + 1] if row + 1 < len(self.ids) else None for row in self.rows]
+
+    def decoded(self) -> list[Step]:
+        """The steps whose results belong to `rows`."""
+        ids, length, end = self.ids, self.length, self.length + self.steps
+        first = [Step((ids[0],), clear=True)]
+        first += [Step((ids[i],), chunk=0) for i in range(1, self.steps)]
+        second = [Step(ids[:length], clear=True)]
+        return [*first, *second, *(Step((ids[i],), chunk=0) for i in range(length, end))]
+
+    def again(self, chunk: int) -> list[Step]:
+        """The long prompt in other chunks, and the tokens of the whole second run as one prompt."""
+        end = self.length + self.steps
+        return [Step(self.ids[: self.length], True, chunk), Step(self.ids[:end], True)]
+
+
+def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, steps: int) -> Prompt:
+    """Tokens of a text, repeated where it is too short for a prompt of more than two windows.
+
+    Parameters
+    ----------
+    context : positions that the package has room for
+    steps : tokens to decode; fewer where the context is short
+
+    Raises
+    ------
+    UsageError, ArtifactError
+        If the text has no tokens, or the tokenizer cannot be loaded.
+    """
+    path = package / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises no narrower class
+        raise ArtifactError(f"cannot load the tokenizer `{path}`: {error}") from error
+    body = tokenizer.encode(text, add_special_tokens=False).ids
+    if not body:
+        raise UsageError("the text has no tokens", hint="give another --text")
+    if context < 2:
+        raise UsageError(
+            f"a package with room for {context} token cannot be verified",
+            hint="compile with a longer --context",
+        )
+    steps = min(steps, max(1, context // 4))
+    length = min(2 * config.sliding_window + _BEYOND_WINDOWS, context - steps)
+    wanted = length + steps
+    repeated = [config.bos_token_id, *(body * math.ceil(wanted / len(body)))]
+    return Prompt(tuple(repeated[: wanted + 1]), length, steps)
+
+
+def read_text(path: Path | None) -> str:
+    """The text of a file, or the one that ships; UsageError if it cannot be read."""
+    try:
+        return (path or TEXT_FILE).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--text: cannot read `{path}`: {error}") from error
+
+
+def other_chunk(length: int, chunk: int) -> int:
+    """A chunk that is neither the library's nor a divisor of it, about a third of what it takes."""
+    return max(1, min(length, chunk) // 3 - 1)

@@ -1,0 +1,148 @@
+"""A certificate as a table for people, and as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gemma4_compile.verification.thresholds import worst_layer
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 70, 20, 64, 44
+INK, GRID = "#24292f", "#d0d7de"
+LINES = (
+    ("arithmetic", "#1f6feb", "the package's own weights (its arithmetic)"),
+    ("whole", "#cf222e", "the checkpoint's weights (arithmetic and recipe)"),
+)
+_FLOOR = 1e-8  # errors below it are drawn as it
+
+
+def _rows(comparison: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    logits, bounds = comparison["logits"], comparison["thresholds"]
+    ratio = logits["perplexity"] / logits["reference_perplexity"]
+    layers = comparison["layers"]
+    worst = worst_layer([layer["cosine_mean"] for layer in layers])
+    return [
+        ("mean KL divergence, nats", f"{logits['kl_mean']:.3g}", f"<= {bounds['kl_mean']:g}"),
+        ("largest KL divergence, nats", f"{logits['kl_max']:.3g}", ""),
+        ("top-1 agreement", f"{logits['top1']:.1%}", f">= {bounds['top1']:.0%}"),
+        ("top-5 agreement", f"{logits['top5']:.1%}", f">= {bounds['top5']:.0%}"),
+        ("largest error of a logit", f"{logits['max_error']:.3g}", ""),
+        (
+            "perplexity (reference)",
+            f"{logits['perplexity']:.4g} ({logits['reference_perplexity']:.4g})",
+            f"ratio {ratio:.4g} <= {bounds['perplexity_ratio']:g}",
+        ),
+        (
+            f"lowest mean cosine, layer {worst}",
+            f"{layers[worst]['cosine_mean']:.7f}",
+            f">= {bounds['cosine']:g}",
+        ),
+    ]
+
+
+def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
+    """The certificate as text; with `layers`, a line for each of them."""
+    package, text = content["package"], content["text"]
+    passed = "passed" if content["passed"] else "FAILED"
+    versions = content["reference"]["versions"]
+    lines = [
+        f"numerics: {passed}",
+        f"{package['target']} {package['recipe']}, activations {package['activations']}, "
+        f"on {package['device']}",
+        f"beside transformers {versions['transformers']} in float32 (torch {versions['torch']})",
+        f"{text['decoded']} tokens decoded from the start, and behind a prompt of "
+        f"{text['long_prompt']} tokens (sliding window: {text['window']})",
+    ]
+    if not text["longer_than_two_windows"]:
+        lines.append(
+            "note: the package's context is too short for a prompt of more than two windows"
+        )
+    for key, _, name in LINES:
+        lines += ["", f"reference with {name}"]
+        lines += [f"  {what:<32}{found:<22}{bound}" for what, found, bound in _rows(content[key])]
+    consistency = content["consistency"]
+    lines += [
+        "",
+        "the package beside itself",
+        f"  prefill in chunks of {consistency['chunk']}: divergence "
+        f"{consistency['chunked_prefill_kl']:.3g}, largest error "
+        f"{consistency['chunked_prefill_max_error']:.3g}",
+        f"  decoding beside prefill: divergence {consistency['decode_kl']:.3g}, largest error "
+        f"{consistency['decode_max_error']:.3g}",
+        f"  with residual streams beside without: largest error "
+        f"{consistency['probe_max_error']:.3g}",
+    ]
+    if layers:
+        lines += ["", *_layer_lines(content)]
+    if content["failures"]:
+        lines += ["", *(f"failed: {text}" for text in content["failures"])]
+    return "\n".join(lines)
+
+
+def _layer_lines(content: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{'layer':<7}{'own weights':<36}{'checkpoint':<36}",
+        f"{'':<7}{'cosine':<13}{'max error':<11}{'relative':<12}"
+        f"{'cosine':<13}{'max error':<11}{'relative':<12}".rstrip(),
+    ]
+    pairs = zip(content["arithmetic"]["layers"], content["whole"]["layers"], strict=True)
+    for index, pair in enumerate(pairs):
+        cells = "".join(
+            f"{layer['cosine_min']:<13.8f}{layer['max_error']:<11.3g}{layer['relative_error']:<12.3g}"
+            for layer in pair
+        )
+        lines.append(f"{index:<7}{cells}".rstrip())
+    return lines
+
+
+def _points(layers: Sequence[Mapping[str, float]]) -> list[float]:
+    return [max(layer["relative_error"], _FLOOR) for layer in layers]
+
+
+def picture(content: Mapping[str, Any]) -> str:
+    """An SVG: the largest relative error of the residual stream after each layer, logarithmic."""
+    series = [(_points(content[key]["layers"]), colour, name) for key, colour, name in LINES]
+    finite = [v for values, _, _ in series for v in values if math.isfinite(v)] or [1.0]
+    low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
+    high = max(high, low + 1)
+    count = max(len(values) for values, _, _ in series)
+    across = (WIDTH - LEFT - RIGHT) / max(count - 1, 1)
+    per_decade = (HEIGHT - TOP - BOTTOM) / (high - low)
+
+    def place(index: int, value: float) -> tuple[float, float]:
+        shown = value if math.isfinite(value) else 10.0**high
+        return LEFT + index * across, TOP + (high - math.log10(shown)) * per_decade
+
+    package = content["package"]
+    title = f"{package['target']} {package['recipe']}: relative error of the residual stream"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" fill="{INK}" font-size="14">{title}</text>',
+    ]
+    for row, (_, colour, name) in enumerate(series):
+        left = LEFT + row * 300
+        parts.append(f'<rect x="{left}" y="32" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{left + 17}" y="42" fill="{INK}">{name}</text>')
+    for power in range(low, high + 1):
+        height = place(0, 10.0**power)[1]
+        ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"'
+        parts.append(f'<line {ends} stroke="{GRID}"/>')
+        at = f'x="{LEFT - 8}" y="{height + 4:.1f}"'
+        parts.append(f'<text {at} fill="{INK}" text-anchor="end">1e{power}</text>')
+    for values, colour, _ in series:
+        points = [place(index, value) for index, value in enumerate(values)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for index, (x, y) in enumerate(points):
+            parts.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}">'
+                f"<title>layer {index}: {values[index]:.3g}</title></circle>"
+            )
+    parts.append(
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 12}" fill="{INK}" '
+        f'text-anchor="middle">layers 0 to {count - 1}</text>'
+    )
+    return "\n".join([*parts, "</svg>", ""])

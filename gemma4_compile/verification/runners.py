@@ -1,0 +1,189 @@
+"""Runs a list of steps on a package: in this process, or on WebGPU through Dawn in Node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile import abi
+from gemma4_compile.artifacts import ChatConfig, Provenance, read_artifact
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.engine import Engine
+
+Float32Array = npt.NDArray[np.float32]
+
+DRIVER = Path(__file__).parent / "dawn.mjs"
+NODE_PACKAGES = ("webgpu", "@mlc-ai/web-runtime")
+INSTALL = "npm install webgpu@0.6.2 @mlc-ai/web-runtime@0.27.0-dev0"
+_RESULT_PREFIX = 2  # a forward returns logits and state, then what a probe adds
+
+
+@dataclass(frozen=True)
+class Step:
+    """Add tokens and look at what follows the last of them.
+
+    Attributes
+    ----------
+    clear : forget what came before
+    chunk : tokens of one prefill, None for as many as the library takes; 0 decodes them one by one
+    """
+
+    ids: tuple[int, ...]
+    clear: bool = False
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Logits (vocab_size,) behind a step, and of a probe the residual streams (layers, width)."""
+
+    logits: Float32Array
+    hidden: Float32Array | None
+
+
+Run = Callable[[Path, Sequence[Step]], list[Outcome]]
+
+
+class _Recorded:
+    """A forward function that keeps what a probe returns besides logits and state."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.hidden: Float32Array | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        result = self._function(*arguments)
+        layers = [_to_host(result[index]) for index in range(_RESULT_PREFIX, len(result))]
+        self.hidden = np.stack(layers) if layers else None
+        return result
+
+
+def _to_host(tensor: Any) -> Float32Array:
+    """A (1, width) result, copied out of the machine's pooled memory."""
+    return np.array(np.from_dlpack(tensor), np.float32).reshape(-1)
+
+
+def run_here(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
+    """Run steps on a package for this machine; errors as those of `Engine`."""
+    engine = Engine.open(directory)
+    engine._prefill, engine._decode = _Recorded(engine._prefill), _Recorded(engine._decode)
+    outcomes = []
+    for step in steps:
+        if step.clear:
+            engine.clear()
+        if step.chunk == 0:
+            for token in step.ids:
+                logits, seen = engine.decode(token), engine._decode.hidden
+        else:
+            size = step.chunk or len(step.ids)
+            for begin in range(0, len(step.ids), size):
+                logits = engine.prefill(step.ids[begin : begin + size])
+            seen = engine._prefill.hidden
+        outcomes.append(Outcome(logits, seen))
+    return outcomes
+
+
+def find_node_modules(given: Path | None) -> Path:
+    """The folder that holds the Node packages that run WebGPU.
+
+    Raises
+    ------
+    UsageError
+        If Node is not installed, or the packages are not there.
+    """
+    if shutil.which("node") is None:
+        raise UsageError(
+            "a package for `webgpu` is verified on WebGPU in Node, and there is no `node`",
+            hint="install Node 20 or newer, then the packages: " + INSTALL,
+        )
+    folder = (given or Path("node_modules")).resolve()
+    missing = [name for name in NODE_PACKAGES if not (folder / name).is_dir()]
+    if missing:
+        raise UsageError(
+            f"a package for `webgpu` is verified on WebGPU in Node: `{folder}` lacks "
+            f"{' and '.join(missing)}",
+            hint=f"run `{INSTALL}`, and name its folder with --node-modules",
+        )
+    return folder
+
+
+def run_on_dawn(
+    directory: Path, steps: Sequence[Step], node_modules: Path
+) -> tuple[list[Outcome], str]:
+    """Run steps on a `webgpu` package; returns what came out, and the device's name.
+
+    Which driver Dawn takes is the environment's choice (VK_ICD_FILENAMES).
+
+    Raises
+    ------
+    ArtifactError
+        If the package does not run there; the message says why.
+    """
+    chat = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
+    library = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE)).library
+    with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
+        job = {
+            "package": str(directory.resolve()),
+            "library": library,
+            "contextLength": chat.context_window_size,
+            "nodeModules": str(node_modules),
+            "output": folder,
+            "steps": [asdict(step) for step in steps],
+        }
+        path = Path(folder, "job.json")
+        path.write_text(json.dumps(job), "utf-8")
+        environment = {"XDG_RUNTIME_DIR": folder, **os.environ}  # Vulkan's loader asks for one
+        done = subprocess.run(
+            ["node", str(DRIVER), str(path)], capture_output=True, text=True, env=environment
+        )
+        result = Path(folder, "result.json")
+        told = json.loads(result.read_text("utf-8")) if result.is_file() else {}
+        if done.returncode != 0:
+            reason = told.get("error") or done.stderr[-500:] or "Node ended without a word"
+            raise ArtifactError(
+                f"the package does not run on WebGPU here: {reason}",
+                hint="try another adapter, or compile with --limits compat or --quant q4f32",
+            )
+        outcomes = [
+            _outcome(Path(folder), index, layers) for index, layers in enumerate(told["layers"])
+        ]
+    return outcomes, str(told["device"])
+
+
+def _outcome(folder: Path, index: int, layers: int) -> Outcome:
+    logits = np.fromfile(folder / f"{index}.f32", np.float32)
+    if not layers:
+        return Outcome(logits, None)
+    hidden = np.fromfile(folder / f"{index}.layers.f32", np.float32)
+    return Outcome(logits, hidden.reshape(layers, -1))
+
+
+def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
+    """How steps are run on packages for a target, and a list that gets the device's name.
+
+    Raises
+    ------
+    UsageError
+        If the target needs Node or Node packages that are not there.
+    """
+    devices: list[str] = []
+    if target != "webgpu":
+        return run_here, devices
+    folder = find_node_modules(node_modules)
+
+    def run(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
+        outcomes, device = run_on_dawn(directory, steps, folder)
+        devices[:] = [device]
+        return outcomes
+
+    return run, devices

@@ -1,0 +1,151 @@
+"""A package that is to be verified, the checkpoint it was made from, and its twin with probes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile import abi, packaging
+from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
+from gemma4_compile.checkpoint import Checkpoint, match, row_reader
+from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.pipeline import CompileRequest, Reporter, compile_model, config_identity
+from gemma4_compile.quantization.convert import RowReader
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
+from gemma4_compile.targets import target_spec
+from gemma4_compile.verification.stored_weights import StoredWeights
+
+DEFAULT_STEPS = 64
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What to hold against what.
+
+    Attributes
+    ----------
+    reference : the checkpoint, as gemma4-compile takes it
+    steps : tokens decoded in each of the two runs
+    node_modules : folder of the Node packages that run WebGPU
+    """
+
+    package: Path
+    reference: str
+    revision: str | None = None
+    steps: int = DEFAULT_STEPS
+    text: Path | None = None
+    node_modules: Path | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A package, and the checkpoint it was made from."""
+
+    provenance: Provenance
+    context: int
+    plan: tuple[StoredParameter, ...]
+    stored: StoredWeights
+    checkpoint: Checkpoint
+    config: Gemma4Config
+    read: RowReader
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the checkpoint's tensors."""
+        return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
+
+
+def open_subject(request: VerifyRequest, checkpoint: Checkpoint, config: Gemma4Config) -> Subject:
+    """Read a package and check every file of it by its hash.
+
+    Raises
+    ------
+    ArtifactError
+        If the package is one half of one, or damaged.
+    CheckpointError
+        If it was made from another config, or the checkpoint is damaged.
+    """
+    provenance = Provenance.from_json(read_artifact(request.package / abi.PROVENANCE_FILE))
+    build = provenance.build
+    if provenance.library is None or abi.TENSOR_CACHE_FILE not in provenance.files:
+        raise ArtifactError(
+            f"`{request.package}` is one half of a package", hint="compile the other half, too"
+        )
+    if build["source"].get("config") != config_identity(config):
+        raise CheckpointError(
+            f"`{request.package}` was compiled from another config.json than `{request.reference}`",
+            hint="give the checkpoint that the package was made from",
+        )
+    _check_files(request.package, provenance)
+    limits = target_spec(build["target"], build["limits"])
+    recipe = with_overrides(build["recipe"], _overrides(build))
+    plan = storage_plan(parameter_table(config), recipe, limits.max_binding_bytes)
+    cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
+    chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
+    matched = match(checkpoint.tensors, [stored.parameter for stored in plan], config)
+    return Subject(
+        provenance=provenance,
+        context=chat.context_window_size,
+        plan=plan,
+        stored=StoredWeights(request.package, cache, plan),
+        checkpoint=checkpoint,
+        config=config,
+        read=row_reader(matched),
+    )
+
+
+def _check_files(directory: Path, provenance: Provenance) -> None:
+    for name, (nbytes, sha256) in provenance.files.items():
+        path = directory / name
+        if not path.is_file() or path.stat().st_size != nbytes:
+            raise ArtifactError(
+                f"`{name}` of `{directory}` is missing or has not {nbytes} bytes",
+                hint="compile the package again",
+            )
+        if packaging.hash_file(path).sha256 != sha256:
+            raise ArtifactError(
+                f"`{name}` of `{directory}` is not what {abi.PROVENANCE_FILE} says: another sha256",
+                hint="compile the package again",
+            )
+
+
+def _overrides(build: Mapping[str, Any]) -> Overrides:
+    return tuple((pattern, scheme) for pattern, scheme in build.get("overrides", ()))
+
+
+def make_probe(
+    request: VerifyRequest, provenance: Provenance, folder: Path, reporter: Reporter
+) -> Path:
+    """Make the same package in `folder`, with a library that returns the residual streams, too."""
+    build, probe = provenance.build, folder / "probe"
+    compile_model(
+        CompileRequest(
+            model=request.reference,
+            target=build["target"],
+            quant=build["recipe"],
+            overrides=_overrides(build),
+            output=probe,
+            limits=build["limits"],
+            context_length=build["context_length"],
+            prefill_chunk=build["prefill_chunk"],
+            only="library",
+            revision=request.revision,
+            activations=build["activations"],
+            probe=True,
+        ),
+        reporter,
+    )
+    made = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
+    kept = [name for name in provenance.files if name != provenance.library]
+    for name in kept:
+        (probe / name).symlink_to((request.package / name).resolve())
+    files = {**{name: provenance.files[name] for name in kept}, **made.files}
+    packaging.write_json(
+        probe / abi.PROVENANCE_FILE, Provenance(made.library, build, files).to_json()
+    )
+    return probe

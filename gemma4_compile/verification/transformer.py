@@ -1,0 +1,165 @@
+"""transformers in float32, one layer in memory at a time: the truth that packages are held against.
+
+The model is made without weights. A layer's weights are read just before it runs and dropped after
+it; of the embedding tables only the rows of the prompt's tokens are read, and the head multiplies
+block by block. This module needs torch and transformers (`gemma4-compile[verify]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers
+from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
+from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
+
+from gemma4_compile.quantization.convert import RowReader
+
+Float32Array = npt.NDArray[np.float32]
+Shapes = Mapping[str, tuple[int, ...]]
+
+HEAD_BLOCK_BYTES = 256 << 20
+VERSIONS = {"transformers": transformers.__version__, "torch": str(torch.__version__)}
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What transformers says at some positions of one sequence.
+
+    Attributes
+    ----------
+    logits : (positions, vocab_size), float32
+    hidden : (layers, positions, hidden_size), float32, the residual stream after each layer
+    """
+
+    logits: Float32Array
+    hidden: Float32Array
+
+
+class _RowEmbedding(torch.nn.Module):
+    """An embedding table that stays on disk."""
+
+    def __init__(self, name: str, read: RowReader, scale: float) -> None:
+        super().__init__()
+        self._name, self._read, self._scale = name, read, scale
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """(1, S) token ids -> (1, S, cols), times the table's scale."""
+        wanted, where = torch.unique(ids, return_inverse=True)
+        rows = [self._read(self._name, int(row), int(row) + 1) for row in wanted]
+        table = torch.from_numpy(np.concatenate(rows) * np.float32(self._scale))
+        return table[where]
+
+
+def text_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The text decoder's part of a parsed `config.json`."""
+    inner = values.get("text_config")
+    return dict(inner if isinstance(inner, Mapping) else values)
+
+
+def _whole(name: str, read: RowReader, shapes: Shapes) -> torch.Tensor:
+    shape = shapes[name]
+    rows = int(np.prod(shape[:-1])) if len(shape) > 1 else shape[0]
+    return torch.from_numpy(np.ascontiguousarray(read(name, 0, rows).reshape(shape)))
+
+
+def _fill(module: torch.nn.Module, prefix: str, read: RowReader, shapes: Shapes) -> None:
+    """Load the weights of a module: `prefix` and its own names make the checkpoint's."""
+    names = module.state_dict().keys()
+    state = {name: _whole(prefix + name, read, shapes) for name in names}
+    module.load_state_dict(state, strict=True, assign=True)
+
+
+def _rounded(scale: float, dtype: str) -> float:
+    """A constant scale as transformers has it when the model runs in the checkpoint's dtype."""
+    return float(torch.tensor(scale).to(getattr(torch, dtype)).to(torch.float32))
+
+
+def _make_model(text: Mapping[str, Any], dtype: str, read: RowReader, shapes: Shapes) -> Any:
+    unified = text["model_type"] == "gemma4_unified_text"
+    kind: Any = Gemma4UnifiedTextModel if unified else Gemma4TextModel
+    config = kind.config_class(**text)
+    with torch.device("meta"):
+        options = {"attn_implementation": "eager", "dtype": torch.float32}
+        model = kind._from_config(config, **options).eval()
+    model.rotary_emb = type(model.rotary_emb)(config)
+    _fill(model.norm, "norm.", read, shapes)
+    for name in ("embed_tokens", "embed_tokens_per_layer"):
+        table = getattr(model, name, None)
+        if table is not None:
+            scale = _rounded(table.scalar_embed_scale, dtype)
+            setattr(model, name, _RowEmbedding(f"{name}.weight", read, scale))
+    for name in ("per_layer_model_projection", "per_layer_projection_norm"):
+        module = getattr(model, name, None)
+        if module is not None:
+            _fill(module, f"{name}.", read, shapes)
+    return model
+
+
+def _stream_layers(model: Any, read: RowReader, shapes: Shapes, rows: Sequence[int]) -> list[Any]:
+    """Fill each layer before it runs, keep its result at `rows`, and drop its weights after it."""
+    kept: list[Any] = []
+
+    def before(index: int) -> Any:
+        def fill(layer: torch.nn.Module, _: Any) -> None:
+            _fill(layer, f"layers.{index}.", read, shapes)
+
+        return fill
+
+    def after(layer: torch.nn.Module, _: Any, result: Any) -> None:
+        hidden = result[0] if isinstance(result, tuple) else result
+        kept.append(hidden[0, list(rows)].numpy().copy())
+        layer.to_empty(device="meta")
+
+    for index, layer in enumerate(model.layers):
+        layer.register_forward_pre_hook(before(index))
+        layer.register_forward_hook(after)
+    return kept
+
+
+def _head(
+    normed: torch.Tensor, vocab_size: int, cap: float | None, read: RowReader
+) -> Float32Array:
+    """Logits of (positions, hidden_size) by the tied embedding, then ``cap * tanh(x / cap)``."""
+    logits = np.empty((normed.shape[0], vocab_size), np.float32)
+    block = max(1, HEAD_BLOCK_BYTES // (4 * normed.shape[1]))
+    for begin in range(0, vocab_size, block):
+        end = min(begin + block, vocab_size)
+        rows = torch.from_numpy(np.ascontiguousarray(read("embed_tokens.weight", begin, end)))
+        part = normed @ rows.T
+        logits[:, begin:end] = (part if cap is None else torch.tanh(part / cap) * cap).numpy()
+    return logits
+
+
+def run_transformers(
+    text: Mapping[str, Any],
+    dtype: str,
+    read: RowReader,
+    shapes: Shapes,
+    ids: Sequence[int],
+    rows: Sequence[int],
+) -> ReferenceRun:
+    """Run one sequence through transformers' text decoder in float32.
+
+    Parameters
+    ----------
+    text : the text decoder's `config.json`, see :func:`text_config`
+    dtype : the checkpoint's; transformers rounds its constant scales to it
+    read : reads rows of a checkpoint tensor, by its name without prefix
+    shapes : of those tensors
+    ids : token ids from position 0 on
+    rows : positions whose logits and residual streams are kept
+    """
+    with torch.no_grad():
+        model = _make_model(text, dtype, read, shapes)
+        hidden = _stream_layers(model, read, shapes, rows)
+        output = model(torch.tensor([list(ids)]), use_cache=False)
+        normed = output.last_hidden_state[0, list(rows)]
+        cap = model.config.final_logit_softcapping
+        logits = _head(normed, model.config.vocab_size, cap, read)
+    return ReferenceRun(logits, np.stack(hidden))

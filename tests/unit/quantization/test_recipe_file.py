@@ -1,0 +1,99 @@
+"""Recipe files: what a pattern changes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe_file import (
+    SCHEMES,
+    check_overrides,
+    read_recipe_file,
+    with_overrides,
+)
+
+TABLE = parameter_table(Gemma4Config.from_preset("gemma-4-E2B-it"))
+
+
+def write(tmp_path: Path, content: object) -> Path:
+    path = tmp_path / "recipe.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_patterns_change_what_they_match_and_nothing_else(tmp_path: Path) -> None:
+    schemes = {"embed_tokens": "q8f16_1", "layers.*.mlp.*": "q8f16_1", "layers.3.mlp.*": "q0f16"}
+    overrides = read_recipe_file(write(tmp_path, {"schemes": schemes}))
+    recipe = with_overrides("q4f16", overrides)
+    check_overrides(recipe, TABLE)
+    plain = {s.parameter.name: s for s in storage_plan(TABLE, RECIPES["q4f16"], None)}
+    for stored in storage_plan(TABLE, recipe, None):
+        name = stored.parameter.name
+        if name.startswith("layers.3.mlp."):  # the last match counts
+            expected = SCHEMES["q0f16"]
+        elif name == "embed_tokens" or ".mlp." in name:
+            expected = SCHEMES["q8f16_1"]
+        else:
+            expected = plain[name].scheme
+        assert stored.scheme == expected, name
+
+
+def test_no_overrides_is_the_named_recipe() -> None:
+    assert with_overrides("q4f32", ()) == RECIPES["q4f32"]
+    assert {scheme for scheme in SCHEMES.values()} >= {
+        scheme for recipe in RECIPES.values() for scheme in recipe.schemes.values()
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is damaged"),
+        ("[" * 100_000, "is damaged"),
+        ("\x00", "is damaged"),
+        ('{"schemes": {"a": "q0f16", "a": "q0f32"}}', "a key appears twice"),
+        ([], "has no `schemes`"),
+        ({"schemes": []}, "has no `schemes`"),
+        ({"schemes": {}}, "has no `schemes`"),
+        ({"schemes": {"a": "q0f16"}, "base": "q4f16"}, "has no `schemes` alone"),
+        ({"schemes": {"a": "q3f16"}}, "unknown scheme 'q3f16' for `a`"),
+        ({"schemes": {"a": 8}}, "unknown scheme '8' for `a`"),
+        (" " * (1 << 20) + "{}", "more than 1048576 bytes"),
+    ],
+)
+def test_damaged_file(content: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_recipe_file(write(tmp_path, content))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        read_recipe_file(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("layers.99.*", "matches no parameter"),
+        ("embed", "matches no parameter"),
+        ("*", "whose scheme is fixed"),
+        ("layers.0.layer_scalar", "`layers.0.layer_scalar`, whose scheme is fixed"),
+    ],
+)
+def test_pattern_that_cannot_be(pattern: str, message: str) -> None:
+    recipe = with_overrides("q4f16", [(pattern, "q8f16_1")])
+    with pytest.raises(QuantizationError, match=message):
+        check_overrides(recipe, TABLE)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UsageError, match="unknown quantisation `q5`"):
+        with_overrides("q5", ())
+    with pytest.raises(UsageError, match="unknown scheme `q5`"):
+        with_overrides("q4f16", [("embed_tokens", "q5")])

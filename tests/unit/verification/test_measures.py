@@ -1,0 +1,61 @@
+"""Distances of logits and layers against values computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gemma4_compile.verification.measures import (
+    compare_layer,
+    compare_logits,
+    divergence,
+    log_probabilities,
+)
+
+
+def logits(*rows: list[float]) -> np.ndarray:
+    return np.array([np.log(row) for row in rows], np.float32)
+
+
+def test_probabilities_of_any_size_of_logits() -> None:
+    values = log_probabilities(np.array([[1000.0, 1000.0], [-1e30, 0.0]], np.float32))
+    np.testing.assert_allclose(values[0], np.log([0.5, 0.5]))
+    np.testing.assert_allclose(values[1], [-1e30, 0.0])
+
+
+def test_divergence_by_hand() -> None:
+    expected, found = logits([0.5, 0.25, 0.25]), logits([0.25, 0.5, 0.25])
+    by_hand = 0.5 * np.log(2) + 0.25 * np.log(0.5)
+    np.testing.assert_allclose(divergence(found, expected), [by_hand], rtol=1e-6)
+    assert divergence(expected, expected)[0] == 0.0
+
+
+def test_agreement_and_perplexity() -> None:
+    expected = logits([0.4, 0.2, 0.15, 0.1, 0.1, 0.05], [0.1, 0.5, 0.1, 0.1, 0.15, 0.05])
+    found = logits([0.2, 0.4, 0.15, 0.05, 0.1, 0.1], [0.1, 0.5, 0.1, 0.15, 0.1, 0.05])
+    measures = compare_logits(found, expected, [0, None])
+    assert measures.positions == 2
+    assert measures.top1 == 0.5
+    assert measures.top5 == pytest.approx((4 / 5 + 5 / 5) / 2)
+    assert measures.reference_perplexity == pytest.approx(1 / 0.4)
+    assert measures.perplexity == pytest.approx(1 / 0.2)
+
+
+def test_masked_tokens_do_not_count() -> None:
+    expected = logits([0.6, 0.2, 0.1, 0.1], [0.6, 0.2, 0.1, 0.1])
+    found = expected.copy()
+    found[:, 0] = -1e30
+    measures = compare_logits(found, expected, [2, 0], excluded=[0])
+    assert measures.kl_max == 0.0
+    assert measures.top1 == 1.0
+    assert measures.perplexity == pytest.approx(0.4 / 0.1)  # the masked next token is left out
+
+
+def test_layers_by_hand() -> None:
+    expected = np.array([[3.0, 4.0], [1.0, 0.0]], np.float32)
+    found = np.array([[3.0, 4.0], [1.0, 1.0]], np.float32)
+    measures = compare_layer(found, expected)
+    assert measures.cosine_min == pytest.approx(1 / np.sqrt(2))
+    assert measures.cosine_mean == pytest.approx((1 + 1 / np.sqrt(2)) / 2)
+    assert measures.max_error == 1.0
+    assert measures.relative_error == 1.0

@@ -1,0 +1,89 @@
+"""The table and the picture of a certificate say what the certificate says."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+
+from gemma4_compile.verification.report import picture, table
+
+
+def content(*, passed: bool = True, relative: float = 1e-3) -> dict[str, Any]:
+    logits = {
+        "positions": 3,
+        "kl_mean": 0.0125,
+        "kl_max": 0.5,
+        "top1": 0.75,
+        "top5": 0.8,
+        "max_error": 0.25,
+        "perplexity": 12.0,
+        "reference_perplexity": 10.0,
+    }
+    layer = {
+        "cosine_min": 0.9,
+        "cosine_mean": 0.99,
+        "max_error": 0.1,
+        "relative_error": relative,
+    }
+    worst = {**layer, "cosine_mean": 0.97}
+    bounds = {"kl_mean": 1, "top1": 0.5, "top5": 0.5, "cosine": 0.9, "perplexity_ratio": 2}
+    comparison = {"logits": logits, "layers": [layer, worst, layer], "thresholds": bounds}
+    return {
+        "passed": passed,
+        "failures": [] if passed else ["arithmetic: top-1 agreement"],
+        "package": {
+            "target": "cpu",
+            "recipe": "q4f16",
+            "activations": "exact",
+            "device": "cpu",
+        },
+        "reference": {"versions": {"transformers": "5.23.0", "torch": "2.13.0"}},
+        "text": {
+            "decoded": 8,
+            "long_prompt": 24,
+            "window": 8,
+            "longer_than_two_windows": passed,
+        },
+        "arithmetic": comparison,
+        "whole": comparison,
+        "consistency": {
+            "chunk": 7,
+            "chunked_prefill_kl": 0.0,
+            "chunked_prefill_max_error": 0.0,
+            "decode_kl": 0.0,
+            "decode_max_error": 0.0,
+            "probe_kl": 0.0,
+            "probe_max_error": 0.0,
+        },
+    }
+
+
+def test_table_of_a_good_package() -> None:
+    text = table(content())
+    assert text.startswith("numerics: passed\n")
+    assert "top-1 agreement                 75.0%                 >= 50%" in text
+    assert "12 (10)               ratio 1.2 <= 2" in text
+    assert "lowest mean cosine, layer 1     0.9700000" in text
+    assert "failed" not in text
+    assert "too short" not in text
+    assert len(table(content(), layers=False).splitlines()) == len(text.splitlines()) - 6
+
+
+def test_table_of_a_bad_package() -> None:
+    text = table(content(passed=False))
+    assert text.startswith("numerics: FAILED\n")
+    assert text.endswith("failed: arithmetic: top-1 agreement")
+    assert "too short for a prompt of more than two windows" in text
+
+
+@pytest.mark.parametrize("relative", [0.0, 1e-12, 1e-3, 1.0, 1e9, float("nan"), float("inf")])
+def test_picture_is_well_formed_whatever_the_errors(relative: float) -> None:
+    root = ElementTree.fromstring(picture(content(relative=relative)))
+    _, _, width, height = (float(value) for value in root.attrib["viewBox"].split())
+    circles = root.findall("{http://www.w3.org/2000/svg}circle")
+    assert len(circles) == 6
+    for circle in circles:
+        assert 0 <= float(circle.attrib["cx"]) <= width
+        assert 0 <= float(circle.attrib["cy"]) <= height

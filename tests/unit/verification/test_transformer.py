@@ -1,0 +1,56 @@
+"""The streamed transformers model gives what the whole one gives, and holds no weights after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import hf, models
+
+pytestmark = pytest.mark.parity
+
+from gemma4_compile.verification.transformer import (  # noqa: E402
+    run_transformers,
+    text_config,
+)
+
+LENGTH = 40
+
+
+@pytest.mark.parametrize("form", ["hub", "transformers"])
+@pytest.mark.parametrize("kind", models.KINDS)
+def test_streamed_equals_whole(
+    kind: str, form: models.Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = models.KINDS[kind]
+    weights = models.random_weights(text, dtype="bfloat16")
+    rows_read: dict[str, int] = {}
+
+    def read(name: str, begin: int, end: int) -> np.ndarray:
+        rows_read[name] = rows_read.get(name, 0) + end - begin
+        values = weights[name]
+        return (values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values)[begin:end]
+
+    monkeypatch.setattr("gemma4_compile.verification.transformer.HEAD_BLOCK_BYTES", 1 << 14)
+    ids = [int(i) for i in models.prompt(LENGTH)]
+    rows = [0, 7, LENGTH - 1]
+    config = text_config(models.config_file(text, form, "bfloat16"))
+    shapes = {name: values.shape for name, values in weights.items()}
+    run = run_transformers(config, "bfloat16", read, shapes, ids, rows)
+
+    whole = hf.load(text, weights, "bfloat16")
+    np.testing.assert_allclose(run.logits, hf.logits(whole, ids)[rows], rtol=0, atol=2e-5)
+    for found, expected in zip(run.hidden, hf.hidden_states(whole, ids), strict=False):
+        np.testing.assert_allclose(found, expected[rows], rtol=1e-4, atol=1e-4)
+    assert len(run.hidden) == len(text["layer_types"])
+    assert rows_read["embed_tokens.weight"] == len(set(ids)) + text["vocab_size"]
+    if "embed_tokens_per_layer.weight" in rows_read:
+        assert rows_read["embed_tokens_per_layer.weight"] == len(set(ids))
+
+
+def test_test_checkpoints_are_on_disk_in_the_hub_form(tmp_path: Path) -> None:
+    written = models.write_checkpoint(tmp_path, models.E2B_LIKE)
+    assert text_config({"text_config": written.text_config}) == written.text_config
+    assert text_config(written.text_config) == written.text_config

@@ -1,0 +1,36 @@
+"""The numerics certificate of a package for the browser, through Dawn in Node."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.artifacts import read_artifact
+from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.verification.subject import VerifyRequest
+from tests.packages import Silent
+from tests.web.compiled import TINY, Compiler
+from tests.web.dawn import HERE, VulkanDriver
+
+pytestmark = [pytest.mark.dawn, pytest.mark.parity]
+
+
+def test_layers_and_logits_on_webgpu(
+    compiled: Compiler,
+    tmp_path: Path,
+    lavapipe: VulkanDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(lavapipe.find()))
+    package = shutil.copytree(compiled(TINY, "webgpu", "q4f16"), tmp_path / "package")
+    asked = VerifyRequest(package, TINY, steps=4, node_modules=HERE / "node_modules")
+    found = verify_package(asked, Silent())
+    assert found.passed, found.failures
+    content = read_artifact(package / "numerics.json")
+    assert "llvmpipe" in content["package"]["device"]
+    layers = content["arithmetic"]["layers"]
+    assert len(layers) == 8
+    # float16 rounds somewhere in every layer: a comparison with itself would be exact.
+    assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
