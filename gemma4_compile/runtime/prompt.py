@@ -152,6 +152,20 @@ def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | Non
     return kept
 
 
+def _open_for_the_reply(messages: Sequence[Message]) -> Sequence[Message]:
+    """Leave out the text beside the calls whose results end the conversation.
+
+    The models' template writes such a text behind the results and closes the turn there. The reply,
+    which goes on in that turn, would stand outside of any.
+    """
+    last = len(messages) - 1
+    while last >= 0 and messages[last].role == "tool":
+        last -= 1
+    if last < 0 or last == len(messages) - 1 or not messages[last].tool_calls:
+        return messages
+    return [*messages[:last], replace(messages[last], content=""), *messages[last + 1 :]]
+
+
 class PromptBuilder:
     """Conversation in, token ids out."""
 
@@ -180,6 +194,7 @@ class PromptBuilder:
         UsageError
             If the template refuses the messages or the tools.
         """
+        messages = _open_for_the_reply(messages)
         # Calls are rendered by the template: their ids stand before the text that a mark replaces.
         replayed = [
             index

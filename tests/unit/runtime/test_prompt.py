@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.tiny.checkpoint import shipped_file
 
 SPECIAL = {"bos_token": "<bos>"}
@@ -109,3 +112,45 @@ def test_a_template_cannot_reach_python() -> None:
     hostile = ChatTemplate("{{ ''.__class__.__mro__ }}", SPECIAL)
     with pytest.raises(UsageError):
         hostile.render([Message("user", "x")])
+
+
+TOOL_TEMPLATE = (Path(__file__).parents[2] / "tool_template.jinja").read_text("utf-8")
+CALL = ToolCall("weather", {"city": "Rome", "days": [1, None]}, "c1")
+CALLED = '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:[1,null]}<tool_call|>'
+RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|>'
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (
+            [Message("user", "w?"), Message("assistant", "Wait.", tool_calls=(CALL,))],
+            f"{CALLED}Wait.<|tool_response>",
+        ),
+        # The reply goes on in the turn of the call: its text would close that turn.
+        (
+            [
+                Message("user", "w?"),
+                Message("assistant", "Wait.", thought="hm", tool_calls=(CALL,)),
+                Message("tool", "sunny", tool_call_id="c1"),
+            ],
+            f"<|channel>thought\nhm\n<channel|>{CALLED}{RESULT}",
+        ),
+        (
+            [
+                Message("user", "w?"),
+                Message("assistant", "", thought="hm", tool_calls=(CALL,)),
+                Message("tool", "sunny", tool_call_id="c1"),
+                Message("assistant", "It is sunny."),
+                Message("user", "x"),
+            ],
+            f"{CALLED}{RESULT}It is sunny.<turn|>\n<|turn>user\nx<turn|>\n<|turn>model\n",
+        ),
+    ],
+)
+def test_calls_and_results_stand_in_the_model_s_turn(
+    tokenizer: Tokenizer, messages: list[Message], expected: str
+) -> None:
+    builder = PromptBuilder(tokenizer, ChatTemplate(TOOL_TEMPLATE, SPECIAL))
+    opening = "<bos><|turn>user\nw?<turn|>\n<|turn>model\n"
+    assert builder.build(messages) == builder.encode(opening + expected)

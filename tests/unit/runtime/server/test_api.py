@@ -141,7 +141,7 @@ def test_a_tool_result_goes_on_in_the_model_s_turn(
         "<|turn>user\nWeather in Rome?<turn|>\n<|turn>model\n"
         "<|channel>thought\nThey want\nthe weather.\n<channel|>"
         '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:2}<tool_call|>'
-        "<|tool_call>call:get_time{}<tool_call|>One moment."
+        "<|tool_call>call:get_time{}<tool_call|>"
         '<|tool_response>response:get_weather{value:<|"|>result 0<|"|>}<tool_response|>'
         '<|tool_response>response:get_time{value:<|"|>result 1<|"|>}<tool_response|>'
         + ("<|channel>thought\n" if thinking else "")
