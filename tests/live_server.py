@@ -21,7 +21,13 @@ from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
-from tests.scripted_engine import VOCABULARY, ScriptedEngine, scripted_generator, tiny_tokenizer
+from tests.scripted_engine import (
+    END_OF_TURN,
+    VOCABULARY,
+    ScriptedEngine,
+    scripted_generator,
+    tiny_tokenizer,
+)
 
 LOCAL = "127.0.0.1"
 
@@ -85,6 +91,7 @@ def scripted_model(template: str) -> Model:
         defaults=SamplingOptions(temperature=0.0),
         context_length=512,
         vocab_size=VOCABULARY,
+        stop_ids=frozenset({1, END_OF_TURN}),
         bos_id=2,
     )
 

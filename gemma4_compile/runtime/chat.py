@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator as Steps
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,7 +119,7 @@ class Chat:
 
     def events(
         self, text: str, sampler: TokenChooser, *, max_tokens: int | None = None
-    ) -> Iterator[Event | PromptProgress]:
+    ) -> Steps[Event | PromptProgress, None, None]:
         """Ask, and yield the reply's parts as they come; at the end `messages` has it.
 
         A reply that the caller stops reading is kept as far as it came; where not even the

@@ -3,33 +3,56 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gemma4_compile import __version__
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.chat import Chat
-from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.console import Console
+from gemma4_compile.runtime.engine import ContextFullError, Engine
+from gemma4_compile.runtime.generation import TokenChooser
+from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import readline  # noqa: F401  arrow keys and history for input()
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-_COMMANDS = "/clear starts a new conversation, /exit or end of file leaves"
+_COMMANDS = (
+    "/clear starts a new conversation, /forget drops its oldest question and answer, "
+    "/exit or end of file leaves, Ctrl-C stops an answer"
+)
+_FULL_HINT = "hint: /forget drops the oldest question and answer, /clear starts a new conversation"
+_STDIN = "-"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gemma4-chat", description="Chat with a package that gemma4-compile made for `cpu`."
+        prog="gemma4-chat",
+        description="Chat with a package that gemma4-compile made for this computer. "
+        "Answers go to stdout, everything else to stderr.",
     )
     parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
-    parser.add_argument("--prompt", help="ask this one question, print the reply and leave")
-    parser.add_argument("--system", help="system message")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--prompt", metavar="TEXT", help="ask this one question and leave")
+    asked.add_argument(
+        "--prompt-file", metavar="FILE", help="ask what this file holds and leave; `-` is stdin"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--thinking", action="store_true", help="let the model think first")
+    parser.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
+    )
     parser.add_argument("--max-tokens", type=int, help="most tokens of a reply (default: no limit)")
     sampling = parser.add_argument_group("sampling", "defaults are the package's own")
     sampling.add_argument("--temperature", type=float, help="0 is greedy")
@@ -38,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     sampling.add_argument("--seed", type=int, help="repeat the same draws")
     sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
     parser.add_argument("--context-length", type=int, help="tokens to make room for")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
@@ -51,37 +75,90 @@ def _sampler(arguments: argparse.Namespace, package: Package) -> Sampler:
                 "--greedy and --temperature exclude each other", hint="give one of them"
             )
         return Sampler(SamplingOptions(temperature=0.0))
+    if arguments.seed is not None and arguments.seed < 0:
+        raise UsageError(f"--seed: expected 0 or more, found {arguments.seed}")
     named = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p")}
     given = {name: value for name, value in named.items() if value is not None}
     return Sampler(replace(defaults, **given), arguments.seed)
 
 
-def _answer(chat: Chat, text: str, sampler: Sampler, max_tokens: int | None) -> None:
+def _question(arguments: argparse.Namespace) -> str | None:
+    """The one question of the command line, or None for a conversation."""
+    if arguments.prompt_file is None:
+        text: str | None = arguments.prompt
+    elif arguments.prompt_file == _STDIN:
+        text = sys.stdin.read()
+    else:
+        text = _read_text("--prompt-file", Path(arguments.prompt_file))
+    if text is not None and not text.strip():
+        raise UsageError("the question is empty", hint="give a text with --prompt or --prompt-file")
+    return text
+
+
+def _read_text(option: str, path: Path) -> str:
     try:
-        for piece in chat.stream(text, sampler, max_tokens=max_tokens):
-            print(piece, end="", flush=True)
-    finally:
-        print(flush=True)
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{option}: cannot read `{path}`: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option}: `{path}` is not UTF-8: {error}") from error
 
 
-def _converse(chat: Chat, sampler: Sampler, max_tokens: int | None) -> None:
-    print(_COMMANDS, file=sys.stderr)
-    while True:
-        try:
-            text = input("> " if sys.stdin.isatty() else "").strip()
-        except EOFError:
-            return
-        if text == "/exit":
-            return
-        if text == "/clear":
-            chat.clear()
-        elif text:
+def _grammar(path: Path, package: Package) -> JsonGrammar:
+    try:
+        schema = json.loads(_read_text("--json-schema", path))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--json-schema: `{path}` is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise UsageError(f"--json-schema: `{path}`: expected a JSON object, found {schema!r:.60}")
+    tokenizer, config = package.load_tokenizer(), package.chat_config
+    return Grammars(tokenizer, config.vocab_size, sorted(package.stop_token_ids)).compile(schema)
+
+
+class _Asker:
+    """Asks with the command line's options."""
+
+    def __init__(
+        self,
+        chat: Chat,
+        console: Console,
+        new_chooser: Callable[[], TokenChooser],
+        limit: int | None,
+    ) -> None:
+        self.chat, self.console = chat, console
+        self._new_chooser, self._limit = new_chooser, limit
+
+    def ask(self, text: str) -> None:
+        self.console.answer(self.chat, text, self._new_chooser(), self._limit)
+
+    def converse(self) -> None:
+        """Take questions and commands from stdin until its end."""
+        self.console.note(_COMMANDS)
+        while True:
             try:
-                _answer(chat, text, sampler, max_tokens)
-            except ContextFullError as error:
-                print(f"error: {error}\nhint: /clear starts a new conversation", file=sys.stderr)
-            except KeyboardInterrupt:
-                print("(stopped)", file=sys.stderr)
+                text = input("> " if sys.stdin.isatty() else "").strip()
+            except EOFError:
+                return
+            if text == "/exit":
+                return
+            if text == "/clear":
+                self.chat.clear()
+            elif text == "/forget":
+                forgotten = self.chat.forget_oldest()
+                self.console.note("forgotten" if forgotten else "there is nothing to forget")
+            elif text.startswith("/") and text[1:].isalpha():
+                print(f"error: unknown command {text}\nhint: {_COMMANDS}", file=sys.stderr)
+            elif text:
+                self._survive(text)
+
+    def _survive(self, text: str) -> None:
+        """Ask; what ends an answer does not end the conversation."""
+        try:
+            self.ask(text)
+        except ContextFullError as error:
+            print(f"error: {error}\n{_FULL_HINT}", file=sys.stderr)
+        except KeyboardInterrupt:
+            self.console.note("(stopped)")
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -89,13 +166,23 @@ def _run(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--max-tokens: expected at least 1, found {arguments.max_tokens}")
     package = Package.open(arguments.package)
     sampler = _sampler(arguments, package)
-    chat = Chat.open(
-        arguments.package, system=arguments.system, context_length=arguments.context_length
-    )
-    if arguments.prompt is None:
-        _converse(chat, sampler, arguments.max_tokens)
+    question = _question(arguments)
+    grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
+    console = Console(quiet=arguments.quiet)
+    with console.loading(arguments.package):
+        engine = Engine(package, context_length=arguments.context_length)
+        chat = Chat(engine, package, system=arguments.system, thinking=arguments.thinking)
+
+    def new_chooser() -> TokenChooser:
+        if grammar is None:
+            return sampler
+        return grammar.constrain(sampler, thinking=arguments.thinking)
+
+    asker = _Asker(chat, console, new_chooser, arguments.max_tokens)
+    if question is None:
+        asker.converse()
     else:
-        _answer(chat, arguments.prompt, sampler, arguments.max_tokens)
+        asker.ask(question)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

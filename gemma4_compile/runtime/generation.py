@@ -77,12 +77,14 @@ class Generator:
         response = tokenizer.token_to_id(_OPEN_TOOL_RESPONSE)
         self.stop_ids = stop_ids if response is None else stop_ids | {response}
         self._held: list[int] = []
+        self._in_forward = False  # stays so where Ctrl-C or an error ended a forward
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self.engine.clear()
         self._held = []
+        self._in_forward = False
 
     def start(
         self,
@@ -128,23 +130,27 @@ class Generator:
         """
         limit = min(len(self._held), len(prompt) - 1)
         shared = next((i for i in range(limit) if self._held[i] != prompt[i]), limit)
-        interrupted = self.engine.length != len(self._held)
+        interrupted = self._in_forward or self.engine.length != len(self._held)
         if interrupted or shared == 0 or not self.engine.pop(len(self._held) - shared):
-            self.engine.clear()
+            self.clear()
             shared = 0
         self._held = list(prompt[:shared])
         return shared
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
         """Add one chunk; return the logits behind it."""
+        self._in_forward = True
         logits = self.engine.prefill(ids)
         self._held += ids
+        self._in_forward = False
         return logits
 
     def decode(self, token_id: int) -> Float32Array:
         """Add one token; return the logits behind it."""
+        self._in_forward = True
         logits = self.engine.decode(token_id)
         self._held.append(token_id)
+        self._in_forward = False
         return logits
 
     @property

@@ -37,6 +37,8 @@ def candidates(
 ) -> tuple[npt.NDArray[np.int64], Float64Array]:
     """Token ids that may be drawn, most probable first, and their probabilities (they sum to 1).
 
+    Tokens whose logit is minus infinity are never among them.
+
     The temperature comes first, then the top_k most probable tokens, then the smallest set of the
     most probable whose sum reaches top_p. Equal tokens are ordered by id.
 
@@ -55,6 +57,7 @@ def candidates(
         ids = ids[: options.top_k]
     probabilities = np.exp(scaled[ids] - scaled[ids[0]])
     probabilities /= probabilities.sum()
+    ids, probabilities = ids[probabilities > 0], probabilities[probabilities > 0]
     if options.top_p < 1:
         before = np.cumsum(probabilities) - probabilities
         kept = int(np.count_nonzero(before < options.top_p))

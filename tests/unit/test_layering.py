@@ -44,6 +44,7 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile/verification/certificate.py",
         "gemma4_compile",
     ): "its module `transformer` needs torch and transformers, which are an extra",
+    ("gemma4_compile/runtime/grammar.py", "llguidance"): "an extra; few conversations need it",
 }
 
 

@@ -101,7 +101,7 @@ class _Api:
         parsed = read_chat_request(body, model.defaults, self._limits.messages)
         self._service.check_model(parsed.model)
         prompt = await run_in_threadpool(self._service.chat_prompt, parsed)
-        constrain = await run_in_threadpool(self._service.constraint, parsed.schema)
+        constrain = await run_in_threadpool(self._service.constraint, parsed)
         ticket = self._service.submit(prompt, parsed.settings, constrain=constrain)
         return await _answer(request, parsed, ticket, ChatAnswer(model.name))
 

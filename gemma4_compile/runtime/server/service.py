@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from tokenizers import Tokenizer
 
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.runtime.generation import Generation, Generator, TokenChooser
+from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.prompt import ChatTemplate, PromptBuilder
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest, Settings
 from gemma4_compile.runtime.server.worker import Ticket, Worker
+
+Constraint = Callable[[TokenChooser], TokenChooser]
+"""Makes a chooser that takes only what a grammar allows, for one reply."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Model:
     ----------
     name : the model's name in requests
     context_length : most tokens of a prompt and its reply
+    stop_ids : tokens that end a reply
     bos_id : the token that every prompt begins with, or None
     """
 
@@ -35,6 +41,7 @@ class Model:
     defaults: SamplingOptions
     context_length: int
     vocab_size: int
+    stop_ids: frozenset[int]
     bos_id: int | None
 
     @classmethod
@@ -50,6 +57,7 @@ class Model:
             defaults=package.sampling_defaults(),
             context_length=context_length or package.chat_config.context_window_size,
             vocab_size=package.chat_config.vocab_size,
+            stop_ids=package.stop_token_ids,
             bos_id=None if bos is None else tokenizer.token_to_id(bos),
         )
 
@@ -63,6 +71,8 @@ class Service:
         self.worker = worker
         self._thinking = thinking
         self._prompts = PromptBuilder(model.tokenizer, model.template)
+        self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
+        self._compiling = threading.Lock()
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""
@@ -76,7 +86,7 @@ class Service:
 
     def chat_prompt(self, request: ChatRequest) -> list[int]:
         """Ids of the prompt; ApiError if the template refuses it or it does not fit."""
-        thinking = self._thinking if request.thinking is None else request.thinking
+        thinking = self._thinks(request)
         try:
             ids = self._prompts.build(request.messages, thinking=thinking, tools=request.tools)
         except Gemma4CompileError as error:
@@ -105,7 +115,7 @@ class Service:
         prompt: list[int],
         settings: Settings,
         *,
-        constrain: Callable[[TokenChooser], TokenChooser] | None = None,
+        constrain: Constraint | None = None,
         plain: bool = False,
     ) -> Ticket:
         """Queue a generation; ApiError if the queue is full."""
@@ -122,13 +132,28 @@ class Service:
 
         return self.worker.submit(start)
 
-    def constraint(
-        self, schema: Mapping[str, Any] | None
-    ) -> Callable[[TokenChooser], TokenChooser] | None:
-        """What holds a reply to a JSON schema; ApiError where that is not possible."""
+    def constraint(self, request: ChatRequest) -> Constraint | None:
+        """What holds a reply to the request's JSON schema; ApiError where that cannot be."""
+        schema = request.schema
         if schema is None:
             return None
-        raise ApiError(400, "`response_format`: JSON schemas are not served yet")
+        if request.tools:
+            raise ApiError(
+                400,
+                "`response_format` and `tools` exclude each other: a call follows no schema",
+                param="response_format",
+            )
+        thinking = self._thinks(request)
+        try:
+            with self._compiling:
+                grammar = self._grammars.compile(schema)
+        except Gemma4CompileError as error:
+            message = f"{error}; {error.hint}" if error.hint else str(error)
+            raise ApiError(400, message, param="response_format") from error
+        return partial(grammar.constrain, thinking=thinking)
+
+    def _thinks(self, request: ChatRequest) -> bool:
+        return self._thinking if request.thinking is None else request.thinking
 
     def _fitting(self, ids: list[int], param: str) -> list[int]:
         if len(ids) > self.model.context_length:

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import io
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from gemma4_compile.runtime import Sampler
 from gemma4_compile.runtime.cli import main
+from tests.scripted_engine import END_OF_TURN, encode
 
 LONG_REPLY = "Chess"  # which `tiny` knows nothing about, and says so at length
 
@@ -20,21 +27,128 @@ def test_one_prompt_prints_the_reply_alone(
     tiny_package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, err = run(capsys, tiny_package, "--prompt", "Hi", "--greedy", "--max-tokens", 5)
-    assert (status, err) == (0, "")
+    assert status == 0
     assert out.endswith("\n")
     assert out.strip()
+    loaded, speed = err.splitlines()
+    assert loaded.startswith("loaded ")
+    assert speed.startswith("[5 tokens, first after ")
+    assert speed.endswith("tok/s, ended by --max-tokens; prompt of 11, 0 of them known]")
+
+
+def test_quiet_leaves_the_reply_alone(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = (tiny_package, "--prompt", "Who are you?", "--greedy")
+    status, out, err = run(capsys, *common, "--quiet")
+    assert (status, err) == (0, "")
+    assert out == "I am tiny, a very small Gemma 4 model that ships with gemma4-compile.\n"
+
+
+@pytest.mark.parametrize("place", ["file", "stdin"])
+def test_a_question_comes_from_a_file(
+    place: str,
+    tiny_package: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = tmp_path / "question.txt"
+    question.write_text("Who are you?\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("Who are you?\n"))
+    source = question if place == "file" else "-"
+    status, out, _ = run(capsys, tiny_package, "--prompt-file", source, "--greedy")
+    assert (status, out.split(",")[0]) == (0, "I am tiny")
+
+
+def test_a_reply_in_a_schema(
+    tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "schema.json"
+    answer = {"enum": ["yes", "no"]}
+    form = {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
+    schema.write_text(json.dumps({**form, "additionalProperties": False}))
+    asked = (tiny_package, "--prompt", "Is 37 odd?", "--json-schema", schema, "--quiet")
+    status, out, _ = run(capsys, *asked, "--greedy")
+    assert status == 0
+    assert json.loads(out)["answer"] in ("yes", "no")
+
+
+def test_thoughts_are_kept_off_stdout(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `tiny` has not learnt to think, so a script thinks for it.
+    said = iter([*encode("<|channel>thought\nhm, who?\n<channel|>A model."), END_OF_TURN])
+    monkeypatch.setattr(Sampler, "__call__", lambda self, logits: next(said))
+    status, out, err = run(capsys, tiny_package, "--prompt", "Who?", "--thinking", "--quiet")
+    assert (status, out, err) == (0, "A model.\n", "hm, who?\n")
+
+
+def test_the_oldest_question_can_be_forgotten(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "My name is Clara.\nWhat is 8 plus 19?\n{}What is my name?\n/nonsense\n"
+    answers = []
+    for command in ("", "/forget\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(asked.format(command)))
+        status, out, err = run(capsys, tiny_package, "--greedy")
+        assert status == 0
+        assert "error: unknown command /nonsense" in err
+        answers.append(out.splitlines()[-1])
+    assert answers[0] == "Your name is Clara."
+    assert "Clara" not in answers[1]
+
+
+def test_a_conversation_goes_on_after_the_context_was_full(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = f"{'many words ' * 40}\nHi\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+    status, out, err = run(capsys, tiny_package, "--greedy", "--context-length", 60)
+    assert status == 0
+    assert "error: the context is full: this conversation takes" in err
+    assert "hint: /forget drops" in err
+    assert len(out.splitlines()) == 2
+    assert out.splitlines()[1]
+
+
+def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path) -> None:
+    command = [sys.executable, "-m", "gemma4_compile.runtime.cli", str(tiny_package)]
+    wild = ["--temperature", "100", "--top-k", "0", "--top-p", "1", "--seed", "1"]
+    with subprocess.Popen(
+        [*command, *wild], stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0
+    ) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        assert chat.stderr is not None
+        chat.stdin.write(b"Hi\n")
+        assert chat.stdout.read(1)
+        chat.send_signal(signal.SIGINT)
+        said = b""
+        while b"(stopped)" not in said:
+            line = chat.stderr.readline()
+            assert line, said.decode()
+            said += line
+        assert b", stopped; prompt of " in said
+        chat.stdin.write(b"And?\n/exit\n")
+        chat.stdin.close()
+        rest = chat.stderr.read().decode()
+        assert chat.wait(60) == 0
+        assert "Traceback" not in rest
+        # The second prompt holds the first question and what was said before the stop.
+        assert int(rest.split("prompt of ")[1].split(",")[0]) > 20
 
 
 def test_greedy_is_temperature_zero(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = (tiny_package, "--prompt", "Hi", "--max-tokens", 8)
     greedy = run(capsys, *common, "--greedy")
-    assert greedy == run(capsys, *common, "--temperature", 0)
+    assert greedy[:2] == run(capsys, *common, "--temperature", 0)[:2]
 
 
 def test_a_seed_repeats_the_reply(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = (tiny_package, "--prompt", "Hi", "--max-tokens", 12, "--top-p", 0.9, "--top-k", 50)
     hot = (*common, "--temperature", 6)  # or every seed draws the one right answer
-    first, again, other = (run(capsys, *hot, "--seed", seed) for seed in (1, 1, 2))
+    first, again, other = (run(capsys, *hot, "--seed", seed)[1] for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -55,7 +169,7 @@ def test_the_end_of_the_context_is_an_error_that_keeps_the_reply(
     tiny_package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, err = run(
-        capsys, tiny_package, "--prompt", LONG_REPLY, "--greedy", "--context-length", 24
+        capsys, tiny_package, "--prompt", LONG_REPLY, "--greedy", "--context-length", 24, "--quiet"
     )
     assert status == 1
     assert out.strip()
@@ -72,6 +186,8 @@ def test_the_end_of_the_context_is_an_error_that_keeps_the_reply(
         (("--max-tokens", 0), 2, "--max-tokens"),
         (("--greedy", "--temperature", 1), 2, "exclude each other"),
         (("--context-length", 10**6), 2, "context length"),
+        (("--seed", -1), 2, "--seed"),
+        (("--json-schema", "nowhere.json"), 2, "--json-schema: cannot read"),
     ],
 )
 def test_meaningless_options_are_usage_errors(
@@ -85,6 +201,23 @@ def test_meaningless_options_are_usage_errors(
     assert found[0] == status
     assert message in found[2]
     assert found[2].startswith("error: ")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"type": "nothing"}', "[" * 100_000])
+def test_a_file_that_is_no_schema_is_a_usage_error(
+    text: str, tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(text)
+    status, out, err = run(capsys, tiny_package, "--prompt", "x", "--json-schema", schema)
+    assert (status, out) == (2, "")
+    assert "schema" in err.splitlines()[0]
+
+
+def test_an_empty_question_is_a_usage_error(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, tiny_package, "--prompt", " ")[0] == 2
 
 
 def test_a_directory_that_is_no_package_fails_with_a_hint(

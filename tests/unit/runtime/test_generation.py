@@ -106,7 +106,26 @@ def test_a_reader_who_stops_leaves_a_state_that_goes_on(stage: str) -> None:
     assert again.text == "a b c d"
 
 
-def test_an_interrupted_forward_is_noticed() -> None:
+def test_a_forward_that_fails_leaves_no_trace() -> None:
+    engine = ScriptedEngine(encode("a b c d"))
+    generator = scripted_generator(engine)
+    generation = generator.start(PROMPT, greedy)
+    next(event for event in generation if isinstance(event, TextDelta))
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    engine.before_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        list(generation)
+    engine.before_step = lambda: None
+    assert generation.finish_reason == "interrupted"
+    again = finished(generator.start(PROMPT, greedy))
+    # A compiled state cannot be trusted between the begin and the end of a forward.
+    assert (again.reused_tokens, again.text) == (0, "a b c d")
+
+
+def test_a_state_of_another_length_is_noticed() -> None:
     engine = ScriptedEngine(encode("a b"))
     generator = scripted_generator(engine)
     finished(generator.start(PROMPT, greedy))

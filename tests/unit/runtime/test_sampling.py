@@ -49,6 +49,13 @@ def test_equal_logits_are_ordered_by_id_and_cut_at_top_k() -> None:
     assert ids.tolist() == [0, 1, 2, 3]
 
 
+def test_what_is_masked_is_never_drawn() -> None:
+    masked = np.full(6, -np.inf, np.float32)
+    masked[[2, 4]] = 1.0
+    for options in (SamplingOptions(), SamplingOptions(top_k=5), SamplingOptions(top_p=0.99)):
+        assert candidates(masked, options)[0].tolist() == [2, 4]
+
+
 def test_temperature_zero_is_greedy_without_a_seed() -> None:
     assert Sampler(SamplingOptions(temperature=0.0))(LOGITS) == 1
 

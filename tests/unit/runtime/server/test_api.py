@@ -152,6 +152,20 @@ def test_a_tool_result_goes_on_in_the_model_s_turn(
     assert (message.model_extra or {}).get("reasoning_content") == ("hm" if thinking else None)
 
 
+def test_a_reply_in_a_schema(live: Live, engine: ScriptedEngine) -> None:
+    says(engine, "well, hello there")
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    create = live.client().chat.completions.create
+    answer = create(model="scripted", messages=QUESTION, response_format=form, max_tokens=40)
+    assert (answer.choices[0].message.content or "").startswith('{"ok":')
+    with pytest.raises(openai.BadRequestError, match="exclude each other"):
+        create(model="scripted", messages=QUESTION, response_format=form, tools=[WEATHER])
+    form["json_schema"]["schema"] = {"type": "nothing"}
+    with pytest.raises(openai.BadRequestError, match="cannot be followed: Invalid type"):
+        create(model="scripted", messages=QUESTION, response_format=form)
+
+
 def test_stop_texts_and_max_tokens(live: Live, engine: ScriptedEngine) -> None:
     says(engine, "one two three")
     create = live.client().chat.completions.create

@@ -1,0 +1,111 @@
+"""What `gemma4-chat` shows: answers on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from tqdm import tqdm
+
+from gemma4_compile.runtime.chat import Chat, Reply
+from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
+from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
+
+LoadProgress = Callable[[int, int], None]
+"""Is told bytes of weights that are loaded, and of all."""
+
+_DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
+
+
+class Console:
+    """Shows a conversation to a person, and leaves stdout to the answers for scripts."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Prepare; `quiet` leaves out progress and speed, but no errors and no thoughts."""
+        self._quiet = quiet
+        self._styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+    def note(self, text: str) -> None:
+        """Say something that is no answer."""
+        if not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def loading(self, package: Path) -> Iterator[LoadProgress]:
+        """Show how much of a package's weights is loaded, and at the end how long it took."""
+        begin, loaded = time.perf_counter(), 0
+        with tqdm(
+            desc=f"loading {package}",
+            unit="B",
+            unit_scale=True,
+            file=sys.stderr,
+            leave=False,
+            disable=self._quiet or not sys.stderr.isatty(),
+        ) as bar:
+
+            def progress(done: int, total: int) -> None:
+                nonlocal loaded
+                loaded = bar.total = total
+                bar.update(done - bar.n)
+
+            yield progress
+        seconds = time.perf_counter() - begin
+        size = f" ({loaded / 1e6:,.0f} MB of weights)" if loaded else ""
+        self.note(f"loaded {package}{size} in {seconds:.1f} s")
+
+    def answer(self, chat: Chat, text: str, chooser: TokenChooser, max_tokens: int | None) -> None:
+        """Ask, and show the reply as it comes: thoughts on stderr, the answer on stdout.
+
+        Whatever ends the reply, the line ends, and its speed is shown.
+        """
+        before = chat.last_reply
+        thinking = False
+        with closing(chat.events(text, chooser, max_tokens=max_tokens)) as events:
+            try:
+                for event in events:
+                    if not isinstance(event, PromptProgress):
+                        thinking = self._show(event, thinking)
+            finally:
+                if thinking:
+                    self._end_thought()
+                events.close()  # the conversation has the reply from here on
+                print(flush=True)
+                if chat.last_reply is not before and chat.last_reply is not None:
+                    self.note(speed(chat.last_reply))
+
+    def _show(self, event: Event, thinking: bool) -> bool:
+        """Show a part; return whether a thought is open."""
+        if isinstance(event, ThoughtDelta):
+            style = _DIM if self._styled and not thinking else ""
+            print(f"{style}{event.text}", end="", file=sys.stderr, flush=True)
+            return True
+        if thinking:
+            self._end_thought()
+        if isinstance(event, TextDelta):
+            print(event.text, end="", flush=True)
+        else:
+            print(f"[{event.name} {event.arguments_json()}]", end="", flush=True)
+        return False
+
+    def _end_thought(self) -> None:
+        print(_NORMAL if self._styled else "", file=sys.stderr, flush=True)
+
+
+def speed(reply: Reply) -> str:
+    """One line about a reply's tokens and time, in brackets."""
+    count = len(reply.token_ids)
+    parts = [f"{count} token{'' if count == 1 else 's'}"]
+    if count:
+        parts.append(f"first after {reply.first_token_s:.2f} s")
+    if reply.tokens_per_s:
+        parts.append(f"then {reply.tokens_per_s:.1f} tok/s")
+    if reply.finish_reason == "length":
+        parts.append("ended by --max-tokens")
+    if reply.finish_reason == "interrupted":
+        parts.append("stopped")
+    prompt = f"prompt of {reply.prompt_tokens}, {reply.reused_tokens} of them known"
+    return f"[{', '.join(parts)}; {prompt}]"
