@@ -240,7 +240,7 @@ class Provenance:
             fields = _Fields(entry, abi.PROVENANCE_FILE)
             files[name] = (fields.get("nbytes", int), fields.get("sha256", str))
         library = values.get("library")
-        if library is not None and library not in files:
+        if library is not None and (not isinstance(library, str) or library not in files):
             raise read.damaged("library")
         return cls(library, read.get("build", dict), files)
 

@@ -18,6 +18,7 @@ from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import ContextFullError, Engine
 from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
+from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 
@@ -62,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
     parser.add_argument("--context-length", type=int, help="tokens to make room for")
     parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
+    parser.add_argument(
+        "--check",
+        choices=[check.value for check in Check],
+        default=Check.ONCE.value,
+        help="hash the package's files and compare: once and whenever one changed, always, or "
+        "not at all (default: %(default)s)",
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
@@ -164,7 +172,7 @@ class _Asker:
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
         raise UsageError(f"--max-tokens: expected at least 1, found {arguments.max_tokens}")
-    package = Package.open(arguments.package)
+    package = Package.open(arguments.package, check=Check(arguments.check))
     sampler = _sampler(arguments, package)
     question = _question(arguments)
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)

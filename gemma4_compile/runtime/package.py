@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,12 @@ from gemma4_compile.artifacts import (
     read_artifact,
 )
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.integrity import (
+    Check,
+    check_files,
+    check_manifest,
+    library_parameters,
+)
 from gemma4_compile.runtime.sampling import SamplingOptions
 
 Array = npt.NDArray[Any]
@@ -41,13 +46,18 @@ class Package:
     tensor_cache: TensorCache
 
     @classmethod
-    def open(cls, directory: Path) -> Package:
+    def open(cls, directory: Path, *, check: Check = Check.ONCE) -> Package:
         """Read what describes the package; weights and tokenizer are loaded on demand.
+
+        Parameters
+        ----------
+        check : when the files are held against their hashes
 
         Raises
         ------
         ArtifactError
-            If a file is missing or damaged, or the library is not one that loads into a process.
+            If a file is missing, damaged or of another build, or the library is not one that loads
+            into a process.
         """
         provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
         if provenance.library is None or not provenance.library.endswith(_NATIVE_SUFFIXES):
@@ -55,8 +65,10 @@ class Package:
                 f"`{directory}` holds no native library (found: {provenance.library})",
                 hint="compile the package with `--target cpu`; others run in a browser",
             )
+        check_files(directory, provenance, check)
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
+        check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
         return cls(directory, directory / provenance.library, chat_config, cache)
 
     @property
@@ -128,20 +140,9 @@ class Package:
         ArtifactError
             If a shard is missing or short, or weights and library are not of one build.
         """
+        expected = library_parameters(library_metadata, self.chat_config, self.tensor_cache)
         stored = dict(self.map_weights())
-        arrays = []
-        for entry in json.loads(library_metadata)["params"]:
-            array = stored.get(entry["name"])
-            expected = (tuple(entry["shape"]), entry["dtype"])
-            found = None if array is None else (array.shape, array.dtype.name)
-            if array is None or found != expected:
-                raise ArtifactError(
-                    f"weight `{entry['name']}`: the library expects {expected}, the package has "
-                    f"{found}",
-                    hint="library and weights are from different builds: compile both again",
-                )
-            arrays.append(array)
-        return arrays
+        return [stored[name] for name, _, _ in expected]
 
     def map_weights(self) -> Iterator[tuple[str, Array]]:
         """Name and mapped values of every stored tensor; ArtifactError for a bad shard."""

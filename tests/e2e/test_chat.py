@@ -15,6 +15,7 @@ import pytest
 from gemma4_compile.runtime import Chat, ContextFullError, Engine, Reply, Sampler, SamplingOptions
 from gemma4_compile.runtime.engine import Float32Array
 from gemma4_compile.runtime.prompt import Message
+from tests.packages import list_files
 
 Chooser = Callable[[Float32Array], int]
 
@@ -88,6 +89,7 @@ def test_a_template_that_drops_what_it_added_rewinds_the_state(
     thought = opening.replace("model\\n", "model\\n<|channel>thought\\n<channel|>")
     assert opening in template.read_text()
     template.write_text(template.read_text().replace(opening, thought))
+    list_files(folder)
     chat = Chat.open(folder)
     first = ask(chat, "Hi", scripted(*WORDS), None)
     second = ask(chat, "And then?")

@@ -12,6 +12,8 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import Chat, Engine, Package
+from gemma4_compile.runtime.integrity import Check
+from tests.packages import list_files
 
 Edit = Callable[[Path], None]
 
@@ -74,7 +76,7 @@ DAMAGE: dict[str, tuple[Edit, str]] = {
     ),
     "weight of another name": (
         edit_json("tensor-cache.json", lambda values: first_record(values).update(name="other")),
-        "weight `embed_tokens",
+        "of other weights than `tensor-cache.json`",
     ),
     "shard outside the package": (
         edit_json(
@@ -93,14 +95,21 @@ DAMAGE: dict[str, tuple[Edit, str]] = {
 }
 
 
+def open_unchecked(folder: Path) -> Chat:
+    package = Package.open(folder, check=Check.OFF)
+    return Chat(Engine(package), package)
+
+
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_named(tiny_package: Path, tmp_path: Path, name: str) -> None:
     damage, message = DAMAGE[name]
     folder = tmp_path / "package"
     shutil.copytree(tiny_package, folder)
     damage(folder)
-    with pytest.raises(ArtifactError, match=message):
+    with pytest.raises(ArtifactError):  # a hash says so, if nothing before it does
         Chat.open(folder)
+    with pytest.raises(ArtifactError, match=message):
+        open_unchecked(folder)
 
 
 def test_weights_are_mapped_at_addresses_that_kernels_can_take(tiny_package: Path) -> None:
@@ -114,6 +123,7 @@ def test_template_may_stand_in_the_tokenizer_config(tiny_package: Path, tmp_path
     template = (folder / "chat_template.jinja").read_text()
     (folder / "chat_template.jinja").unlink()
     edit_json("tokenizer_config.json", lambda values: values.update(chat_template=template))(folder)
+    list_files(folder)
     assert Package.open(folder).load_chat_template() == template
 
 

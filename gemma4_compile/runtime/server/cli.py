@@ -17,6 +17,7 @@ from gemma4_compile import __version__
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
+from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
@@ -57,6 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--max-body-mib", type=int, default=8, help="longest request in MiB (%(default)s)"
     )
+    parser.add_argument(
+        "--check",
+        choices=[check.value for check in Check],
+        default=Check.ONCE.value,
+        help="hash the package's files and compare: once and whenever one changed, always, or "
+        "not at all (default: %(default)s)",
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
@@ -81,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    package = Package.open(arguments.package)
+    package = Package.open(arguments.package, check=Check(arguments.check))
     name = arguments.model_name or arguments.package.resolve().name
     model = Model.of(package, name, arguments.context_length)
 
