@@ -47,12 +47,24 @@ class MergeShape:
     splits, columns : of a head; columns are vectors
     threads : of a block
     vectors : channels of a vector
+    simd_width : as in the target's spec
     """
 
     splits: int
     columns: int
     threads: int
     vectors: Vectors
+    simd_width: int
+
+    @property
+    def factors(self) -> Vectors:
+        """How shared memory holds a split's factor.
+
+        TVM gives two arrays of a block one place if they are not needed at the same time. As an
+        array of scalars it would not be aligned for the vectors behind the factors, but the
+        reductions' own arrays are scalars unless simdgroups are known.
+        """
+        return self.vectors if self.simd_width else Vectors(1)
 
     @property
     def groups(self) -> int:
@@ -79,7 +91,7 @@ def merge_shape(dim: int, splits: int, spec: TargetSpec) -> MergeShape:
     """The shape for heads of `dim` channels."""
     vectors = Vectors.dividing(dim)
     threads = min(THREADS, spec.max_threads_per_block)
-    return MergeShape(splits, dim // vectors.size, threads, vectors)
+    return MergeShape(splits, dim // vectors.size, threads, vectors, spec.simd_width)
 
 
 def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, thread: Any) -> Any:
@@ -95,13 +107,15 @@ def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, t
     for index in range(shape.own):
         split = let(tirx.min(group + index * groups, shape.splits - 1))
         store(loaded, sums[split, h, place], vectors.at(index))
-    factors = shared((shape.own * groups,))
+    factors = shared((shape.own * groups * shape.factors.size,))
     _write_factors(shape, stats, h, thread, factors)
     total = local((vectors.size,))
     store(total, vectors.splat(zero()), vectors.at(0))
     for index in range(shape.own):
-        factor = let(factors[group + index * groups])
-        product = loaded[vectors.at(index)] * vectors.splat(factor)
+        factor = let(factors[shape.factors.at(group + index * groups)])
+        if shape.factors.size < vectors.size:
+            factor = vectors.splat(factor)
+        product = loaded[vectors.at(index)] * factor
         store(total, total[vectors.at(0)] + product, vectors.at(0))
     partial = shared((groups, width * vectors.size))
     store(partial, total[vectors.at(0)], group, vectors.at(mine))
@@ -136,7 +150,7 @@ def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
 def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: Any) -> None:
     """The share of each split in the result; 0 behind the last, which stands for repeated loads."""
     threads, splits = shape.threads, shape.splits
-    reduce = BlockReduction(thread, threads)
+    reduce = BlockReduction(thread, threads, shape.simd_width)
     found = []
     for turn in range(-(-splits // threads)):
         split = let(thread + turn * threads)
@@ -152,5 +166,6 @@ def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: 
     whole = reduce(sum(shares, zero()))
     for weight, (split, _, _) in zip(weights, found, strict=True):
         with when(split < shape.own * shape.groups):
-            store(factors, tirx.Select(split < splits, weight / whole, zero()), split)
+            factor = tirx.Select(split < splits, weight / whole, zero())
+            store(factors, shape.factors.splat(factor), shape.factors.at(split))
     barrier()

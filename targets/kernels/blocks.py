@@ -13,6 +13,8 @@ from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, let, store, when
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
+WARP = 32  # TVM's arguments of an exchange; the generators that know simdgroups take no other
+Operation = Callable[[Any, Any], Any]
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
-def tree(values: Sequence[Any], combine: Callable[[Any, Any], Any]) -> Any:
+def tree(values: Sequence[Any], combine: Operation) -> Any:
     """All of some values, pairs of them first: the loads of the values do not wait for sums."""
     while len(values) > 1:
         pairs = [combine(*values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
@@ -61,21 +63,64 @@ def tree(values: Sequence[Any], combine: Callable[[Any, Any], Any]) -> Any:
     return values[0]
 
 
-class BlockReduction:
-    """Reduces one float32 of every thread in shared memory, in two steps: columns, then their row.
+def sum_over_simdgroup(value: Any, lanes: int, operation: Operation = add) -> Cell:
+    """Combine a float32 of some neighbouring threads, at most a simdgroup; all threads call it.
 
-    Every thread gets the result. Three barriers, whatever the number of threads.
+    The result is right in the first of each `lanes`. TVM's calls are opaque to its passes, so that
+    none of them moves one behind a condition, where threads would be missing.
+    """
+    total = Cell("float32", value)
+    while lanes > 1:
+        lanes //= 2
+        total.set(operation(total.value, _from_thread("down", total.value, lanes)))
+    return total
+
+
+def _from_thread(where: str, value: Any, number: int) -> Any:
+    """The value of the thread `number` further down a simdgroup, or of the one of that number."""
+    shuffle = T.tvm_warp_shuffle_down if where == "down" else T.tvm_warp_shuffle
+    return shuffle(T.tvm_warp_activemask(), value, number, WARP, WARP)
+
+
+class BlockReduction:
+    """Reduces one float32 of every thread; every thread gets the result.
+
+    In shared memory, in two steps: columns, then their row. Three barriers, whatever the number of
+    threads. Where simdgroups are known, within them first, and then over their results: two
+    barriers, or none if there is one simdgroup.
     """
 
-    def __init__(self, thread: Any, threads: int) -> None:
+    def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
         assert threads & (threads - 1) == 0, "columns of equal length"
-        self._thread, self._threads = thread, threads
-        self._columns = min(threads, REDUCTION_COLUMNS)
-        self._memory, self._row = shared((threads,)), shared((self._columns,))
+        self._thread, self._threads, self._simd = thread, threads, min(simd_width, threads)
+        if self._simd == threads:
+            return
+        self._columns = threads // self._simd if self._simd else min(threads, REDUCTION_COLUMNS)
+        self._memory = None if self._simd else shared((threads,))
+        self._row = shared((self._columns,))
 
-    def __call__(self, value: Any, operation: Callable[[Any, Any], Any] = add) -> Any:
+    def __call__(self, value: Any, operation: Operation = add) -> Any:
         """Reduce `value` over the block."""
-        memory, row, thread, columns = self._memory, self._row, self._thread, self._columns
+        thread, threads = self._thread, self._threads
+        if self._simd:
+            column = sum_over_simdgroup(value, self._simd, operation)
+            if self._simd == threads:
+                column.set(_from_thread("first", column.value, 0))
+                return let(column.value)
+            barrier()  # an earlier result may still be being read
+            with when(tirx.floormod(thread, self._simd) == 0):
+                store(self._row, column.value, tirx.floordiv(thread, self._simd))
+        else:
+            self._reduce_columns(value, operation)
+        barrier()
+        total = Cell("float32", self._row[0])
+        with T.serial(1, self._columns) as step:
+            total.set(operation(total.value, self._row[step]))
+        return let(total.value)
+
+    def _reduce_columns(self, value: Any, operation: Operation) -> None:
+        memory, thread, columns = self._memory, self._thread, self._columns
+        assert memory is not None, "the form without simdgroups"
         barrier()  # an earlier result may still be being read
         store(memory, value, thread)
         barrier()
@@ -83,28 +128,45 @@ class BlockReduction:
             column = Cell("float32", memory[thread])
             with T.serial(1, self._threads // columns) as step:
                 column.set(operation(column.value, memory[step * columns + thread]))
-            store(row, column.value, thread)
-        barrier()
-        total = Cell("float32", row[0])
-        with T.serial(1, columns) as step:
-            total.set(operation(total.value, row[step]))
-        return let(total.value)
+            store(self._row, column.value, thread)
 
 
 class LaneSums:
-    """Sums several float32 at once over groups of neighbouring threads, by halving.
+    """Sums several float32 at once over groups of neighbouring threads.
 
-    Every value has memory of its own: TVM would see a race between them and refuse.
+    By halving, in shared memory; where simdgroups are known, within them without it. Every value
+    has memory of its own: TVM would see a race between them and refuse.
     """
 
-    def __init__(self, count: int, thread: Any, threads: int, lanes: int) -> None:
+    def __init__(self, count: int, thread: Any, threads: int, lanes: int, simd_width: int) -> None:
         self._thread, self._whole = thread, lanes == threads
         self._lane = thread if self._whole else let(tirx.floormod(thread, lanes))
-        self._lanes = lanes
-        self._memories = [shared((threads,)) for _ in range(count)]
+        self._lanes, self._simd = lanes, min(simd_width, lanes)
+        places = threads // self._simd if self._simd else threads
+        is_needed = self._simd < lanes
+        self._memories = [shared((places,)) for _ in range(count)] if is_needed else []
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """The sums, right in each group's first thread; of a whole block, in every thread."""
+        return self._of_simdgroups(values) if self._simd else self._by_halving(values)
+
+    def _of_simdgroups(self, values: Sequence[Any]) -> list[Any]:
+        thread, simd = self._thread, self._simd
+        cells = [sum_over_simdgroup(value, simd) for value in values]
+        if simd == self._lanes:
+            if self._whole:
+                for cell in cells:
+                    cell.set(_from_thread("first", cell.value, 0))
+            return [cell.value for cell in cells]
+        with when(tirx.floormod(thread, simd) == 0):
+            for memory, cell in zip(self._memories, cells, strict=True):
+                store(memory, cell.value, tirx.floordiv(thread, simd))
+        barrier()
+        count = self._lanes // simd
+        first = 0 if self._whole else let(tirx.floordiv(thread, self._lanes) * count)
+        return [tree([memory[first + i] for i in range(count)], add) for memory in self._memories]
+
+    def _by_halving(self, values: Sequence[Any]) -> list[Any]:
         thread = self._thread
         for memory, value in zip(self._memories, values, strict=True):
             store(memory, value, thread)
@@ -119,14 +181,11 @@ class LaneSums:
         return [memory[0 if self._whole else thread] for memory in self._memories]
 
 
-def sum_over_lanes(values: Sequence[Any], thread: Any, threads: int, lanes: int) -> list[Any]:
+def sum_over_lanes(
+    values: Sequence[Any], thread: Any, threads: int, lanes: int, simd_width: int
+) -> list[Any]:
     """`LaneSums`, once."""
-    return LaneSums(len(values), thread, threads, lanes)(values)
-
-
-def sum_over_block(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
-    """Sum several float32 of every thread at once; every thread gets the results."""
-    return [let(total) for total in sum_over_lanes(values, thread, threads, threads)]
+    return LaneSums(len(values), thread, threads, lanes, simd_width)(values)
 
 
 @contextmanager

@@ -57,7 +57,11 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
 
             weights.in_part(base, accumulate)
             totals = sum_over_lanes(
-                [total.value for total in sums], thread, gemv.threads, gemv.lanes
+                [total.value for total in sums],
+                thread,
+                gemv.threads,
+                gemv.lanes,
+                spec.simd_width,
             )
             with when(lane == 0):
                 for r in range(0, gemv.rows, 2):
@@ -105,7 +109,11 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
                 for total, dot in zip(sums, dots, strict=True):
                     total.add(share * dot.value)
             totals = sum_over_lanes(
-                [total.value for total in sums], thread, gemv.threads, gemv.lanes
+                [total.value for total in sums],
+                thread,
+                gemv.threads,
+                gemv.lanes,
+                spec.simd_width,
             )
             with when(lane == 0):
                 for r, total in enumerate(totals):

@@ -106,7 +106,11 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
             weights.in_part(block * shape.tile, accumulate)
             totals = sum_over_lanes(
-                [total.value for total in sums], thread, shape.threads, shape.lanes
+                [total.value for total in sums],
+                thread,
+                shape.threads,
+                shape.lanes,
+                spec.simd_width,
             )
             with when(lane == 0):
                 apply_tail(operator, y, 0, first, totals, gate, layer, rows)

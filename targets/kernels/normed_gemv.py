@@ -79,6 +79,7 @@ def multiply_staged(
     block: Any,
     thread: Any,
     y: Any,
+    simd_width: int,
     ple: Any = None,
     layer: Any = None,
 ) -> None:
@@ -95,7 +96,9 @@ def multiply_staged(
         accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
 
     weights.in_part(block * shape.tile, accumulate)
-    totals = sum_over_lanes([total.value for total in sums], thread, shape.threads, shape.lanes)
+    totals = sum_over_lanes(
+        [total.value for total in sums], thread, shape.threads, shape.lanes, simd_width
+    )
     with when(lane == 0):
         apply_tail(operator, y, 0, first, totals, ple, layer, rows)
 
@@ -119,7 +122,7 @@ def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
                 h, d = let(tirx.floordiv(k, dim)), let(tirx.floormod(k, dim))
                 merged = merged_channel(sums, stats, splits, h, d)
                 vector.write(k, as_f32(merged.astype(operator.in_dtype)))
-            multiply_staged(operator, weights, vector, shape, block, thread, y)
+            multiply_staged(operator, weights, vector, shape, block, thread, y, spec.simd_width)
     return build.result
 
 
@@ -144,7 +147,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         shape = staged_shape(operator, weights, spec)
         with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
             vector = StagedVector(weights, width)
-            reduce = BlockReduction(thread, shape.threads)
+            reduce = BlockReduction(thread, shape.threads, spec.simd_width)
             share = RowShare(thread, shape.threads, width)
 
             def scale_of(values: Sequence[Any]) -> Any:
@@ -166,5 +169,6 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
                 next_scale = scale_of(total)
                 x = share.map(lambda a, w: a * next_scale * w, total, next_weight)
             share.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
-            multiply_staged(operator, weights, vector, shape, block, thread, y, gate, layer)
+            simd = spec.simd_width
+            multiply_staged(operator, weights, vector, shape, block, thread, y, simd, gate, layer)
     return build.result

@@ -44,7 +44,8 @@ def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
         w = build.arg("w", (width,), "float32")
         y = build.arg("y", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            share = RowShare(thread, threads, width)
             mine, weight = share.load(x, i), share.load(w)
             inverse = _inverse_rms(reduce(share.dot(mine, mine)), width, operator.eps)
             scale = share.splat(inverse)
@@ -70,7 +71,8 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
         )
         with launch(threads, rows) as (i, _, thread):
-            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            share = RowShare(thread, threads, width)
             branch, old = share.load(y, i), share.load(residual, i)
             branch_weight = share.load(w_branch)
             next_weight = share.load(w_next) if operator.next_dtype else []
@@ -100,7 +102,7 @@ def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.Pr
         w = build.arg("w", (width,), "float32")
         out = build.arg("out", shape, "float32")
         with launch(threads, operator.layers, rows) as (layer, i, thread):
-            reduce = BlockReduction(thread, threads)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
             squares = Cell("float32", zero())
             scale = f32(operator.context_scale)
             with strided(thread, threads, width) as j:

@@ -93,7 +93,7 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
     return build.result
 
 
-def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
     """One bin holds the threshold; its tokens are put aside and searched bit by bit.
 
     Grid: 1. Shared: eleven words a lane. Reference: `SampleTopP.plain`.
@@ -108,7 +108,7 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
         token = build.arg("token", (1,), "int32")
         work = build.arg("work", (operator.work_size,), "float32")
         with launch(lanes, 1) as (_, _, lane):
-            found = _Bin(masses, survey.runs, lane, lanes, top_p)
+            found = _Bin(masses, survey.runs, lane, lanes, top_p, spec.simd_width)
             aside = _Aside(work, lane, lanes, found)
             with T.serial(0, turns) as turn:
                 group = let(turn * lanes + lane)
@@ -125,7 +125,7 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
                             quads.append(let(probs[0, T.ramp(at, 1, VECTOR)] * kept))
                         for quad in quads:
                             _lanes(quad, aside.put)
-            threshold = _threshold(aside, found, lane, lanes)
+            threshold = _threshold(aside, found, lane, lanes, spec.simd_width)
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
             walk.note(lambda body: aside.visit(body), lane, aside.above.value)
             walk.settle_ties()
@@ -158,7 +158,9 @@ def make_sample_top_p(operator: SampleTopP, _spec: TargetSpec) -> tirx.PrimFunc:
 class _Bin:
     """The bin that holds the threshold: its bits [begin, end), and the mass above it."""
 
-    def __init__(self, survey: Any, runs: int, lane: Any, lanes: int, top_p: Any) -> None:
+    def __init__(
+        self, survey: Any, runs: int, lane: Any, lanes: int, top_p: Any, simd_width: int
+    ) -> None:
         totals = shared((BINS + 1,))
         mine = []
         for first in range(0, BINS, lanes):
@@ -180,7 +182,8 @@ class _Bin:
         for index, total in mine:
             reaches = (total >= self.wanted) & (total > zero())
             best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
-        index = let(i32(BlockReduction(lane, lanes)(best.value, tirx.max)))
+        reduce = BlockReduction(lane, lanes, simd_width)
+        index = let(i32(reduce(best.value, tirx.max)))
         self.begin = let(bin_bits(index))
         self.end = let(tirx.Select(index < BINS - 1, bin_bits(index + 1), i32(2**31 - 1)))
         self.above = let(totals[index + 1])
@@ -210,12 +213,12 @@ class _Aside:
             body(p, let(tirx.reinterpret("int32", p)))
 
 
-def _threshold(aside: _Aside, found: _Bin, lane: Any, lanes: int) -> Any:
+def _threshold(aside: _Aside, found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
     """The bits of the nucleus's smallest probability."""
     threshold = Cell("int32", found.begin)
     digits = range(1, 2**BITS_PER_PASS)
     masses = [Cell("float32") for _ in digits]
-    sums = LaneSums(len(masses), lane, lanes, lanes)
+    sums = LaneSums(len(masses), lane, lanes, lanes, simd_width)
     with T.serial(0, PASSES) as step:
         shift = let(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
         base = let(threshold.value)

@@ -54,7 +54,7 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
         with launch(threads, blocks, rows) as (block, i, thread):
             step = let(positions[1] - i32(rows) + i)
             slot = let(operator.cache.row(positions[0] + step))
-            reduce = BlockReduction(thread, threads)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
             is_value = block >= heads + kv_heads
             # With `value_is_key` the value is made from the key's columns.
             source = (

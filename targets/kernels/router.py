@@ -59,7 +59,8 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
         weights = build.arg("weights", (rows, top_k), "float32")
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            share = RowShare(thread, threads, width)
             mine = share.load(x, i)
             squares = reduce(share.dot(mine, mine))
             inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
@@ -232,7 +233,8 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
         out = build.arg("out", shape, "float32")
         hidden = build.arg("hidden", shape, operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce, share = BlockReduction(thread, threads), RowShare(thread, threads, width)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            share = RowShare(thread, threads, width)
 
             def normed(values: Sequence[Any], weight: Sequence[Any]) -> list[Any]:
                 squares = reduce(share.dot(values, values))

@@ -33,7 +33,7 @@ def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.P
         temperature = build.arg("temperature", (1,), "float32")
         partials = build.arg("partials", (operator.blocks, 2), "float32")
         with launch(threads, operator.blocks) as (block, _, thread):
-            reduce = BlockReduction(thread, threads)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
             highest, total = Cell("float32", f32(MASKED)), Cell("float32", zero())
             with strided(thread, threads, run) as item:
                 v = let(block * run + item)
@@ -65,7 +65,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
         partials = build.arg("partials", (blocks, 2), "float32")
         probs = build.arg("probs", (1, 1, vocab), "float32")
         with launch(threads, blocks) as (block, _, thread):
-            reduce = BlockReduction(thread, threads)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
             highest, total = Cell("float32", f32(MASKED)), Cell("float32", zero())
             with strided(thread, threads, blocks) as b:
                 highest.set(tirx.max(highest.value, partials[b, 0]))

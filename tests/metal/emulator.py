@@ -1,0 +1,149 @@
+"""A Metal device without a GPU: kernels compiled as C++ and run thread by thread on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from gemma4_compile.targets import TargetSpec, cpu, linker, metal
+
+NATIVE = Path(__file__).parent / "native"
+FLAGS = ("-std=c++17", "-g0", "-fPIC", "-shared", "-fno-sanitize=all", "-Wall", "-Werror")
+KERNEL_FLAGS = (
+    "-O1",
+    "-mcpu=native",
+    *("-Xclang", "-ffloat16-excess-precision=none"),  # a half is rounded after every operation
+    "-fsanitize=array-bounds,alignment",
+    "-fsanitize-minimal-runtime",
+    "-Wno-unknown-attributes",  # [[ buffer(0) ]]
+    "-Wno-unused",
+    "-Wno-user-defined-literals",
+)
+UNITS = 2
+ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
+
+SPEC = replace(metal.DEFAULT, host_triple="", processor="")
+"""Kernels for Metal, called by this machine's CPU."""
+
+
+class KernelError(Exception):
+    """A kernel that no C++ compiler takes."""
+
+
+def _zig(arguments: Sequence[str]) -> None:
+    zig_cache = str(linker.cache_directory() / "zig")
+    environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
+    done = subprocess.run(
+        [str(linker.find_zig()), "c++", *arguments],
+        env={**environment, **os.environ},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise KernelError("\n".join(done.stderr.splitlines()[:40]))
+
+
+def _cached(name: str, texts: Sequence[str], make: Callable[[Path, Path], None]) -> Path:
+    """A file that depends on some texts alone, made once."""
+    digest = hashlib.sha256(repr([*texts, FLAGS, KERNEL_FLAGS]).encode()).hexdigest()[:16]
+    path = linker.cache_directory() / "metal-emulator" / f"{name}-{digest}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            made = Path(scratch, "made.so")
+            make(Path(scratch), made)
+            os.replace(made, path)
+    return path
+
+
+def _own_sources() -> list[str]:
+    return [path.read_text() for path in sorted(NATIVE.iterdir())]
+
+
+def compile_kernels(sources: Mapping[str, str]) -> Path:
+    """A library with a function `emulate_NAME` for every kernel NAME.
+
+    Raises
+    ------
+    KernelError
+        With the compiler's first messages.
+    """
+    names = sorted(sources)
+
+    def make(scratch: Path, output: Path) -> None:
+        units = []
+        for number in range(min(UNITS, len(names))):
+            parts = ["#include <metal_stdlib>\n#include <tuple>\n"]
+            for name in names[number::UNITS]:
+                body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
+                # Inside of `metal`, so that C's functions of the same names are not seen.
+                parts.append(f"namespace metal::of_{name} {{\n{body}\n}}\n")
+                parts.append(
+                    f'extern "C" const char* emulate_{name}(const emulator::Launch& launch) {{\n'
+                    f"  return emulator::run(launch, metal::Kernel<metal::of_{name}::{name}>::body);\n}}\n"
+                )
+            unit = scratch / f"unit{number}.cc"
+            unit.write_text("".join(parts))
+            units.append(str(unit))
+        own = ["-I", str(NATIVE), str(NATIVE / "threadgroup.cc")]
+        _zig([*FLAGS, *KERNEL_FLAGS, *own, *units, "-o", str(output)])
+
+    return _cached("kernels", [*_own_sources(), *(f"{n}\0{sources[n]}" for n in names)], make)
+
+
+@tvm_ffi.register_global_func("gemma4_test.compile_metal")
+def _compile(sources: Mapping[str, str]) -> str:
+    return str(compile_kernels({str(name): str(text) for name, text in sources.items()}))
+
+
+@cache
+def install() -> tvm.runtime.Device:
+    """Make `metal` a device of this process, and return it."""
+    roots = [Path(module.__file__ or "").parent for module in (tvm, tvm_ffi)]
+    includes = [linker.NATIVE / "shims" / "include", linker.NATIVE / "shims"]
+    includes += [root / "include" for root in roots] + [roots[0], NATIVE]
+
+    def make(_: Path, output: Path) -> None:
+        flags = [*FLAGS, "-O1", "-Wno-unused", *(f"-I{path}" for path in includes)]
+        _zig([*flags, str(NATIVE / "device.cc"), "-o", str(output)])
+
+    path = _cached("device", [*_own_sources(), tvm.__version__, tvm_ffi.__version__], make)
+    ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    return tvm.runtime.device("metal", 0)
+
+
+def link(
+    executable: relax.VMExecutable,
+    output: Path,
+    _spec: TargetSpec,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Link kernels for Metal with host code for this machine, into a shared library."""
+    platform_ = cpu.native_platform(sys.platform, platform.machine())
+    linker.link_library(executable, output, platform_, progress=progress)
+
+
+@contextmanager
+def threads_in_descending_order() -> Iterator[None]:
+    """Between two barriers, run the last thread first."""
+    order = tvm_ffi.get_global_func("gemma4_test.set_descending")
+    order(True)
+    try:
+        yield
+    finally:
+        order(False)

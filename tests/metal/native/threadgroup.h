@@ -1,0 +1,54 @@
+/*!
+ * Runs the threads of a Metal threadgroup as fibers of one CPU thread.
+ *
+ * A fiber runs until it waits at a barrier or in a simdgroup function, so what the threads do between
+ * two barriers happens one thread after another. Running a kernel once in ascending and once in
+ * descending order of threads therefore shows every missing barrier between two threads that matters
+ * to a result: in one of the two orders the reader runs first.
+ */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace emulator {
+
+constexpr uint32_t kSimdWidth = 32;
+
+struct Index {
+  uint32_t x, y, z;
+};
+
+struct Launch {
+  void* const* buffers;  // in the order of [[ buffer(i) ]]
+  const void* numbers;   // the struct behind them
+  Index grid, block;     // threadgroups; threads of one
+  bool descending;       // order of the threads between two barriers
+};
+
+using Body = void (*)(const Launch& launch, Index threadgroup, Index thread);
+
+/*! Run a whole grid. Returns what is wrong with the kernel, or null. */
+const char* run(const Launch& launch, Body body);
+
+// --- Called by kernels ---
+
+/*! The threadgroup's next array: every thread declares the same ones in the same order. */
+void* threadgroup_array(size_t bytes, size_t alignment);
+
+/*! Wait for all threads; `line` tells barriers apart. */
+void wait_at_barrier(int line);
+
+/*! Put down a value of at most 16 bytes and wait for the simdgroup. Returns the first lane's place;
+ * lanes follow at kLaneBytes. Valid until the calling thread's next call. */
+constexpr size_t kLaneBytes = 16;
+const char* exchange(const void* value, size_t bytes, int line);
+
+/*! Place of the calling thread in its simdgroup, and how many threads that has. */
+uint32_t lane();
+uint32_t lanes();
+
+/*! End the launch with a message. */
+[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace emulator
