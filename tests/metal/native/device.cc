@@ -129,8 +129,15 @@ class EmulatedModule final : public ffi::ModuleObj {
   EmulatedModule(const ffi::Map<ffi::String, ffi::String>& sources,
                  ffi::Map<ffi::String, FunctionInfo> infos)
       : infos_(std::move(infos)) {
+    // Through the C interface: the runtime has a C++ library of its own, whose exceptions must not
+    // cross into this one.
     const auto compile = ffi::Function::GetGlobalRequired("gemma4_test.compile_metal");
-    path_ = compile(sources).cast<std::string>();
+    ffi::AnyView argument(sources);
+    ffi::Any path;
+    TVM_FFI_CHECK_SAFE_CALL(TVMFFIFunctionCall(const_cast<ffi::FunctionObj*>(compile.get()),
+                                               reinterpret_cast<TVMFFIAny*>(&argument), 1,
+                                               reinterpret_cast<TVMFFIAny*>(&path)));
+    path_ = path.cast<std::string>();
   }
   const char* kind() const final { return "metal"; }
   int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }

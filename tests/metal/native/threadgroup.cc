@@ -185,13 +185,16 @@ void check_guards() {
   }
 }
 
-/*! Turns an access to a page without access, as beside device memory, into a message. */
+/*! Turns an access beside device memory, and one that is not aligned, into a message. */
 class MemoryGuard {
  public:
   MemoryGuard() {
     struct sigaction action{};
-    action.sa_handler = [](int) { fail("an access outside of a buffer"); };
-    action.sa_flags = SA_NODEFER;  // the handler does not return
+    action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
+      const bool has_page = signal == SIGBUS || info->si_code == SI_KERNEL;
+      fail(has_page ? "a misaligned access" : "an access outside of a buffer");
+    };
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;  // the handler does not return
     for (int i = 0; i < 2; ++i) sigaction(kSignals[i], &action, &before_[i]);
   }
   ~MemoryGuard() {

@@ -1,0 +1,94 @@
+"""Metal kernels against the plain forms that define them, every one compiled and executed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import pytest
+import tvm
+from tvm import relax
+
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.operators.base import Operator
+from tests import models
+from tests.metal import emulator
+from tests.numerics.dawn_kernels import cases_executable
+from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
+from tests.numerics.test_kernels import differences
+
+PART_BYTES = 1 << 14  # matrices of some operators come in several parts
+
+# What a model has that the ones before it have not.
+E2B, EXPERTS, K_IS_V = ("e2b", "q4f16"), ("moe", "q8f16"), ("dense", "q4f32")
+ADDED = {
+    EXPERTS: "combine_experts expert_down expert_gate_up expert_gemm expert_residual_norm "
+    "group_rows router",
+    K_IS_V: "chunk_attention decode_attention linear merged_linear prepare_qkv",
+}
+
+
+def all_operators() -> tuple[Operator, ...]:
+    found: dict[Operator, None] = {}
+    for kind, quant in (E2B, *ADDED):
+        config = Gemma4Config.from_dict(models.config_file(models.KINDS[kind], "hub", "float32"))
+        wanted = ADDED.get((kind, quant), "").split()
+        for operator in operators(config, quant, emulator.SPEC, PART_BYTES):
+            if not wanted or operator.kind in wanted:
+                found[operator] = None
+    return tuple(found)
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[KernelCase]:
+    return [make_case(operator, seed) for seed, operator in enumerate(all_operators())]
+
+
+@pytest.fixture(scope="module")
+def machine(
+    cases: list[KernelCase],
+    metal_device: tvm.runtime.Device,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> relax.VirtualMachine:
+    """All cases as functions of one library, which went through a file as a package's does."""
+    path = tmp_path_factory.mktemp("kernels") / "cases.so"
+    emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
+    return relax.VirtualMachine(tvm.runtime.load_module(str(path)), metal_device)
+
+
+def run_cases(
+    cases: Sequence[KernelCase], machine: relax.VirtualMachine, device: tvm.runtime.Device
+) -> list[tuple[Array, ...]]:
+    """For each case the arrays that its kernel changed."""
+    results = []
+    for index, case in enumerate(cases):
+        args = {
+            position: tvm.runtime.tensor(arg, device)
+            for position, arg in enumerate(case.args)
+            if not isinstance(arg, int)
+        }
+        machine[f"case_{index}"](*args.values())
+        results.append(tuple(args[position].numpy() for position in case.changed))
+    return results
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_every_kernel_computes_what_its_plain_form_says(
+    order: str,
+    cases: list[KernelCase],
+    machine: relax.VirtualMachine,
+    metal_device: tvm.runtime.Device,
+) -> None:
+    reverse = order == "descending"
+    with emulator.threads_in_descending_order() if reverse else nullcontext():
+        results = run_cases(cases, machine, metal_device)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> None:
+    from gemma4_compile.targets.kernels import FACTORIES
+
+    missing = set(FACTORIES) - {case.operator.kind for case in cases}
+    # Metal has no kernels for vectors of packed bytes, which these make or take.
+    assert {kind for kind in missing if not kind.startswith(("int8_", "rounded_"))} == set()

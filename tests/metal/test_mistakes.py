@@ -1,0 +1,116 @@
+"""Mistakes in Metal kernels that the comparison with plain forms must find."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm import relax
+
+from gemma4_compile.model_spec.operators.norms import ResidualNorm
+from gemma4_compile.quantization.operators import Linear
+from tests.metal import emulator
+from tests.metal.test_kernels import run_cases
+from tests.numerics.dawn_kernels import cases_executable
+from tests.numerics.kernel_cases import Array, KernelCase, make_case
+from tests.numerics.test_kernels import differences
+
+BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+GEMM, GEMV, NORM = range(3)
+OPERATORS = (
+    Linear(None, 4, "float16", 32, 96, (64,), "float16"),
+    Linear(1, 4, "float16", 32, 96, (64,), "float16"),
+    ResidualNorm(None, 96, 1e-6, True, "float16"),
+)
+
+
+def without(text: str, number: int) -> Callable[[str], str]:
+    """A change that leaves out one occurrence of `text`, if there are as many."""
+
+    def change(source: str) -> str:
+        places = [found.start() for found in re.finditer(re.escape(text), source)]
+        if len(places) <= number:
+            return source
+        return source[: places[number]] + source[places[number] + len(text) :]
+
+    return change
+
+
+def other(pattern: str, replacement: str) -> Callable[[str], str]:
+    return lambda source: re.sub(pattern, replacement, source)
+
+
+# Each with the kernel that must become wrong.
+MISTAKES: dict[str, tuple[int, Callable[[str], str]]] = {
+    "no barrier before a tile is written": (GEMM, without(BARRIER, 0)),
+    "no barrier before a tile is read": (GEMM, without(BARRIER, 1)),
+    "no barrier before a reduction is read": (NORM, without(BARRIER, 1)),
+    "no barrier before its memory is used again": (NORM, without(BARRIER, 3)),
+    "half as an integer": (GEMV, other(r"device half\* x_ptr", "device ushort* x_ptr")),
+    "sums in half": (GEMV, other(r"thread float (v\w*)\[1\]", r"thread half \1[1]")),
+    "scales of another group": (GEMM, other(r"q_scale0_ptr\[(.*)\];", r"q_scale0_ptr[\1 ^ 1];")),
+    "a lane too far": (NORM, other(r"(simd_shuffle_down\(.*), 2\)", r"\1, 3)")),
+    "nibbles in another order": (GEMV, other(r">> \(uint\)4\)", ">> (uint)8)")),
+}
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[KernelCase]:
+    return [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+
+
+@pytest.fixture(scope="module")
+def library(cases: list[KernelCase], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mistakes") / "cases.so"
+    emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
+    return path
+
+
+COPIES = count()
+
+
+def wrong_cases(
+    cases: list[KernelCase],
+    library: Path,
+    device: tvm.runtime.Device,
+    change: Callable[[str], str],
+) -> set[int]:
+    """Cases that differ from their plain forms, in ascending or descending order of threads."""
+    copy = library.with_name(f"copy{next(COPIES)}.so")  # a path is loaded once
+    copy.write_bytes(library.read_bytes())
+    with emulator.mistake(change):
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), device)
+    found = wrong(cases, run_cases(cases, machine, device))
+    with emulator.threads_in_descending_order():
+        return found | wrong(cases, run_cases(cases, machine, device))
+
+
+def wrong(cases: list[KernelCase], results: list[tuple[Array, ...]]) -> set[int]:
+    pairs = enumerate(zip(cases, results, strict=True))
+    return {index for index, (case, result) in pairs if differences([case], [result])}
+
+
+def test_without_a_mistake_nothing_differs(
+    cases: list[KernelCase], library: Path, metal_device: tvm.runtime.Device
+) -> None:
+    assert wrong_cases(cases, library, metal_device, str) == set()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_found(
+    name: str, cases: list[KernelCase], library: Path, metal_device: tvm.runtime.Device
+) -> None:
+    kernel, change = MISTAKES[name]
+    assert kernel in wrong_cases(cases, library, metal_device, change)
+
+
+def test_a_read_behind_a_buffer_is_named(
+    cases: list[KernelCase], library: Path, metal_device: tvm.runtime.Device
+) -> None:
+    change = other(r"x_ptr\[", "x_ptr[1024 + ")
+    with pytest.raises(RuntimeError, match=r"kernel `gem.*`: an access outside of a buffer"):
+        wrong_cases(cases, library, metal_device, change)
