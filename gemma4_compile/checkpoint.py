@@ -7,7 +7,6 @@ what a text decoder does not use.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.json_text import parse_object
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.tensor_file import (
@@ -42,7 +42,8 @@ SKIPPED_PREFIXES = (
     "model.embed_vision.",
     "model.embed_audio.",
 )
-_MAX_JSON_BYTES = 256 << 20
+MAX_TEXT_BYTES = 16 << 20
+MAX_TOKENIZER_BYTES = 128 << 20  # the released ones have 32 MB
 _SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
 
 
@@ -74,7 +75,7 @@ class Checkpoint:
 
     def tokenizer(self, vocab_size: int) -> dict[str, Any]:
         """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
-        parsed = read_json(self.path / TOKENIZER_FILE)
+        parsed = read_json(self.path / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)
         model, added = parsed.get("model"), parsed.get("added_tokens", [])
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
         if not isinstance(vocabulary, dict) or not isinstance(added, list):
@@ -96,7 +97,10 @@ class Checkpoint:
                 hint="copy the tokenizer files of the original checkpoint next to config.json",
             )
         names = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
-        return tuple(self.path / name for name in names if (self.path / name).is_file())
+        files = tuple(self.path / name for name in names if (self.path / name).is_file())
+        for file in files:
+            _check_place(file)
+        return files
 
     def chat_template(self) -> str | None:
         """The Jinja chat template, None when the checkpoint has none."""
@@ -109,11 +113,35 @@ class Checkpoint:
         return template if isinstance(template, str) else None
 
 
-def _read_text(path: Path) -> str:
+def _check_place(path: Path) -> None:
+    """Refuse what is no file of this directory.
+
+    A link may stay in the directory, or lead from a snapshot of the hub's cache to its blobs. One
+    that leads elsewhere could put a file of this machine into the package.
+    """
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise CheckpointError(f"`{path.name}` has {path.stat().st_size} bytes: too large")
-        return path.read_text("utf-8")
+        real, directory = path.resolve(), path.parent.resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise CheckpointError(f"cannot read `{path}`: {error}") from error
+    blobs = directory.parent.parent / "blobs"
+    in_cache = directory.parent.name == "snapshots" and real.is_relative_to(blobs)
+    if not in_cache and not real.is_relative_to(directory):
+        raise CheckpointError(
+            f"`{path.name}` is a link that leads out of `{path.parent}`",
+            hint="copy the file, or link the whole directory",
+        )
+    if real.exists() and not real.is_file():  # reading a pipe or a device would never end
+        raise CheckpointError(f"`{path.name}` of `{path.parent}` is no regular file")
+
+
+def _read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
+    try:
+        _check_place(path)
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise CheckpointError(f"`{path.name}` is too large: more than {limit} bytes")
+        return content.decode("utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
             f"`{path.name}` is missing from `{path.parent}`",
@@ -125,17 +153,14 @@ def _read_text(path: Path) -> str:
         raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; CheckpointError names a missing or damaged file."""
+def read_json(path: Path, limit: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+    """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
     try:
-        values = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
+        return parse_object(_read_text(path, limit))
+    except ValueError as error:
         raise CheckpointError(
             f"`{path.name}` is damaged: {error}", hint="download the file again"
         ) from error
-    if not isinstance(values, dict):
-        raise CheckpointError(f"`{path.name}` is damaged: not a JSON object")
-    return values
 
 
 def read_generation_config(path: Path) -> dict[str, Any]:
@@ -146,7 +171,7 @@ def read_generation_config(path: Path) -> dict[str, Any]:
 
 def _open_tensors(path: Path) -> dict[str, TensorInfo]:
     if (path / SINGLE_FILE).exists():
-        return read_header(path / SINGLE_FILE)
+        return _read_header(path / SINGLE_FILE)
     if (path / INDEX_FILE).exists():
         return _open_shards(path)
     others = sorted(
@@ -161,6 +186,11 @@ def _open_tensors(path: Path) -> dict[str, TensorInfo]:
     else:
         message = f"`{path}` has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}"
     raise CheckpointError(message, hint="save the model with transformers' save_pretrained")
+
+
+def _read_header(path: Path) -> dict[str, TensorInfo]:
+    _check_place(path)
+    return read_header(path)
 
 
 def _open_shards(path: Path) -> dict[str, TensorInfo]:
@@ -184,7 +214,7 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
             f"shard `{missing[0]}` is missing ({len(missing)} of {len(files)} are)",
             hint="download the whole checkpoint again",
         )
-    shards = {file: read_header(path / file) for file in files}
+    shards = {file: _read_header(path / file) for file in files}
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise CheckpointError(

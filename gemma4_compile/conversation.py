@@ -43,6 +43,7 @@ OPEN_USER = f"{BEGIN_TURN}user\n"
 OPEN_MODEL = f"{BEGIN_TURN}model\n"
 
 # The client's own defaults for what a checkpoint does not say.
+MAX_TOKEN_ID = 1 << 22
 NEUTRAL_SAMPLING = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -50,6 +51,14 @@ NEUTRAL_SAMPLING = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
+}
+SAMPLING_RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, MAX_TOKEN_ID),
+    "repetition_penalty": (1e-3, 1e3),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
 }
 
 
@@ -133,9 +142,12 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, floa
         value = generation_config.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        low, high = SAMPLING_RANGES[name]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high:  # NaN is in no range
             raise CheckpointError(
-                f"generation_config.json: `{name}` must be a number, found {value!r}",
+                f"generation_config.json: `{name}` must be a number from {low} to {high}, found "
+                f"{str(value)[:40]!r}",
                 hint="correct the file, or delete it to use neutral sampling",
             )
         values[name] = type(neutral)(value)
@@ -177,7 +189,7 @@ def _token_ids(tokenizer: Mapping[str, object], names: Sequence[str]) -> dict[st
     known = {
         token.get("content"): token.get("id")
         for token in (added if isinstance(added, list) else [])
-        if isinstance(token, Mapping)
+        if isinstance(token, Mapping) and isinstance(token.get("content"), str)
     }
     ids: dict[str, int] = {}
     for name in names:
@@ -202,7 +214,7 @@ def _stop_token_ids(
         declared = [declared]
     ids: list[int] = []
     for token_id in [*declared, end_turn]:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
+        if type(token_id) is not int or not 0 <= token_id < MAX_TOKEN_ID:
             raise CheckpointError(
                 f"generation_config.json: `eos_token_id` must hold token ids, found {token_id!r}",
                 hint="correct the file, or delete it to use the ids of config.json",

@@ -6,13 +6,32 @@ what was expected and what was found; ``hint`` says what to do.
 
 from __future__ import annotations
 
+MAX_MESSAGE = 4000  # characters; a file may hold names of any length
+
+
+def printable(text: str) -> str:
+    """Text that can be written to any terminal: control characters as escapes, bounded length.
+
+    Names come from files that anybody may have written: they must not move the cursor, change the
+    order of letters or stop the program that prints them.
+    """
+    if len(text) > MAX_MESSAGE:
+        half = MAX_MESSAGE // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
 
 class Gemma4CompileError(Exception):
     """Base class: a message for people and an optional hint on what to do next."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
+        super().__init__(printable(message))
+        self.hint = None if hint is None else printable(hint)
 
 
 class UsageError(Gemma4CompileError):

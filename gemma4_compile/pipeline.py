@@ -30,6 +30,7 @@ from gemma4_compile.sources import Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
+from gemma4_compile.tensor_file import check_unchanged
 
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
@@ -250,6 +251,7 @@ def _write_weights(
             _fingerprint(build, checkpoint),
             advance,
         )
+    check_unchanged(matched.values())
     schema_id = artifacts.parameter_schema_id(tensors)
     packaging.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
     packaging.write_json(directory / abi.MANIFEST_FILE, artifacts.manifest_json(schema_id))

@@ -5,8 +5,10 @@ Nothing is mapped or held: each read opens the file, takes its rows and closes i
 
 from __future__ import annotations
 
-import json
 import math
+import os
+import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,10 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.json_text import parse_object
 
 Float32Array = npt.NDArray[np.float32]
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_DIMENSIONS = 8
+MAX_TENSORS = 200_000  # of one file; the largest released checkpoint holds some thousands
+Stamp = tuple[int, int, int, int]
+"""Device, number, size and time of a file: what changes when it is replaced or written to."""
+
 FLOAT_DTYPES = ("BF16", "F16", "F32")
 _DTYPE_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
@@ -40,20 +48,21 @@ class TensorInfo:
     path: Path
     offset_bytes: int
     nbytes: int
+    stamp: Stamp | None = None  # of the file when its header was read
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = dict(pairs)
-    if len(keys) != len(pairs):
-        raise ValueError("a key appears twice")
-    return keys
+def _stamp(found: os.stat_result) -> Stamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int, int]:
-    """The parsed header, the position of the data, and the bytes of data that the file holds."""
+def _header(path: Path) -> tuple[dict[str, Any], int, int, Stamp]:
+    """The parsed header, the position of the data, the bytes of data, and the file's stamp."""
     try:
-        size = path.stat().st_size
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would never end
+            raise CheckpointError(f"`{path.name}` is no regular file")
         with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            size = found.st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
                 raise CheckpointError(
@@ -65,21 +74,19 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     except OSError as error:
         raise CheckpointError(f"cannot read `{path.name}`: {error.strerror}") from error
     try:
-        header = json.loads(text, object_pairs_hook=_unique)
-        if not isinstance(header, dict):
-            raise ValueError("not a JSON object")
-    except (ValueError, RecursionError) as error:
+        header = parse_object(text)
+    except ValueError as error:
         raise CheckpointError(
             f"the header of `{path.name}` is damaged: {error}", hint=_DOWNLOAD_AGAIN
         ) from error
-    return header, 8 + length, size - 8 - length
+    return header, 8 + length, size - 8 - length, _stamp(found)
 
 
 def _is_size(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _entry(name: str, entry: Any, path: Path, data_begin: int) -> TensorInfo:
+def _entry(name: str, entry: Any, path: Path, data_begin: int, stamp: Stamp) -> TensorInfo:
     """One header entry, checked by itself."""
     where = f"tensor `{name}` in `{path.name}`"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
@@ -87,7 +94,11 @@ def _entry(name: str, entry: Any, path: Path, data_begin: int) -> TensorInfo:
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPE_BYTES:
         raise CheckpointError(f"{where}: unknown dtype {str(dtype)[:40]!r}")
-    if not isinstance(shape, list) or not all(_is_size(size) for size in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_DIMENSIONS
+        or not all(_is_size(size) for size in shape)
+    ):
         raise CheckpointError(f"{where}: the shape is damaged", hint=_DOWNLOAD_AGAIN)
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
         raise CheckpointError(f"{where}: the offsets are damaged", hint=_DOWNLOAD_AGAIN)
@@ -99,7 +110,7 @@ def _entry(name: str, entry: Any, path: Path, data_begin: int) -> TensorInfo:
             f"{end - begin}",
             hint=_DOWNLOAD_AGAIN,
         )
-    return TensorInfo(name, dtype, tuple(shape), path, data_begin + begin, nbytes)
+    return TensorInfo(name, dtype, tuple(shape), path, data_begin + begin, nbytes, stamp)
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -111,9 +122,11 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         If the file cannot be read, is truncated, or its header is damaged: sizes, shapes, dtypes,
         and data that overlaps, has gaps or does not end where the file ends.
     """
-    header, data_begin, available = _header(path)
+    header, data_begin, available, stamp = _header(path)
     header.pop("__metadata__", None)
-    tensors = {name: _entry(name, entry, path, data_begin) for name, entry in header.items()}
+    if len(header) > MAX_TENSORS:
+        raise CheckpointError(f"`{path.name}` lists {len(header)} tensors, at most {MAX_TENSORS}")
+    tensors = {name: _entry(name, entry, path, data_begin, stamp) for name, entry in header.items()}
     position = data_begin
     for tensor in sorted(tensors.values(), key=lambda item: (item.offset_bytes, item.nbytes)):
         if tensor.offset_bytes != position:
@@ -130,6 +143,22 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             hint=_DOWNLOAD_AGAIN,
         )
     return tensors
+
+
+def _check_stamp(tensor: TensorInfo, found: os.stat_result) -> None:
+    if tensor.stamp is not None and _stamp(found) != tensor.stamp:
+        raise CheckpointError(
+            f"`{tensor.path.name}` changed while in use", hint="wait, then run the command again"
+        )
+
+
+def check_unchanged(tensors: Iterable[TensorInfo]) -> None:
+    """Raise CheckpointError if a file of these tensors is not what it was when it was opened."""
+    for tensor in {tensor.path: tensor for tensor in tensors}.values():
+        try:
+            _check_stamp(tensor, tensor.path.stat())
+        except OSError as error:
+            raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
 
 
 def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
@@ -152,6 +181,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     raw = np.empty((end - begin) * row_bytes, np.uint8)
     try:
         with tensor.path.open("rb", buffering=0) as file:
+            _check_stamp(tensor, os.fstat(file.fileno()))
             file.seek(tensor.offset_bytes + begin * row_bytes)
             view, done = raw.data, 0
             while done < raw.size and (count := file.readinto(view[done:])):

@@ -6,6 +6,7 @@ The only place where the released sizes differ: no later stage asks for a model'
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -256,7 +257,8 @@ def _heads(
         overrides = text.fields("per_layer_config")
         seen: set[int] = set()
         for name in overrides.names():
-            index = int(name) if isinstance(name, str) and name.isascii() and name.isdigit() else -1
+            is_number = isinstance(name, str) and re.fullmatch("[0-9]{1,4}", name) is not None
+            index = int(name) if is_number else -1
             if not 0 <= index < len(kinds) or index in seen:
                 raise ConfigError(
                     f"config key `{overrides.key(str(name))}`: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +59,8 @@ class ConfigFields:
     def number(self, name: str, low: float, high: float) -> float:
         """A required finite number in (low, high]."""
         value = self.require(name)
-        if type(value) not in (int, float) or not math.isfinite(value) or not low < value <= high:
+        # The bounds are finite, so that they refuse what is not; huge integers never become floats.
+        if type(value) not in (int, float) or not low < value <= high:
             raise self._wrong(name, f"a number above {low:g}, at most {high:g}", value)
         return float(value)
 

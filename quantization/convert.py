@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.parameters import Arrangement, Parameter
+from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Source
 from gemma4_compile.quantization.packing import Float32Array, quantize, to_dense
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme, StoredTensor
@@ -90,18 +92,40 @@ class ConversionStep:
         QuantizationError
             If a weight is not finite, or too large for the scheme.
         """
-        parameter, scheme, begin = self.stored.parameter, self.stored.scheme, self.row_begin
+        parameter, begin = self.stored.parameter, self.row_begin
         rows = read_parameter_rows(parameter, read_rows, begin, self.row_end)
-        arrays: tuple[npt.NDArray[Any], ...]
-        if isinstance(scheme, DenseScheme):
-            arrays = (to_dense(rows, scheme.dtype, name=parameter.name, first_row=begin),)
-        else:
-            arrays = quantize(rows, scheme, name=parameter.name, first_row=begin)
+        try:
+            arrays = self._store(rows)
+        except QuantizationError:
+            for source in parameter.sources:  # by the name that the checkpoint has for it
+                _refuse_not_finite(source, read_rows)
+            raise
         before = begin - self.part.row_begin
         return tuple(
             StoredBlock(tensor, before * (tensor.nbytes // self.part.rows), array)
             for tensor, array in zip(self.part.tensors, arrays, strict=True)
         )
+
+    def _store(self, rows: Float32Array) -> tuple[npt.NDArray[Any], ...]:
+        name, scheme, begin = self.stored.parameter.name, self.stored.scheme, self.row_begin
+        if isinstance(scheme, DenseScheme):
+            return (to_dense(rows, scheme.dtype, name=name, first_row=begin),)
+        return quantize(rows, scheme, name=name, first_row=begin)
+
+
+def _refuse_not_finite(source: Source, read_rows: RowReader) -> None:
+    """Raise QuantizationError with the first row of a checkpoint tensor that is not finite."""
+    count = prod(source.shape[:-1]) if len(source.shape) > 1 else source.shape[0]
+    size = max(1, BLOCK_BYTES // (4 * prod(source.shape[1:][-1:])))
+    for begin in range(0, count, size):
+        rows = read_rows(source.name, begin, min(begin + size, count))
+        bad = ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
+        if bad.any():
+            raise QuantizationError(
+                f"checkpoint tensor `{source.name}`: row {begin + int(np.argmax(bad))} holds a "
+                "weight that is not finite",
+                hint="the checkpoint is damaged: download it again",
+            )
 
 
 def conversion_steps(

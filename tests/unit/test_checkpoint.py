@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -249,9 +250,57 @@ def test_missing_generation_config_is_empty(directory: Path) -> None:
 
 
 def test_symbolic_links_into_a_cache_are_followed(directory: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
+    snapshot, blobs = (
+        tmp_path / "models--a--b" / "snapshots" / "1",
+        tmp_path / "models--a--b" / "blobs",
+    )
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
     for file in directory.iterdir():
-        (snapshot / file.name).symlink_to(file)
-    assert set(matched(Checkpoint.open(snapshot))) == set(matched(Checkpoint.open(directory)))
-    shutil.rmtree(snapshot)
+        shutil.copyfile(file, blobs / f"hash-of-{file.name}")
+        (snapshot / file.name).symlink_to(Path("../../blobs", f"hash-of-{file.name}"))
+    opened = Checkpoint.open(snapshot)
+    assert set(matched(opened)) == set(matched(Checkpoint.open(directory)))
+    assert len(opened.tokenizer_files()) == 4
+    assert opened.chat_template()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ],
+)
+def test_links_out_of_the_directory_are_refused(name: str, directory: Path, tmp_path: Path) -> None:
+    (directory / name).rename(tmp_path / "elsewhere")
+    (directory / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match=f"`{name}` is a link that leads out"):
+        Checkpoint.open(directory).tokenizer_files()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_pipes_and_circles_are_refused(name: str, directory: Path) -> None:
+    def read_all() -> None:
+        opened = Checkpoint.open(directory)
+        opened.tokenizer(256)
+        opened.tokenizer_files()
+
+    (directory / name).unlink()
+    os.mkfifo(directory / name)
+    with pytest.raises(CheckpointError, match="no regular file"):
+        read_all()
+    (directory / name).unlink()
+    (directory / name).symlink_to(name)
+    with pytest.raises(CheckpointError):
+        read_all()
+
+
+def test_a_file_of_gigabytes_is_not_read(directory: Path) -> None:
+    os.truncate(directory / "config.json", 1 << 40)
+    with pytest.raises(CheckpointError, match="too large"):
+        Checkpoint.open(directory)

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "checkpoint",
         "conversation",
         "hub",
+        "json_text",
         "plan",
         "plan_report",
         "sources",

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from gemma4_compile import tensor_file
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.tensor_file import TensorInfo, read_header, read_rows
+from gemma4_compile.tensor_file import (
+    TensorInfo,
+    check_unchanged,
+    read_header,
+    read_rows,
+)
 
 
 def entry(dtype: str, shape: list[Any], begin: Any, end: Any) -> dict[str, Any]:
@@ -123,9 +132,44 @@ def test_file_that_shrinks_while_in_use(file: Path) -> None:
     tensors = read_header(write(file, {"x": entry("F32", [4, 4], 0, 64)}, bytes(64)))
     with file.open("r+b") as open_file:
         open_file.truncate(file.stat().st_size - 32)
-    assert read_rows(tensors["x"], 0, 2).shape == (2, 4)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        read_rows(tensors["x"], 0, 2)
+    unknown = replace(tensors["x"], stamp=None)
+    assert read_rows(unknown, 0, 2).shape == (2, 4)
+    with pytest.raises(CheckpointError, match="ended inside tensor `x`"):
+        read_rows(unknown, 0, 4)
+
+
+def test_file_that_is_written_to_or_replaced_while_in_use(file: Path, tmp_path: Path) -> None:
+    tensors = read_header(write(file, {"x": entry("F32", [4], 0, 16)}, bytes(16)))
+    check_unchanged(tensors.values())
+    before = file.stat()
+    with file.open("r+b") as open_file:
+        open_file.seek(-16, os.SEEK_END)
+        open_file.write(b"\1" * 16)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     with pytest.raises(CheckpointError, match="changed while in use"):
         read_rows(tensors["x"], 0, 4)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        check_unchanged(tensors.values())
+
+    tensors = read_header(file)
+    shutil.copy2(file, tmp_path / "copy")
+    (tmp_path / "copy").replace(file)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        check_unchanged(tensors.values())
+    file.unlink()
+    with pytest.raises(CheckpointError, match="cannot read"):
+        check_unchanged(tensors.values())
+
+
+def test_number_of_tensors(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20_000
+    write(file, {str(index): entry("U8", [0], 0, 0) for index in range(count)}, b"")
+    assert len(read_header(file)) == count
+    monkeypatch.setattr(tensor_file, "MAX_TENSORS", count - 1)
+    with pytest.raises(CheckpointError, match=f"lists {count} tensors"):
+        read_header(file)
 
 
 def test_integers_are_no_weights(file: Path) -> None:
