@@ -143,8 +143,11 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, floa
         if value is None:
             continue
         low, high = SAMPLING_RANGES[name]
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high:  # NaN is in no range
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not low <= value <= high  # NaN is in no range
+        ):
             raise CheckpointError(
                 f"generation_config.json: `{name}` must be a number from {low} to {high}, found "
                 f"{str(value)[:40]!r}",
