@@ -8,16 +8,28 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.attention import MergeSplits
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
-from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundedNorm, packed_specs
+from gemma4_compile.model_spec.operators.int8 import (
+    RoundedMerge,
+    RoundedNorm,
+    RoundRows,
+    packed_specs,
+)
 from gemma4_compile.model_spec.operators.norms import ResidualNorm
 
 
 @dataclass(frozen=True)
 class PackedVector:
-    """One position's vector in int8, as model_spec/operators/int8.py describes it."""
+    """Vectors in int8, as model_spec/operators/int8.py describes them."""
 
     words: nn.Tensor
     scales: nn.Tensor
+
+
+def round_rows(x: nn.Tensor, rows: int | None, interleaved: bool) -> PackedVector:
+    """Pack the rows of a chunk for one matrix."""
+    width = int(x.shape[1])
+    operator = RoundRows(rows, width, x.dtype, interleaved)
+    return PackedVector(*emit(operator, [x], packed_specs(width, x.shape[0])))
 
 
 class PendingNorm:

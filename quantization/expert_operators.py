@@ -170,9 +170,14 @@ class ExpertGemm(OverExperts):
         n = symbolic_rows(None)
         return (n, n * self.top_k) if self.is_gate_up else (n, n)
 
+    def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
+        """The arguments that make x, and x itself."""
+        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        return [x], x
+
     def plain(self) -> tirx.PrimFunc:
         (rows, pairs), layout, top_k = self.row_counts(), self.layout, self.top_k
-        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        args, x = self.left(rows)
         order = te.placeholder((pairs,), "int32", name="order")
         tiles = te.placeholder((self.tile_count(pairs), 3), "int32", name="tiles")
         weights = layout.placeholders()
@@ -208,7 +213,7 @@ class ExpertGemm(OverExperts):
             other = previous[0][row, j] if previous else f32(0.0)
             return tirx.if_then_else(self.holds(expert[m]), value, other)
 
-        inputs = [x, order, tiles, *weights, *previous]
+        inputs = [*args, order, tiles, *weights, *previous]
         if self.is_gate_up:
             gated = te.compute(
                 shape,

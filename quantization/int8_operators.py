@@ -1,4 +1,4 @@
-"""Matmuls of one position on vectors that are rounded to int8 by groups.
+"""Matmuls on vectors that are rounded to int8 by groups.
 
 The rounding: model_spec/operators/int8.py. Plain forms multiply the rounded vector in float32;
 kernels sum products of integers within a group, which is exact.
@@ -7,12 +7,12 @@ kernels sum products of integers within a group, which is exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tvm import te, tirx
 
 from gemma4_compile.model_spec.operators.attention import merged_splits
-from gemma4_compile.model_spec.operators.base import TensorSpec, te_prim_func
+from gemma4_compile.model_spec.operators.base import TensorSpec, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.int8 import (
     GROUP,
     pack,
@@ -23,7 +23,7 @@ from gemma4_compile.model_spec.operators.int8 import (
 )
 from gemma4_compile.model_spec.operators.math import gelu_tanh
 from gemma4_compile.model_spec.operators.norms import NormVector
-from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp
+from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.operators import Linear, WeightLayout
 
 PACKED = "int8"  # stands for the dtype of a vector that comes packed
@@ -37,10 +37,11 @@ def takes_int8(layout: WeightLayout) -> bool:
 
 @dataclass(frozen=True)
 class Int8Linear(Linear):
-    """``y = tail(W round(x))`` of one position.
+    """``y = tail(round(x) W^T)``.
 
-    Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, and otherwise
-    rounded by the kernel. Results: (1, outputs) f32 or, with `packed_out`, words and scales of it.
+    Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, as a chunk's
+    always is, and otherwise rounded by the kernel. Results: (rows, outputs) f32 or, with
+    `packed_out`, words and scales of it.
 
     Attributes
     ----------
@@ -67,10 +68,10 @@ class Int8Linear(Linear):
         return packed_specs(self.outputs) if self.packed_out else super().result_specs
 
     def plain(self) -> tirx.PrimFunc:
-        assert self.rows == 1, "only decode rounds vectors"
         if self.in_dtype == PACKED:
-            words, scales = packed_placeholders(self.cols)
+            words, scales = packed_placeholders(self.cols, symbolic_rows(self.rows))
             return self.multiply([words, scales], unpack(words, scales, self.interleaved))
+        assert self.rows == 1, "a chunk comes packed"
         x = te.placeholder((1, self.cols), self.in_dtype, name="x")
         return self.multiply([x], rounded(x))
 
@@ -189,3 +190,17 @@ class Int8ExpertDown(ExpertDown):
             name="y",
         )
         return te_prim_func([words, scales, ids, chosen, *weights, y])
+
+
+@dataclass(frozen=True)
+class Int8ExpertGemm(ExpertGemm):
+    """`ExpertGemm` on packed rows.
+
+    Arguments: words, scales of x; then as `ExpertGemm` from the order on.
+    """
+
+    kind: ClassVar[str] = "int8_expert_gemm"
+
+    def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
+        words, scales = packed_placeholders(self.cols, rows)
+        return [words, scales], unpack(words, scales, self.layout.bits == 4)

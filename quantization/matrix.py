@@ -12,7 +12,12 @@ from tvm.relax.frontend import nn
 from gemma4_compile.model_spec.matrices import Matrix
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PackedVector, PendingMerge, PendingNorm
+from gemma4_compile.model_spec.pending import (
+    PackedVector,
+    PendingMerge,
+    PendingNorm,
+    round_rows,
+)
 from gemma4_compile.quantization.fused_operators import (
     MERGED_BUFFERS,
     MergedLinear,
@@ -175,7 +180,9 @@ class QuantizedMatrix(nn.Module):
         tail_args: list[Any],
         fields: dict[str, Any],
     ) -> nn.Tensor:
-        if rows == 1 and self.interleaved is not None:
+        if self.interleaved is not None:
+            if rows != 1:
+                return self._multiply_chunk_int8(x, rows, tail_args, fields)
             calls = self._multiply_int8(x, tail_args, fields)
             if calls is not None:
                 return _joined([y for (y,) in calls])
@@ -195,6 +202,24 @@ class QuantizedMatrix(nn.Module):
             operator = Linear(rows=rows, in_dtype=x.dtype, **inside)
             args = [x, *self._tensors(parts), *tail_args]
             results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])
+        return _joined(results)
+
+    def _multiply_chunk_int8(
+        self,
+        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        rows: int | None,
+        tail_args: list[Any],
+        fields: dict[str, Any],
+    ) -> nn.Tensor:
+        """A chunk's rows are rounded in a launch of their own, which they can afford."""
+        assert not isinstance(x, PackedVector | PendingMerge), "made of one position"
+        hidden = x.hidden if isinstance(x, PendingNorm) else x
+        packed = round_rows(hidden, rows, bool(self.interleaved))
+        results: list[nn.Tensor] = []
+        for parts, inside in self._part_fields(fields, 4 if tail_args else 3):
+            operator = Int8Linear(rows=rows, in_dtype=PACKED, **inside)
+            args = [packed.words, packed.scales, *self._tensors(parts), *tail_args]
+            results += emit(operator, args, [((hidden.shape[0], operator.outputs), "float32")])
         return _joined(results)
 
     def _part_fields(

@@ -11,7 +11,7 @@ from gemma4_compile.model_spec.matrices import Experts
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.int8 import packed_specs
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PackedVector
+from gemma4_compile.model_spec.pending import PackedVector, round_rows
 from gemma4_compile.quantization.expert_operators import (
     ExpertDown,
     ExpertGateUp,
@@ -23,6 +23,7 @@ from gemma4_compile.quantization.int8_operators import (
     PACKED_ROWS,
     Int8ExpertDown,
     Int8ExpertGateUp,
+    Int8ExpertGemm,
 )
 from gemma4_compile.quantization.matrix import KernelLimits, QuantizedMatrix
 from gemma4_compile.quantization.recipe import StoredParameter
@@ -59,10 +60,11 @@ class QuantizedExperts(QuantizedMatrix):
     ) -> nn.Tensor:
         result: nn.Tensor | None = None
         expert_rows = self.stored.parameter.row_group
+        in_dtype = PACKED if issubclass(operator, Int8ExpertGemm) else inputs[0].dtype
         for parts in self._calls(len(inputs) + 1, len(inputs) + 2):
             description = operator(
                 **self._layout_fields(parts),
-                **self._fields(top_k, inputs[0].dtype),
+                **self._fields(top_k, in_dtype),
                 expert_begin=parts[0].row_begin // expert_rows,
                 accumulate=result is not None,
                 **fields,
@@ -113,8 +115,12 @@ class QuantizedExperts(QuantizedMatrix):
         """Matmul of a chunk's pairs in the order of `GroupRows`: (pairs, outputs) f32."""
         rows = self.stored.parameter.row_group
         outputs = rows // 2 if tail is Tail.GELU_PAIRS else rows
-        shape = (order.shape[0], outputs)
-        return self._run(ExpertGemm, [x, order, tiles], shape, top_k, tail=tail.value)
+        shape, interleaved = (order.shape[0], outputs), super().interleaved
+        if interleaved is None:
+            return self._run(ExpertGemm, [x, order, tiles], shape, top_k, tail=tail.value)
+        packed = round_rows(x, None, interleaved)
+        inputs = [packed.words, packed.scales, order, tiles]
+        return self._run(Int8ExpertGemm, inputs, shape, top_k, tail=tail.value)
 
 
 class StoredMatrices:

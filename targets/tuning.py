@@ -68,8 +68,7 @@ class GemmTuning:
     medium_n, medium_thread_n : of the tile for matrices of at most `medium_to` rows
     large_m, large_n : of the tile for matrices of at least `large_from` rows
     threads : of a block; those beyond the tile's share a step's channels
-    unroll : channels that stand in the kernel's text, 1 or 4
-    stages : 2 to write the next step's tiles while one is multiplied
+    unroll : channels (of int8: words) that stand in the kernel's text, 1 or 4
     """
 
     tile_m: int = 64
@@ -88,7 +87,18 @@ class GemmTuning:
     large_from: int = 10_000
     threads: int = 128
     unroll: int = 4
-    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Int8GemmTuning(GemmTuning):
+    """Matrix times the packed rows of a chunk; `GemmTuning` for this form."""
+
+    tile_n: int = 64
+    tile_k: int = 64
+    medium_n: int = 64
+    medium_thread_n: int = 8
+    large_from: int = 4096
+    unroll: int = 1
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,7 @@ class Tuning:
     gemv: GemvTuning = field(default_factory=GemvTuning)
     int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)
     gemm: GemmTuning = field(default_factory=GemmTuning)
+    int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     chunk_attention: ChunkAttentionTuning = field(default_factory=ChunkAttentionTuning)
 

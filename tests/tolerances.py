@@ -38,15 +38,16 @@ LOGITS_F16 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F16
 # longer dilutes the errors of the blocks. Largest errors seen: 2e-4 and 0.17.
 LARGE_RESIDUALS = 2.0
 
-# With int8 activations every block of a decode step rounds two vectors in groups of 32. A group's
+# With int8 activations every block rounds two vectors of a position in groups of 32. A group's
 # largest is 2.4 deviations in the mean, a unit a 127th of that, and an even error has a deviation
-# of 12^-1/2 units: 0.0055 of the value; 3.8e-2 after all blocks.
+# of 12^-1/2 units: 0.0055 of the value. The K and V that a position attends to come from others,
+# whose errors are as large and independent: sqrt(2). 5.4e-2 after all blocks.
 _ROUNDINGS_INT8 = 2
-RELATIVE_INT8 = sqrt(_BLOCKS * _ROUNDINGS_INT8) * 2.4 / 127 / sqrt(12)
+RELATIVE_INT8 = sqrt(2.0 * _BLOCKS * _ROUNDINGS_INT8) * 2.4 / 127 / sqrt(12)
 
-# About 0.86, and 1.2 between two builds: an early difference in the last bit puts later channels on
+# About 1.2, and 1.7 between two builds: an early difference in the last bit puts later channels on
 # other sides of their rounding edges, so that both errors are independent. No safety on top: the
-# token's embedding, which is exact, dilutes them. Largest errors seen: 0.64 and 0.82.
+# token's embedding, which is exact, dilutes them. Largest errors seen: 1.04 and 0.82.
 LOGITS_INT8 = _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_INT8
 LOGITS_INT8_BOTH = sqrt(2.0) * LOGITS_INT8
 

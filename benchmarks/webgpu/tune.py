@@ -76,6 +76,7 @@ ATTENTION = (
     "merged_linear",
     "rounded_merge",
 )
+ONE_FOR_ALL = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}  # matrices
 CANDIDATES: dict[str, Family] = {
     "gemv": Family(
         GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
@@ -96,14 +97,28 @@ CANDIDATES: dict[str, Family] = {
         [
             {
                 **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
-                **{"threads": max(128, m * n // (i * j)), "stages": stages},
-                **{"small_to": 0, "medium_to": 0, "large_from": 1 << 30},  # one for all
+                **{"threads": max(128, m * n // (i * j)), **ONE_FOR_ALL},
             }
             for m, n, i, j in (
                 *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 8), (64, 96, 8, 12)),
                 *((128, 64, 8, 8), (64, 128, 8, 16), (128, 64, 16, 8), (128, 128, 8, 16)),
             )
-            for k, stages in ((32, 1), (32, 2), (16, 2))
+            for k in (16, 32)
+        ],
+    ),
+    "int8_gemm": Family(
+        ("int8_linear", "int8_expert_gemm"),
+        True,
+        [
+            {
+                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
+                **{"threads": max(128, m * n // (i * j)), "unroll": unroll, **ONE_FOR_ALL},
+            }
+            for m, n, i, j in (
+                *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 4), (64, 64, 8, 8)),
+                *((128, 64, 8, 8), (64, 128, 8, 8), (128, 128, 8, 8), (128, 128, 16, 8)),
+            )
+            for k, unroll in ((32, 4), (64, 1), (64, 4), (128, 1))
         ],
     ),
     "decode_attention": Family(

@@ -14,7 +14,12 @@ from typing import Any, ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.model_spec.operators.attention import merged_splits
-from gemma4_compile.model_spec.operators.base import Operator, TensorSpec, te_prim_func
+from gemma4_compile.model_spec.operators.base import (
+    Operator,
+    TensorSpec,
+    symbolic_rows,
+    te_prim_func,
+)
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import NormVector
 
@@ -53,14 +58,14 @@ def byte_of(channel: Any, interleaved: bool) -> Any:
     return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
 
 
-def packed_specs(width: int, rows: int = 1) -> list[TensorSpec]:
+def packed_specs(width: int, rows: Any = 1) -> list[TensorSpec]:
     """Shapes and dtypes of the packed form: words, scales."""
     return [((rows, width // WORD), "uint32"), ((rows, width // GROUP), "float32")]
 
 
 def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
     """Integers (rows, width) int32 and scales (rows, width / GROUP) float32 of (rows, width)."""
-    rows, width = (int(size) for size in x.shape)
+    rows, width = x.shape[0], int(x.shape[1])
     c = te.reduce_axis((0, GROUP), name="c")
     largest = te.compute(
         (rows, width // GROUP),
@@ -90,12 +95,12 @@ def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
             )
         return result
 
-    rows, width = (int(size) for size in x.shape)
+    rows, width = x.shape[0], int(x.shape[1])
     words = te.compute((rows, width // WORD), word, name="words")
     return [words, scales]
 
 
-def packed_placeholders(width: int, rows: int = 1) -> list[te.Tensor]:
+def packed_placeholders(width: int, rows: Any = 1) -> list[te.Tensor]:
     """TE inputs of the packed form."""
     names = ("words", "scales")
     specs = packed_specs(width, rows)
@@ -124,6 +129,24 @@ def rounded(x: te.Tensor) -> te.Tensor:
     return te.compute(
         x.shape, lambda i, k: as_f32(integers[i, k]) * scales[i, k // GROUP], name="meaning"
     )
+
+
+@dataclass(frozen=True)
+class RoundRows(Operator):
+    """A chunk's rows, packed for one matmul.
+
+    Arguments: x (rows, width) in_dtype. Results: words, scales of its rows.
+    """
+
+    kind: ClassVar[str] = "round_rows"
+    rows: int | None
+    width: int
+    in_dtype: str
+    interleaved: bool
+
+    def plain(self) -> tirx.PrimFunc:
+        x = te.placeholder((symbolic_rows(self.rows), self.width), self.in_dtype, name="x")
+        return te_prim_func([x, *pack(x, self.interleaved)])
 
 
 @dataclass(frozen=True)

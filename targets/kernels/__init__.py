@@ -32,7 +32,11 @@ from gemma4_compile.targets.kernels.int8_experts import (
     make_int8_expert_gate_up,
 )
 from gemma4_compile.targets.kernels.int8_gemv import make_int8_gemv
-from gemma4_compile.targets.kernels.int8_vectors import make_rounded_merge, make_rounded_norm
+from gemma4_compile.targets.kernels.int8_vectors import (
+    make_round_rows,
+    make_rounded_merge,
+    make_rounded_norm,
+)
 from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
 from gemma4_compile.targets.kernels.normed_gemv import make_merged_gemv, make_normed_gemv
 from gemma4_compile.targets.kernels.norms import (
@@ -53,6 +57,10 @@ from gemma4_compile.targets.kernels.softmax import make_softmax_partials, make_s
 from gemma4_compile.targets.spec import TargetSpec
 
 
+def _make_int8_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
+    return make_int8_gemv(operator, spec) if operator.rows == 1 else make_gemm(operator, spec)
+
+
 def _make_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
     return make_gemv(operator, spec) if operator.rows == 1 else make_gemm(operator, spec)
 
@@ -70,7 +78,8 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "group_rows": make_group_rows,
     "int8_expert_down": make_int8_expert_down,
     "int8_expert_gate_up": make_int8_expert_gate_up,
-    "int8_linear": make_int8_gemv,
+    "int8_expert_gemm": make_expert_gemm,
+    "int8_linear": _make_int8_linear,
     "int8_merged_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,
     "linear": _make_linear,
@@ -84,6 +93,7 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "prepare_qkv": make_prepare_qkv,
     "residual_norm": make_residual_norm,
     "rms_norm": make_rms_norm,
+    "round_rows": make_round_rows,
     "rounded_merge": make_rounded_merge,
     "rounded_norm": make_rounded_norm,
     "router": make_router,

@@ -15,13 +15,18 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.quantization.int8_operators import Int8ExpertGemm
 from gemma4_compile.targets.kernels.blocks import launch, sum_over_lanes, zero
-from gemma4_compile.targets.kernels.gemm import gemm_shape
+from gemma4_compile.targets.kernels.gemm import (
+    left_args,
+    shape_of,
+    step_count,
+    tile_product,
+)
 from gemma4_compile.targets.kernels.gemv import (
     accumulate_rows,
     gemv_shape,
 )
-from gemma4_compile.targets.kernels.tiles import TileProduct
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
 
@@ -126,21 +131,23 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
 def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
 
-    Grid: expert rows / tile x tiles of `GroupRows`. Reference: `ExpertGemm.plain`.
+    Grid: expert rows / tile x tiles of `GroupRows`. Reference: `ExpertGemm.plain`,
+    `Int8ExpertGemm.plain`.
     """
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count = operator.tile_count(pairs)
+    is_int8 = isinstance(operator, Int8ExpertGemm)
     size = replace(
-        spec.tuning.gemm,
+        spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm,
         tile_m=operator.tile,
         thread_m=EXPERT_THREAD_M,
         small_to=0,
         medium_to=0,
         large_from=UNLIMITED,
     )
-    shape = gemm_shape(replace(spec, tuning=replace(spec.tuning, gemm=size)), expert_rows)
+    shape = shape_of(size, spec, expert_rows, is_int8)
     with function(scheduled=True) as build:
-        x = build.arg("x", (rows, cols), operator.in_dtype)
+        x = left_args(build, (rows, cols), operator.in_dtype, is_int8)
         order = build.arg("order", (pairs,), "int32")
         tiles = build.arg("tiles", (tile_count, 3), "int32")
         weights = WeightReader(build, operator.layout)
@@ -161,9 +168,9 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
             def row_of_w(r: Any) -> Any:
                 return base + tirx.min(first_n + r, expert_rows - 1)
 
-            product = TileProduct(shape, x, weights, thread, row_of_x, row_of_w)
+            product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
             needed = (begin < end) & operator.holds(expert)
-            product.run(tirx.Select(needed, i32(-(-cols // shape.depth)), i32(0)))
+            product.run(tirx.Select(needed, i32(step_count(shape, cols)), i32(0)))
 
             def finish(i: Any, r: Any, sums: Sequence[Any]) -> None:
                 row, column = let(begin + i), let(first_n + r)

@@ -15,11 +15,13 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.int8 import (
     GROUP,
     WORD,
     RoundedMerge,
     RoundedNorm,
+    RoundRows,
     byte_of,
     group_factor,
     group_scale,
@@ -242,6 +244,37 @@ def float_quads(x: Any, width: int, thread: Any, threads: int) -> list[Any]:
     """The thread's quads of a vector (1, width)."""
     share = RowShare(thread, threads, width)
     return [let(quad.astype(f"float32x{WORD}")) for quad in share.load(x, 0)]
+
+
+def make_round_rows(operator: RoundRows, spec: TargetSpec) -> tirx.PrimFunc:
+    """A quad a thread.
+
+    Grid: quads of a row / threads x rows. Shared: a float32 a thread. Reference: `RoundRows.plain`.
+    """
+    rows, width = symbolic_rows(operator.rows), operator.width
+    quads = width // WORD
+    threads = row_threads(quads, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        x = build.arg("x", (rows, width), operator.in_dtype)
+        words, scales = (
+            build.arg(name, *shape)
+            for name, shape in zip(("words", "scales"), packed_specs(width, rows), strict=True)
+        )
+        with launch(threads, -(-quads // threads), rows) as (block, i, thread):
+            first = let(block * threads)
+            item = let(tirx.min(first + thread, quads - 1))
+            quad = let(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
+
+            def put_word(mine: Any, word: Any) -> None:
+                with when(first + mine < quads):
+                    store(words, word, i, first + mine)
+
+            def put_scale(group: Any, scale: Any) -> None:
+                with when(first + group * QUADS < quads):
+                    store(scales, scale, i, tirx.floordiv(first, QUADS) + group)
+
+            round_quads([quad], thread, threads, threads, operator.interleaved, put_word, put_scale)
+    return build.result
 
 
 def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:

@@ -50,6 +50,11 @@ def joined(values: Sequence[Any]) -> Any:
     return tirx.Shuffle(list(values), list(range(VECTOR)))
 
 
+def same_bits(value: Any, dtype: str, wanted: str) -> Any:
+    """The bits of a vector of `dtype` as elements of another type of the same size."""
+    return value if dtype == wanted else tirx.reinterpret(f"{wanted}x{VECTOR}", value)
+
+
 def below(value: Any, size: int) -> Any:
     """``value mod size`` in a form whose bound browsers see, so that they do not clamp an index."""
     unsigned = tirx.truncmod(value.astype("uint32"), tirx.const(size, "uint32"))
@@ -66,12 +71,12 @@ def swizzle(quad: Any, quads: int) -> Any:
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows by channels in shared memory, float32, channel by channel.
+    """Rows by items in shared memory, item by item: channels in float32, or words of int8.
 
     Attributes
     ----------
     first : the tile's first vector in its flat buffer
-    depth : channels
+    depth : items
     """
 
     first: int
@@ -80,21 +85,21 @@ class Tile:
 
     @property
     def quads(self) -> int:
-        """Vectors of channels."""
+        """Vectors of items."""
         return self.depth // VECTOR
 
     @property
     def blocks(self) -> int:
-        """Blocks of 4 rows by 4 channels."""
+        """Blocks of 4 rows by 4 items."""
         return self.rows // VECTOR * self.quads
 
     def twisted(self, row_vector: Any, twist: Any) -> Any:
         """A vector of rows after the swizzle."""
         return below(tirx.bitwise_xor(row_vector, twist), self.rows // VECTOR)
 
-    def place(self, channel: Any, row_vector: Any) -> Any:
+    def place(self, item: Any, row_vector: Any) -> Any:
         """Where a vector of rows is; `row_vector` is twisted already."""
-        return self.first + channel * (self.rows // VECTOR) + row_vector
+        return self.first + item * (self.rows // VECTOR) + row_vector
 
 
 class Loader(ABC):
@@ -122,7 +127,7 @@ class Loader(ABC):
         ]
 
     def read(self, step: Any) -> None:
-        """Read a step's channels into registers."""
+        """Read a step's items into registers."""
         for turn in range(self._turns):
             with self._inside(turn):
                 self.read_block(
@@ -150,11 +155,11 @@ class Loader(ABC):
 
     @abstractmethod
     def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
-        """Read 4 channels of 4 rows: those of vector `quad` of a row."""
+        """Read 4 items of 4 rows: those of vector `quad` of a row."""
 
     @abstractmethod
-    def decode_block(self, turn: int, channel: Any) -> list[Any]:
-        """What was read: for each of the 4 channels a float32 vector of the rows."""
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
+        """What was read, the first of them `item`: for each of the 4 items a vector of the rows."""
 
 
 class DenseLoader(Loader):
@@ -172,14 +177,14 @@ class DenseLoader(Loader):
         for i, row in enumerate(rows):
             put(self._raw, turn * VECTOR + i, read_vector(self._source, row, quad))
 
-    def decode_block(self, turn: int, channel: Any) -> list[Any]:
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
         """See `Loader`."""
         rows = [vector(self._raw, turn * VECTOR + i) for i in range(VECTOR)]
-        values = transposed(rows)
+        values = transposed([row.astype("float32x4") for row in rows])
         if self._cols % self._tile.depth == 0:
             return values
         return [
-            tirx.Select(channel + j < self._cols, value, splat(f32(0.0)))
+            tirx.Select(item + j < self._cols, value, splat(f32(0.0)))
             for j, value in enumerate(values)
         ]
 
@@ -224,12 +229,13 @@ class WeightLoader(Loader):
 
         self._weights.in_part(rows[0], read)
 
-    def decode_block(self, turn: int, channel: Any) -> list[Any]:
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
         """See `Loader`."""
         layout = self._weights.layout
         indices = range(turn * VECTOR, (turn + 1) * VECTOR)
         if not layout.bits:
-            return transposed([vector(self._dense, index) for index in indices])
+            rows = [vector(self._dense, index).astype("float32x4") for index in indices]
+            return transposed(rows)
         words = joined([self._words[index] for index in indices])
         words = let(tirx.shift_right(words, splat(self._shift(turn))))
         scales = let(joined([self._scales[index] for index in indices]).astype("float32x4"))
@@ -258,6 +264,6 @@ def read_vector(source: Any, row: Any, quad: Any) -> Any:
 
 
 def transposed(rows: Sequence[Any]) -> list[Any]:
-    """4 vectors of a block's columns from those of its rows, as float32."""
-    named = [let(row.astype("float32x4")) for row in rows]
+    """4 vectors of a block's columns from those of its rows."""
+    named = [let(row) for row in rows]
     return [joined([lane_of(row, j) for row in named]) for j in range(VECTOR)]

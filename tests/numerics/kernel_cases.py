@@ -121,7 +121,10 @@ def _values(
     if special is not None:
         return special.astype(dtype)
     if dtype == "uint32":
-        return rng.integers(0, 2**32, shape, dtype=np.uint32)
+        words = rng.integers(0, 2**32, shape, dtype=np.uint32)
+        if name.startswith("q_weight") and vars(operator)["bits"] == 8:
+            words = np.minimum(words.view(np.uint8), 254).view(np.uint32)  # 255 is never stored
+        return words
     if name.startswith("q_scale"):
         return rng.uniform(0.001, 0.01, shape).astype(dtype)
     if name.startswith("weight"):

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.model_spec.operators.int8 import RoundRows
 from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.quantization.int8_operators import PACKED, Int8ExpertGemm, Int8Linear
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.tuning import GemmTuning
+from gemma4_compile.targets.tuning import GemmTuning, Int8GemmTuning
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import make_case
+from tests.numerics.test_int8_kernels import differences
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -30,10 +33,24 @@ OPERATORS = [
     Linear(None, 0, "float32", 0, 37, (101,), "float32", suppressed=(3, 100)),
     Linear(None, 0, "float16", 0, 44, (70,), "float16", Tail.SOFTCAP.value, cap=30.0),
 ]
-TUNINGS = {
+INT8_OPERATORS = [
+    # Groups that end within a step, rows that end within a tile, a tile in two parts.
+    Int8Linear(None, 4, "float16", GROUP, 96, (64, 64, 40), PACKED),
+    Int8Linear(None, 8, "float16", GROUP, 160, (200,), PACKED, Tail.GELU_PAIRS.value),
+    # Experts in two parts, groups that end within a step.
+    Int8ExpertGemm(4, "float16", GROUP, 96, (80 * 4, 80 * 2), 80, 6, 3, PACKED),
+    RoundRows(None, 96, "float16", True),
+    RoundRows(None, 1312, "float32", False),
+]
+TUNINGS: dict[str, GemmTuning] = {
     "default": GemmTuning(),
-    "two-stages": GemmTuning(tile_k=16, stages=2, small_to=0, medium_to=0),
+    "narrow-threads": GemmTuning(tile_k=16, small_to=0, medium_to=0),
     "wide-threads": GemmTuning(small_to=0),
+}
+INT8_TUNINGS: dict[str, Int8GemmTuning] = {
+    "default": Int8GemmTuning(),
+    "whole": Int8GemmTuning(small_to=0, unroll=4),
+    "sliced": Int8GemmTuning(small_to=0, thread_m=8, medium_thread_n=4, threads=256),
 }
 
 
@@ -46,12 +63,26 @@ def test_odd_shapes(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: 
     # A driver in software takes seconds for each, so the other tunings divide two of them.
     tried = OPERATORS if tuning == "default" else OPERATORS[::2]
     cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
-
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
-
     for case, found in zip(cases, results, strict=True):
         for expected, array in zip(case.expected, found, strict=True):
             shown = expected > -1e30  # suppressed columns are exactly what they should be
             assert np.array_equal(array[~shown], expected[~shown]), case.operator
             error = np.abs(array[shown].astype(np.float64) - expected[shown])
             assert error.max() <= ALLOWED * np.abs(expected[shown]).max(), case.operator
+
+
+@pytest.mark.parametrize(
+    ("limits", "tuning"), [*(("default", name) for name in INT8_TUNINGS), ("compat", "default")]
+)
+def test_odd_shapes_int8(
+    limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    spec = target_spec("webgpu", limits)
+    spec = replace(spec, tuning=replace(spec.tuning, int8_gemm=INT8_TUNINGS[tuning]))
+    tried = INT8_OPERATORS[: 5 if tuning == "default" else 2]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
