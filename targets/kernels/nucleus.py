@@ -38,7 +38,8 @@ from gemma4_compile.targets.spec import TargetSpec
 BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
 PASSES = 10  # of the first bin, whose bits lie below 2**30; other bins need seven of them
 VECTOR = 4  # tokens read together; a vocabulary is padded to a multiple of 32
-LOADS = 4  # vectors that a thread has under way
+LOADS = GROUP // VECTOR  # vectors of a group, all under way at once
+PARTS = 4  # loads of other kinds that a thread has under way
 Body = Callable[[Any, Any], None]  # of a probability and its bits
 
 
@@ -114,11 +115,10 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                 group = let(turn * lanes + lane)
                 with when(group < survey.groups):
                     highest = let(tirx.reinterpret("int32", maxima[group]))
-                    steps = GROUP // VECTOR // LOADS
-                    with when(highest >= found.begin), T.serial(0, steps) as step:
+                    with when(highest >= found.begin):
                         quads = []
                         for load in range(LOADS):
-                            v = let(group * GROUP + (step * LOADS + load) * VECTOR)
+                            v = let(group * GROUP + load * VECTOR)
                             inside = let(tirx.Select(v < vocab, f32(1.0), zero()))
                             at = let(tirx.min(v, vocab - VECTOR))
                             kept = tirx.Broadcast(inside, VECTOR)
@@ -127,7 +127,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                             _lanes(quad, aside.put)
             threshold = _threshold(aside, found, lane, lanes, spec.simd_width)
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
-            walk.note(lambda body: aside.visit(body), lane, aside.above.value)
+            walk.note(aside.visit, lane, aside.above.value + aside.dropped.value)
             walk.settle_ties()
             walk.scan(lanes)
             line = let(walk.chosen.value)
@@ -165,10 +165,10 @@ class _Bin:
         mine = []
         for first in range(0, BINS, lanes):
             index = let(tirx.min(lane + first, BINS - 1))
-            parts = [Cell("float32", zero()) for _ in range(LOADS)]
-            with T.serial(0, -(-runs // LOADS)) as step:
+            parts = [Cell("float32", zero()) for _ in range(PARTS)]
+            with T.serial(0, -(-runs // PARTS)) as step:
                 for load, part in enumerate(parts):
-                    run = let(step * LOADS + load)
+                    run = let(step * PARTS + load)
                     value = survey[tirx.min(run, runs - 1), index]
                     part.add(tirx.Select(run < runs, value, zero()))
             total = let(sum((part.value for part in parts[1:]), parts[0].value))
@@ -190,12 +190,16 @@ class _Bin:
 
 
 class _Aside:
-    """A lane's tokens of the threshold's bin, in their order, and the mass above the bin."""
+    """A lane's tokens of the threshold's bin, in their order, and the mass above the bin.
+
+    What cannot be the threshold any more is left out by and by: `dropped` is the mass of those
+    above it.
+    """
 
     def __init__(self, work: Any, lane: Any, lanes: int, found: _Bin) -> None:
         self._work, self._lane, self._lanes, self._found = work, lane, lanes, found
         self._count = Cell("int32", i32(0))
-        self.above = Cell("float32", zero())
+        self.above, self.dropped = Cell("float32", zero()), Cell("float32", zero())
 
     def put(self, p: Any, bits: Any) -> None:
         """Take a token of the lane."""
@@ -203,41 +207,71 @@ class _Aside:
             with when(bits >= self._found.end):
                 self.above.add(p)
             with when(bits < self._found.end):
-                store(self._work, p, self._count.value * self._lanes + self._lane)
-                self._count.add(i32(1))
+                self._append(p)
+
+    def _append(self, p: Any) -> None:
+        store(self._work, p, self._count.value * self._lanes + self._lane)
+        self._count.add(i32(1))
 
     def visit(self, body: Body) -> None:
-        """`body` for the tokens that were put aside."""
-        with T.serial(0, self._count.value) as item:
-            p = let(self._work[item * self._lanes + self._lane])
-            body(p, let(tirx.reinterpret("int32", p)))
+        """`body` for the tokens that were put aside, and for some of 0 with negative bits."""
+        self._first(let(self._count.value), body)
+
+    def sift(self, begin: Any, end: Any, body: Body) -> None:
+        """Keep the tokens with bits in [begin, end), and run `body` for them."""
+        count = let(self._count.value)
+        self._count.set(i32(0))  # from the front again: what is overwritten was read before
+
+        def keep(p: Any, bits: Any) -> None:
+            with when(bits >= end):
+                self.dropped.add(p)
+            with when((bits >= begin) & (bits < end)):
+                self._append(p)
+                body(p, bits)
+
+        self._first(count, keep)
+
+    def _first(self, count: Any, body: Body) -> None:
+        with T.serial(0, tirx.floordiv(count + (PARTS - 1), PARTS)) as step:
+            items = [let(step * PARTS + part) for part in range(PARTS)]
+            places = [tirx.min(item, count - 1) * self._lanes + self._lane for item in items]
+            values = [let(self._work[place]) for place in places]
+            for item, value in zip(items, values, strict=True):
+                exists = let(item < count)
+                bits = tirx.Select(exists, tirx.reinterpret("int32", value), i32(-1))
+                body(let(tirx.Select(exists, value, zero())), let(bits))
 
 
 def _threshold(aside: _Aside, found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
     """The bits of the nucleus's smallest probability."""
-    threshold = Cell("int32", found.begin)
+    threshold, bound = Cell("int32", found.begin), Cell("int32", found.end)
     digits = range(1, 2**BITS_PER_PASS)
     masses = [Cell("float32") for _ in digits]
     sums = LaneSums(len(masses), lane, lanes, lanes, simd_width)
     with T.serial(0, PASSES) as step:
         shift = let(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
-        base = let(threshold.value)
+        unit = let(tirx.shift_left(i32(1), shift))
+        base, end = let(threshold.value), let(bound.value)
         for mass in masses:
             mass.set(zero())
 
         def sort_in(p: Any, bits: Any) -> None:
             for digit, mass in zip(digits, masses, strict=True):
-                bound = base + tirx.shift_left(i32(digit), shift)
-                mass.add(tirx.Select(bits >= bound, p, zero()))
+                mass.add(tirx.Select(bits >= base + digit * unit, p, zero()))
 
-        aside.visit(sort_in)
+        with when(end - base > unit):  # else no token of the bin is told from another
+            aside.sift(base, end, sort_in)
         barrier()  # the sums of the pass before may still be being read
-        reached = sums([mass.value for mass in masses])
+        dropped = let(aside.dropped.value)
+        reached = sums([mass.value + dropped for mass in masses])
         for mass, total in zip(masses, reached, strict=True):
             mass.set(total)
         for digit, mass in zip(digits, masses, strict=True):
-            with when((mass.value + found.above >= found.wanted) & (mass.value > zero())):
-                threshold.set(base + tirx.shift_left(i32(digit), shift))
+            place = let(base + digit * unit)
+            reaches = (mass.value + found.above >= found.wanted) & (mass.value > zero())
+            with when((place < end) & reaches):
+                threshold.set(place)
+        bound.set(tirx.min(end, threshold.value + unit))
     return let(threshold.value)
 
 
