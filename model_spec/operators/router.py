@@ -69,28 +69,99 @@ class Router(Operator):
                         normed = x[i, j] * inverse * scale[j] * f32(self.factor)
                         score.add(normed * as_f32(projection[e, j]))
                     store(scores, score.value, e)
-                self._choose(scores, expert_scale, ids, weights, i)
+                _choose(self, scores, expert_scale, ids, weights, i)
         return build.result
 
-    def _choose(self, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
-        """Softmax over all experts, then `top_k` times the largest that is left."""
-        highest, total = Cell("float32", scores[0]), Cell("float32", f32(0.0))
-        with T.serial(0, self.experts) as e:
-            highest.set(tirx.max(highest.value, scores[e]))
-        with T.serial(0, self.experts) as e:
-            store(scores, tirx.exp(scores[e] - highest.value), e)
-            total.add(scores[e])
-        chosen = Cell("float32", f32(0.0))
-        with T.serial(0, self.top_k) as k:
-            best = Cell("int32", i32(0))
-            with T.serial(1, self.experts) as e, when(scores[e] > scores[best.value]):
-                best.set(i32(e))
-            store(ids, best.value, i, k)
-            store(weights, scores[best.value] / total.value, i, k)
-            chosen.add(weights[i, k])
-            store(scores, f32(UNCHOSEN), best.value)
-        with T.serial(0, self.top_k) as k:
-            store(weights, weights[i, k] / chosen.value * expert_scale[ids[i, k]], i, k)
+
+def _choose(
+    operator: Router | ChooseExperts,
+    scores: Any,
+    expert_scale: Any,
+    ids: Any,
+    weights: Any,
+    i: Any,
+) -> None:
+    """Softmax over all experts, then `top_k` times the largest that is left; changes `scores`."""
+    highest, total = Cell("float32", scores[0]), Cell("float32", f32(0.0))
+    with T.serial(0, operator.experts) as e:
+        highest.set(tirx.max(highest.value, scores[e]))
+    with T.serial(0, operator.experts) as e:
+        store(scores, tirx.exp(scores[e] - highest.value), e)
+        total.add(scores[e])
+    chosen = Cell("float32", f32(0.0))
+    with T.serial(0, operator.top_k) as k:
+        best = Cell("int32", i32(0))
+        with T.serial(1, operator.experts) as e, when(scores[e] > scores[best.value]):
+            best.set(i32(e))
+        store(ids, best.value, i, k)
+        store(weights, scores[best.value] / total.value, i, k)
+        chosen.add(weights[i, k])
+        store(scores, f32(UNCHOSEN), best.value)
+    with T.serial(0, operator.top_k) as k:
+        store(weights, weights[i, k] / chosen.value * expert_scale[ids[i, k]], i, k)
+
+
+@dataclass(frozen=True)
+class RouterScores(Operator):
+    """The first half of `Router` for one position: as many blocks as experts read the projection.
+
+    Arguments: x (1, width) f32; scale (width,) f32; projection (experts, width) weight_dtype; w
+    (width,) f32. Results: s (1, experts) f32; ``norm(x; w)`` (1, width) out_dtype.
+    """
+
+    kind: ClassVar[str] = "router_scores"
+    width: int
+    experts: int
+    eps: float
+    factor: float
+    weight_dtype: str
+    out_dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        width = self.width
+        x = te.placeholder((1, width), "float32", name="x")
+        scale = te.placeholder((width,), "float32", name="scale")
+        projection = te.placeholder((self.experts, width), self.weight_dtype, name="projection")
+        w = te.placeholder((width,), "float32", name="w")
+        inverse = inverse_rms(x, 1, width, self.eps, "x")
+        j = te.reduce_axis((0, width), name="j")
+
+        def term(i: Any, e: Any) -> Any:
+            normed = x[i, j] * inverse[i] * scale[j] * f32(self.factor)
+            return te.sum(normed * as_f32(projection[e, j]), axis=j)
+
+        scores = te.compute((1, self.experts), term, name="scores")
+        hidden = te.compute(
+            (1, width),
+            lambda i, c: (x[i, c] * inverse[i] * w[c]).astype(self.out_dtype),
+            name="hidden",
+        )
+        return te_prim_func([x, scale, projection, w, scores, hidden])
+
+
+@dataclass(frozen=True)
+class ChooseExperts(Operator):
+    """The second half of `Router` for one position.
+
+    Arguments: s (1, experts) f32; expert_scale (experts,) f32. Results: ids (1, top_k) int32;
+    weights (1, top_k) f32.
+    """
+
+    kind: ClassVar[str] = "choose_experts"
+    experts: int
+    top_k: int
+
+    def plain(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            given = build.arg("scores", (1, self.experts), "float32")
+            expert_scale = build.arg("expert_scale", (self.experts,), "float32")
+            ids = build.arg("ids", (1, self.top_k), "int32")
+            weights = build.arg("weights", (1, self.top_k), "float32")
+            scores = T.alloc_buffer((self.experts,), "float32", scope="local")
+            with T.serial(0, self.experts) as e:
+                store(scores, given[0, e], e)
+            _choose(self, scores, expert_scale, ids, weights, 0)
+        return build.result
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,12 @@ from gemma4_compile.targets.kernels.norms import (
 from gemma4_compile.targets.kernels.nucleus import make_nucleus_survey, make_sample_top_p
 from gemma4_compile.targets.kernels.prepare_qkv import make_prepare_qkv
 from gemma4_compile.targets.kernels.router import (
+    make_choose_experts,
     make_combine_experts,
     make_expert_residual_norm,
     make_group_rows,
     make_router,
+    make_router_scores,
 )
 from gemma4_compile.targets.kernels.softmax import make_softmax_partials, make_softmax_probs
 from gemma4_compile.targets.spec import TargetSpec
@@ -68,6 +70,7 @@ def _make_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
 FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "bitmask": make_bitmask,
     "chunk_attention": make_chunk_attention,
+    "choose_experts": make_choose_experts,
     "combine_experts": make_combine_experts,
     "decode_attention": make_decode_attention,
     "embed_rows": make_embed_rows,
@@ -97,6 +100,7 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "rounded_merge": make_rounded_merge,
     "rounded_norm": make_rounded_norm,
     "router": make_router,
+    "router_scores": make_router_scores,
     "sample_top_p": make_sample_top_p,
     "softmax_partials": make_softmax_partials,
     "softmax_probs": make_softmax_probs,

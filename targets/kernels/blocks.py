@@ -92,7 +92,7 @@ class BlockReduction:
 
     def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
         assert threads & (threads - 1) == 0, "columns of equal length"
-        self._thread, self._threads, self._simd = thread, threads, min(simd_width, threads)
+        self.thread, self.threads, self._simd = thread, threads, min(simd_width, threads)
         if self._simd == threads:
             return
         self._columns = threads // self._simd if self._simd else min(threads, REDUCTION_COLUMNS)
@@ -101,7 +101,7 @@ class BlockReduction:
 
     def __call__(self, value: Any, operation: Operation = add) -> Any:
         """Reduce `value` over the block."""
-        thread, threads = self._thread, self._threads
+        thread, threads = self.thread, self.threads
         if self._simd:
             column = sum_over_simdgroup(value, self._simd, operation)
             if self._simd == threads:
@@ -119,14 +119,14 @@ class BlockReduction:
         return let(total.value)
 
     def _reduce_columns(self, value: Any, operation: Operation) -> None:
-        memory, thread, columns = self._memory, self._thread, self._columns
+        memory, thread, columns = self._memory, self.thread, self._columns
         assert memory is not None, "the form without simdgroups"
         barrier()  # an earlier result may still be being read
         store(memory, value, thread)
         barrier()
         with when(thread < columns):
             column = Cell("float32", memory[thread])
-            with T.serial(1, self._threads // columns) as step:
+            with T.serial(1, self.threads // columns) as step:
                 column.set(operation(column.value, memory[step * columns + thread]))
             store(self._row, column.value, thread)
 

@@ -1,4 +1,4 @@
-"""The router in one launch, the grouping of a chunk's rows by expert, and the tail of the block.
+"""The router of one position and of many, the grouping of rows by expert, the tail of the block.
 
 Plain forms: model_spec/operators/router.py.
 """
@@ -15,10 +15,12 @@ from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.router import (
+    ChooseExperts,
     CombineExperts,
     ExpertResidualNorm,
     GroupRows,
     Router,
+    RouterScores,
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
@@ -30,6 +32,7 @@ from gemma4_compile.targets.kernels.blocks import (
     row_threads,
     shared,
     strided,
+    sum_over_lanes,
     zero,
 )
 from gemma4_compile.targets.kernels.row_share import RowShare
@@ -41,7 +44,7 @@ COMBINE_THREADS = 64
 
 
 def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
-    """Norm, projection, softmax and top-k of one position in one block.
+    """Norm, projection, softmax and top-k of each position in one block.
 
     An expert's place among all is the number of experts before it, so the choice takes one round.
     Grid: rows. Shared: two float32 a thread, one an expert. Reference: `Router.plain`.
@@ -68,32 +71,98 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             share.store(hidden, share.map(lambda a, b: a * splat * b, mine, share.load(w)), i)
             scores = shared((experts,))
             _project(operator, projection, x, scale, i, share, scores)
-            highest = Cell("float32", f32(LOWEST))
-            with strided(thread, threads, experts) as e:
-                highest.set(tirx.max(highest.value, scores[e]))
-            top = reduce(highest.value, tirx.max)
             factor = let(inverse * f32(operator.factor))
-            shares = shared((experts,))
+            _choose(operator, scores, factor, reduce, expert_scale, ids, weights, i)
+    return build.result
+
+
+def _choose(
+    operator: Router | ChooseExperts,
+    scores: Any,
+    factor: Any,
+    reduce: BlockReduction,
+    expert_scale: Any,
+    ids: Any,
+    weights: Any,
+    i: Any,
+) -> None:
+    """Softmax of ``scores * factor`` (shared memory, complete) and top-k, all threads together."""
+    experts, top_k = operator.experts, operator.top_k
+    thread, threads = reduce.thread, reduce.threads
+    highest = Cell("float32", f32(LOWEST))
+    with strided(thread, threads, experts) as e:
+        highest.set(tirx.max(highest.value, scores[e]))
+    top = reduce(highest.value, tirx.max)
+    shares = shared((experts,))
+    with strided(thread, threads, experts) as e:
+        # The softmax's sum cancels: only the shares of the chosen of each other remain.
+        store(shares, tirx.exp((scores[e] - top) * factor), e)
+    barrier()
+    chosen, chosen_shares = shared((top_k,), "int32"), shared((top_k,))
+    with strided(thread, threads, experts) as e:
+        share_of, before = let(shares[e]), Cell("int32", i32(0))
+        with T.serial(0, experts) as other:
+            value = let(shares[other])
+            first = (value > share_of) | ((value == share_of) & (other < e))
+            before.add(tirx.Select(first, i32(1), i32(0)))
+        with when(before.value < top_k):
+            store(chosen, e, before.value)
+            store(chosen_shares, share_of, before.value)
+    barrier()
+    total = let(sum((chosen_shares[k] for k in range(1, top_k)), chosen_shares[0]))
+    with strided(thread, threads, top_k) as k:
+        e = let(chosen[k])
+        store(ids, e, i, k)
+        store(weights, chosen_shares[k] / total * expert_scale[e], i, k)
+
+
+def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFunc:
+    """A block an expert, and each norms the position: all loads are under way at once.
+
+    Grid: experts. Shared: two float32 a thread. Reference: `RouterScores.plain`.
+    """
+    width, experts = operator.width, operator.experts
+    threads = row_threads(width, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        x = build.arg("x", (1, width), "float32")
+        scale = build.arg("scale", (width,), "float32")
+        projection = build.arg("projection", (experts, width), operator.weight_dtype)
+        w = build.arg("w", (width,), "float32")
+        scores = build.arg("scores", (1, experts), "float32")
+        hidden = build.arg("hidden", (1, width), operator.out_dtype)
+        with launch(threads, experts) as (e, _, thread):
+            share = RowShare(thread, threads, width)
+            mine, weight = share.load(x, 0), share.load(w)
+            row = [share.vectors.cast(value, "float32") for value in share.load(projection, e)]
+            scaled = share.map(lambda a, b: a * b, mine, share.load(scale))
+            parts = [share.dot(mine, mine), share.dot(scaled, row)]
+            sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
+            squares, dot = (let(total) for total in sums)
+            inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
+            with when(thread == 0):
+                store(scores, dot * (inverse * f32(operator.factor)), 0, e)
+            with when(e == 0):
+                splat = share.splat(inverse)
+                share.store(hidden, share.map(lambda a, b: a * splat * b, mine, weight), 0)
+    return build.result
+
+
+def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimFunc:
+    """One block. Shared: two float32 an expert, one a thread. Reference: `ChooseExperts.plain`."""
+    experts, top_k = operator.experts, operator.top_k
+    threads = row_threads(experts, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        given = build.arg("scores", (1, experts), "float32")
+        expert_scale = build.arg("expert_scale", (experts,), "float32")
+        ids = build.arg("ids", (1, top_k), "int32")
+        weights = build.arg("weights", (1, top_k), "float32")
+        with launch(threads, 1) as (_, _, thread):
+            scores = shared((experts,))
             with strided(thread, threads, experts) as e:
-                # The softmax's sum cancels: only the shares of the chosen of each other remain.
-                store(shares, tirx.exp((scores[e] - top) * factor), e)
+                store(scores, given[0, e], e)
             barrier()
-            chosen, chosen_shares = shared((top_k,), "int32"), shared((top_k,))
-            with strided(thread, threads, experts) as e:
-                share_of, before = let(shares[e]), Cell("int32", i32(0))
-                with T.serial(0, experts) as other:
-                    value = let(shares[other])
-                    first = (value > share_of) | ((value == share_of) & (other < e))
-                    before.add(tirx.Select(first, i32(1), i32(0)))
-                with when(before.value < top_k):
-                    store(chosen, e, before.value)
-                    store(chosen_shares, share_of, before.value)
-            barrier()
-            total = let(sum((chosen_shares[k] for k in range(1, top_k)), chosen_shares[0]))
-            with strided(thread, threads, top_k) as k:
-                e = let(chosen[k])
-                store(ids, e, i, k)
-                store(weights, chosen_shares[k] / total * expert_scale[e], i, k)
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            _choose(operator, scores, f32(1.0), reduce, expert_scale, ids, weights, 0)
     return build.result
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.router import GroupRows, Router
+from gemma4_compile.model_spec.operators.router import ChooseExperts, GroupRows, Router
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, make_case
@@ -25,6 +25,16 @@ def router_case(projection: np.ndarray) -> KernelCase:
     case = make_case(Router(1, WIDTH, EXPERTS, TOP_K, 1e-6, 0.125, "float32", "float32"), 1)
     args = list(case.args)
     args[PROJECTION] = projection
+    after = tuple(arg.copy() for arg in args)
+    run(case.operator, *after)
+    expected = tuple(after[position] for position in case.changed)
+    return replace(case, args=tuple(args), expected=expected)
+
+
+def choice_case(scores: np.ndarray) -> KernelCase:
+    """The second half of one position's router on these scores."""
+    case = make_case(ChooseExperts(EXPERTS, TOP_K), 1)
+    args = [scores, *(arg.copy() for arg in case.args[1:])]
     after = tuple(arg.copy() for arg in args)
     run(case.operator, *after)
     expected = tuple(after[position] for position in case.changed)
@@ -55,6 +65,8 @@ def test_equal_and_nearly_equal_choices(
         router_case(pairs),
         router_case(np.broadcast_to(rows[:1], rows.shape).copy()),  # all experts are equal
         router_case(near),
+        choice_case(np.repeat(rows[:1, : EXPERTS // 2], 2, axis=1)),
+        choice_case(np.zeros((1, EXPERTS), np.float32)),
         grouping_case(same),  # all rows choose the same experts, and nobody the others
     ]
 
@@ -62,3 +74,4 @@ def test_equal_and_nearly_equal_choices(
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
     assert sorted(results[2][0].ravel()) == list(range(TOP_K))
+    assert sorted(results[5][0].ravel()) == list(range(TOP_K))
