@@ -6,6 +6,8 @@ import { repeated, rounded, summary } from "./statistics.mjs";
 const FIRST_ID = 107; // text tokens of Gemma's tokenizer start here
 const IDS = 512;
 
+const PEAKED = 0.1; // the temperature that makes a peak of a random model's flat logits
+
 /** Text token of a position; which one matters to no measurement. */
 const tokenAt = (position) => FIRST_ID + ((position * 37) % IDS);
 
@@ -82,14 +84,16 @@ export async function measureDecode(model, context, settings) {
   };
 }
 
-/** The client's three sampling calls on the logits of one token. */
+/** The client's three sampling calls on the logits of one token, as they are and with a peak. */
 async function measureSampler(model, context, settings) {
   model.restart(context);
   const logits = model.decode(tokenAt(context));
   await model.gpu.sync();
   const { launches, samples, kernels } = await replayed(model, () => model.sample(logits), settings);
+  const sharp = () => model.sample(logits, { temperature: PEAKED });
+  const peaked = await replayed(model, sharp, { ...settings, kernels: false });
   logits.dispose();
-  return { launches, replayed_ms: summary(samples), kernels };
+  return { launches, replayed_ms: summary(samples), peaked_ms: summary(peaked.samples), kernels };
 }
 
 /** A prompt of `count` tokens in chunks, from the first upload until the GPU is done. */
