@@ -65,7 +65,8 @@ class GemmTuning:
     tile_m, tile_n, tile_k : rows of x, rows of W and channels of a block's step
     thread_m, thread_n : rows of x and of W that one thread sums; multiples of 4
     small_m, small_n : of the tile for matrices of at most `small_to` rows, 4 x 4 sums a thread
-    medium_n, medium_thread_n : of the tile for matrices of at most `medium_to` rows
+    medium_m, medium_n, medium_thread_m, medium_thread_n : of the tile for matrices of at most
+        `medium_to` rows
     large_m, large_n : of the tile for matrices of at least `large_from` rows
     threads : of a block; those beyond the tile's share a step's channels
     unroll : channels (of int8: words) that stand in the kernel's text, 1 or 4
@@ -79,7 +80,9 @@ class GemmTuning:
     small_m: int = 32
     small_n: int = 32
     small_to: int = 512
+    medium_m: int = 64
     medium_n: int = 96
+    medium_thread_m: int = 8
     medium_thread_n: int = 12
     medium_to: int = 2048
     large_m: int = 64
@@ -93,11 +96,13 @@ class GemmTuning:
 class Int8GemmTuning(GemmTuning):
     """Matrix times the packed rows of a chunk; `GemmTuning` for this form."""
 
-    tile_n: int = 64
-    tile_k: int = 64
+    tile_k: int = 128
+    medium_m: int = 32
     medium_n: int = 64
+    medium_thread_m: int = 4
     medium_thread_n: int = 8
-    large_from: int = 4096
+    medium_to: int = 2560
+    large_from: int = 2**31 - 1
     unroll: int = 1
 
 

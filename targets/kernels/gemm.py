@@ -112,7 +112,8 @@ def shape_of(size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool) -> Ti
     if rows <= size.small_to:
         tile, sums = (size.small_m, size.small_n), (VECTOR, VECTOR)
     elif rows <= size.medium_to:
-        tile, sums = (size.tile_m, size.medium_n), (size.thread_m, size.medium_thread_n)
+        tile = size.medium_m, size.medium_n
+        sums = size.medium_thread_m, size.medium_thread_n
     elif rows >= size.large_from:
         tile = size.large_m, size.large_n
     depth, group = (size.tile_k // WORD, GROUP_WORDS) if is_int8 else (size.tile_k, 0)

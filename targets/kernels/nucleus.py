@@ -25,6 +25,7 @@ from gemma4_compile.model_spec.operators.sampling import (
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    REDUCTION_COLUMNS,
     BlockReduction,
     LaneSums,
     barrier,
@@ -129,7 +130,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
             walk.note(aside.visit, lane, aside.above.value + aside.dropped.value)
             walk.settle_ties()
-            walk.scan(lanes)
+            walk.scan()
             line = let(walk.chosen.value)
             # The lane's tokens again, a few of them to each thread.
             quads_each = -(-turns * GROUP // (lanes * VECTOR))
@@ -146,7 +147,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                 visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, VECTOR)]), body))
 
             walk.note(note_piece, lane, zero())
-            walk.scan(lanes)
+            walk.scan()
             piece = let(walk.chosen.value)
             walk.begin()
             visit_piece(piece, lambda v: walk.pass_tokens(probs, v))
@@ -278,13 +279,18 @@ def _threshold(aside: _Aside, found: _Bin, lane: Any, lanes: int, simd_width: in
 class _Walk:
     """Walks over all lanes, pieces of a lane, tokens of a piece, to where the draw falls.
 
-    Every thread walks alike over what the threads noted in shared memory.
+    Every thread walks alike over what the threads noted in shared memory: first over blocks of
+    neighbours, then over the threads of one.
     """
 
     def __init__(self, threshold: Any, wanted: Any, uniform: Any, lanes: int) -> None:
-        self.threshold, self.wanted, self.uniform, self.lanes = threshold, wanted, uniform, lanes
+        self.threshold, self.wanted, self.uniform = threshold, wanted, uniform
+        self.blocks = min(lanes, REDUCTION_COLUMNS)
+        self.length = lanes // self.blocks
         self.value = let(tirx.reinterpret("float32", threshold))
         self.masses, self.tie_counts = shared((lanes,)), shared((lanes,), "int32")
+        self.block_masses = shared((self.blocks,))
+        self.block_tie_counts = shared((self.blocks,), "int32")
         self.ties, self.drawn = Cell("int32", i32(0)), Cell("float32", zero())
         self.passed, self.seen = Cell("float32", zero()), Cell("int32", i32(0))
         self.chosen, self.done = Cell("int32", i32(0)), Cell("int32", i32(0))
@@ -306,24 +312,39 @@ class _Walk:
         store(self.masses, above.value, lane)
         store(self.tie_counts, ties.value, lane)
         barrier()
+        with when(lane < self.blocks):
+            above.set(zero())
+            ties.set(i32(0))
+            with T.serial(0, self.length) as item:
+                above.add(self.masses[lane * self.length + item])
+                ties.add(self.tie_counts[lane * self.length + item])
+            store(self.block_masses, above.value, lane)
+            store(self.block_tie_counts, ties.value, lane)
+        barrier()
 
     def settle_ties(self) -> None:
         """Count the tokens at the threshold that belong, and place the draw."""
         above, found = Cell("float32", zero()), Cell("int32", i32(0))
-        with T.serial(0, self.lanes) as lane:
-            above.add(self.masses[lane])
-            found.add(self.tie_counts[lane])
+        with T.serial(0, self.blocks) as block:
+            above.add(self.block_masses[block])
+            found.add(self.block_tie_counts[block])
         with when(self.value > zero()):
             missing = tirx.max(self.wanted - above.value, zero()) / self.value
             needed = tirx.max(tirx.ceil(missing), f32(1.0)).astype("int32")
             self.ties.set(tirx.min(needed, found.value))
         self.drawn.set(self.uniform * (above.value + self.value * as_f32(self.ties.value)))
 
-    def scan(self, runs: int) -> None:
+    def scan(self) -> None:
         """Choose the noted run in which the draw falls, and stand before it."""
-        self.done.set(i32(0))
-        with T.serial(0, runs) as run:
-            self._pass(run, self.masses[run], self.tie_counts[run])
+        self._scan(i32(0), self.blocks, self.block_masses, self.block_tie_counts)
+        first = let(self.chosen.value * self.length)
+        self._scan(first, self.length, self.masses, self.tie_counts)
+
+    def _scan(self, first: Any, count: int, masses: Any, tie_counts: Any) -> None:
+        self.begin()
+        with T.serial(0, count) as item:
+            run = let(first + item)
+            self._pass(run, masses[run], tie_counts[run])
         self.passed.set(self._base.value)
         self.seen.set(self._base_seen.value)
 

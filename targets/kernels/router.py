@@ -36,6 +36,7 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.row_share import RowShare
+from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 16  # threads that share one expert's dot product
@@ -213,6 +214,17 @@ def _project(
     barrier()
 
 
+def _slots(ids: Any, i: Any, top_k: int, expert: Any) -> list[tuple[int, Any]]:
+    """A row's slots, and whether each chose the expert: all loads come first."""
+    vectors = Vectors.dividing(top_k)
+    places = [vectors.at(part) for part in range(top_k // vectors.size)]
+    # Unsigned: TVM's narrowing of indices takes a named vector of int32 for one.
+    parts = [let(vectors.cast(ids[i, place], "uint32")) for place in places]
+    lanes = [lane for part in parts for lane in vectors.lanes(part)]
+    own = expert.astype("uint32")
+    return [(k, lane == own) for k, lane in enumerate(lanes)]
+
+
 def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
     """Counting sort in one block: a thread counts and places its experts' pairs.
 
@@ -229,8 +241,9 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
             counts = shared((experts,), "int32")
             with strided(thread, threads, experts) as e:
                 count = Cell("int32", i32(0))
-                with T.serial(0, rows) as i, T.serial(0, top_k) as k:
-                    count.add(tirx.Select(ids[i, k] == e, i32(1), i32(0)))
+                with T.serial(0, rows) as i:
+                    for _, is_own in _slots(ids, i, top_k, e):
+                        count.add(tirx.Select(is_own, i32(1), i32(0)))
                 store(counts, count.value, e)
             barrier()
 
@@ -250,9 +263,11 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
                     store(tiles, e, tile.value + t, 0)
                     store(tiles, begin, tile.value + t, 1)
                     store(tiles, tirx.min(begin + operator.tile, end.value), tile.value + t, 2)
-                with T.serial(0, rows) as i, T.serial(0, top_k) as k, when(ids[i, k] == e):
-                    store(order, i32(i) * top_k + k, first.value)
-                    first.add(i32(1))
+                with T.serial(0, rows) as i:
+                    for k, is_own in _slots(ids, i, top_k, e):
+                        with when(is_own):
+                            store(order, i32(i) * top_k + k, first.value)
+                            first.add(i32(1))
             used = Cell("int32", i32(0))
             with T.serial(0, experts) as e:
                 used.add(tiles_for(counts[e]))

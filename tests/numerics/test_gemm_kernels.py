@@ -50,7 +50,7 @@ TUNINGS: dict[str, GemmTuning] = {
 INT8_TUNINGS: dict[str, Int8GemmTuning] = {
     "default": Int8GemmTuning(),
     "whole": Int8GemmTuning(small_to=0, unroll=4),
-    "sliced": Int8GemmTuning(small_to=0, thread_m=8, medium_thread_n=4, threads=256),
+    "sliced": Int8GemmTuning(small_to=0, medium_to=0, thread_n=4, threads=256),
 }
 
 
