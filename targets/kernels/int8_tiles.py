@@ -260,8 +260,9 @@ class Int8TileProduct(TileProduct):
         )
 
     def _read(self, step: Any) -> None:
+        super()._read(step)
         following = let(step)
-        for loader in (*self._loaders, *self._scale_loaders):
+        for loader in self._scale_loaders:
             loader.read(following)
 
     def _write(self, step: Any) -> None:

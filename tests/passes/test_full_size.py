@@ -33,6 +33,14 @@ FEWER_LAYERS = {
     "gemma-4-31B-it": (12, 0),
 }
 
+MOST_LAUNCHES = {  # of a layer
+    "gemma-4-E2B-it": 7,
+    "gemma-4-E4B-it": 8,
+    "gemma-4-12B-it": 8,
+    "gemma-4-26B-A4B-it": 11,
+    "gemma-4-31B-it": 8,
+}
+
 
 @lru_cache(maxsize=8)
 def lowered(config: Gemma4Config, quant: str) -> tvm.IRModule:
@@ -75,7 +83,8 @@ def test_layers_share_their_kernels(preset: str) -> None:
     assert kernels(whole) == kernels(short)
     reports = library_report(whole), library_report(short)
     more_launches = reports[0].launches_per_token - reports[1].launches_per_token
-    assert more_launches <= 10 * (config.num_hidden_layers - FEWER_LAYERS[preset][0])
+    more_layers = config.num_hidden_layers - FEWER_LAYERS[preset][0]
+    assert more_launches <= MOST_LAUNCHES[preset] * more_layers
     assert reports[0].largest_binding_bytes <= TARGET.max_binding_bytes
 
 

@@ -68,6 +68,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/int8_lanes.py",
         "targets/kernels/int8_vectors.py",
     ),
+    "tests/numerics/test_gemm_kernels.py": ("targets/kernels/int8_tiles.py",),
     "tests/numerics/test_kernels.py runs every kernel beside its plain form": (
         "targets/kernels/attention_decode.py",
         "targets/kernels/attention_merge.py",
