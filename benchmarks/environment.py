@@ -14,7 +14,10 @@ PACKAGES = ("gemma4-compile", "apache-tvm", "apache-tvm-ffi", "ziglang", "numpy"
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    except OSError:  # a measured machine may have none
+        return ""
     return done.stdout.strip()
 
 
@@ -25,6 +28,14 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    """Its version, or None where it is not installed: a device needs the runtime only."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def environment() -> dict[str, object]:
@@ -38,5 +49,5 @@ def environment() -> dict[str, object]:
         "load": round(os.getloadavg()[0], 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": {name: _version(name) for name in PACKAGES},
     }

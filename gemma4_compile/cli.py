@@ -47,7 +47,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-PLANNED_TARGETS = ("cuda",)
 PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
 _DEBUG_HINT = "run again with --debug and report what it shows"
 # What to do about an error that brings no hint of its own.
@@ -166,11 +165,6 @@ def _print_summary(summary: Summary) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    if arguments.target in PLANNED_TARGETS:
-        raise UsageError(
-            f"target `{arguments.target}` is not supported yet",
-            hint=f"supported: {', '.join(TARGETS)}",
-        )
     if arguments.plan:
         _print_plan(arguments)
         return

@@ -10,7 +10,7 @@ from typing import Protocol
 from tvm import relax
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.targets import cpu, metal, webgpu
+from gemma4_compile.targets import cpu, cuda, metal, webgpu
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 __all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "link", "target_spec"]
@@ -39,6 +39,7 @@ class Target:
 TARGETS: Mapping[str, Target] = {
     "webgpu": Target(webgpu.PROFILES, webgpu.link),
     "metal": Target(metal.PROFILES, metal.link),
+    "cuda": Target(cuda.PROFILES, cuda.link),
     "cpu": Target(cpu.PROFILES, cpu.link),
 }
 

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tvm import relax
 
@@ -30,6 +31,8 @@ REPORTED_LINES = 20
 """How much of zig's output an error shows: the first error stands near the end."""
 
 Progress = Callable[[str], None]
+Pack = Callable[[Any, Path], Path]
+"""Writes an executable's device code into a folder, as a file that zig compiles or links."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def link_library(
     target: Platform,
     check: Callable[[Path], None] | None = None,
     progress: Progress | None = None,
+    pack: Pack | None = None,
 ) -> None:
     """Link a built executable and our C++ into `output`, which appears whole or not at all.
 
@@ -138,6 +142,7 @@ def link_library(
     target : the platform of the executable's host code
     check : looks at the linked file before it gets its name; raises TargetError to refuse it
     progress : is told what takes long; without it, messages go to the log
+    pack : for device code that TVM's own packing does not serve
 
     Raises
     ------
@@ -147,7 +152,7 @@ def link_library(
     runtime = runtime_objects(target, progress)
     _report(f"linking {output.name}", progress)
     try:
-        _link_atomically(executable, output, target, runtime, check)
+        _link_atomically(executable, output, target, runtime, check, pack)
     except OSError as error:
         raise TargetError(
             f"cannot write {output}: {error.strerror or error}", hint="free some space there"
@@ -160,6 +165,7 @@ def _link_atomically(
     target: Platform,
     runtime: Sequence[Path],
     check: Callable[[Path], None] | None,
+    pack: Pack | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix=".link-", dir=output.parent) as scratch:
         linked = Path(scratch, output.name)
@@ -170,7 +176,10 @@ def _link_atomically(
         run_zig.object_format = "o"  # type: ignore[attr-defined]
         run_zig.need_system_lib = target.is_whole  # type: ignore[attr-defined]
         run_zig.output_format = output.suffix.removeprefix(".")  # type: ignore[attr-defined]
-        executable.export_library(str(linked), fcompile=run_zig, workspace_dir=scratch)
+        packing: dict[str, Any] = {}
+        if pack is not None:
+            packing["fpack_imports"] = lambda module, *_: str(pack(module, Path(scratch)))
+        executable.export_library(str(linked), fcompile=run_zig, workspace_dir=scratch, **packing)
         if check is not None:
             check(linked)
         os.replace(linked, output)

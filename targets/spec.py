@@ -31,7 +31,7 @@ class TargetSpec:
 
     Attributes
     ----------
-    name : name on the command line: ``webgpu``, ``metal`` or ``cpu``
+    name : name on the command line: ``webgpu``, ``cuda``, ``metal`` or ``cpu``
     profile : name of the set of limits: ``default`` or ``compat``
     device_type : where the tensors of the model live
     library_suffix : suffix of the model library, with its dot
@@ -44,6 +44,8 @@ class TargetSpec:
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
+    architecture : oldest generation of the device that kernels are compiled for, or "" where the
+        device's own driver compiles them from source
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
     host_triple : LLVM triple of the host code, or "" for the machine that compiles
     host_vector_bits : width of the host's vectors, or 0 where the code generator knows it
@@ -63,6 +65,7 @@ class TargetSpec:
     max_grid_dim: int
     features: tuple[str, ...] = ()
     simd_width: int = 0
+    architecture: str = ""
     processor: str = ""
     host_triple: str = ""
     host_vector_bits: int = 0
@@ -115,4 +118,6 @@ class TargetSpec:
             device["supports_subgroups"] = "subgroups" in self.features
         if self.simd_width:
             device["thread_warp_size"] = self.simd_width
+        if self.architecture:
+            device["arch"] = self.architecture
         return tvm.target.Target(device, host=host)

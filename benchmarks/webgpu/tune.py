@@ -33,7 +33,7 @@ from gemma4_compile.model_spec.parameters import parameter_table
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.library import SOFTMAX_BLOCKS, calls_of, decoder_options, kernel_limits
-from gemma4_compile.passes.vector_buffers import PIPELINE
+from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import TargetSpec, target_spec
@@ -204,7 +204,7 @@ def wgsl_of(func: tirx.PrimFunc, spec: TargetSpec) -> str:
     tvm.register_global_func(CODE, keep, override=True)
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
-        tvm.tirx.build(module, spec.tvm_target(), pipeline=PIPELINE)
+        tvm.tirx.build(module, spec.tvm_target(), pipeline=tir_pipeline(spec))
     except Exception:
         if not kept:
             raise

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.s_tir import dlight
+from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
+from gemma4_compile.passes.cuda_words import CudaWords
+from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
-from gemma4_compile.passes.vector_buffers import PIPELINE
+from gemma4_compile.passes.vector_buffers import VectorBuffers
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
+
+WORDS: Mapping[str, Callable[[], Pass]] = {"cuda": CudaWords}
+"""The pass that translates WGSL's built-in functions, by target."""
 
 
 def graph_passes() -> Sequence[Pass]:
@@ -69,6 +78,39 @@ def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
     return lowered
 
 
+def device_passes(target: str) -> Sequence[Pass]:
+    """The last passes of a GPU's kernels: TVM's own, and ours.
+
+    TVM's search for common expressions stands too early to be of use.
+    """
+    words = (WORDS[target](),) if target in WORDS else ()
+    return (
+        tirx.transform.LowerWarpMemory(),
+        tirx.transform.StmtSimplify(),  # inlines names
+        *words,
+        VectorBuffers(),
+        DropUnusedNames(),
+        NameCommonExpressions(),
+        DropUnusedNames(),
+        tirx.transform.LowerIntrin(),
+    )
+
+
+def device_pipeline(target: str = "webgpu") -> tuple[Any, Any, Any]:
+    """TVM's own lowering of kernels, with our passes before the generation of code."""
+    lowering, host, _ = default_s_tir_pipeline()
+    return lowering, host, lambda: tvm.transform.Sequential(list(device_passes(target)))
+
+
+def tir_pipeline(spec: TargetSpec) -> str:
+    """The name that TVM knows the lowering of a target's kernels by."""
+    if not spec.is_gpu:
+        return "default"
+    name = f"gemma4_{spec.name}"
+    compilation_pipeline.register_tir_pipeline(name, partial(device_pipeline, spec.name))
+    return name
+
+
 def generate(module: tvm.IRModule, spec: TargetSpec) -> relax.VMExecutable:
     """Turn a lowered module into the code that `targets.link` makes a library of."""
     target = spec.tvm_target()
@@ -78,6 +120,6 @@ def generate(module: tvm.IRModule, spec: TargetSpec) -> relax.VMExecutable:
             module,
             target=target,
             relax_pipeline=tvm.transform.Sequential(list(virtual_machine_passes())),
-            tir_pipeline=PIPELINE if spec.is_gpu else "default",
+            tir_pipeline=tir_pipeline(spec),
             system_lib=is_webgpu,
         )

@@ -1,26 +1,21 @@
 """Declare kernel arguments that are only read and written four elements at a time as vectors.
 
-TVM's WGSL generator turns a vector access to an array of scalars into four scalar accesses. Shared
-and local memory is rewritten by TVM itself; the arguments of kernels are not.
+TVM's WGSL generator turns a vector access to an array of scalars into four scalar accesses, and so
+does its CUDA generator where a named index hides that it is a multiple of four. Shared and local
+memory is rewritten by TVM itself for WGSL; the arguments of kernels are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import sym, tirx
-from tvm.ir.transform import Pass, PassContext, module_pass
-from tvm.s_tir.pipeline import default_s_tir_pipeline
-from tvm.tirx import compilation_pipeline
+from tvm.ir.transform import PassContext, module_pass
 
-from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
-
-LANES = 4  # WGSL's widest vector
-PIPELINE = "gemma4_webgpu"
+LANES = 4  # the widest vector of all device languages
 INDEX_TYPES = ("int32", "int64")
 
 
@@ -154,25 +149,3 @@ def _is_arithmetic(value: Any) -> bool:
     calls: list[Any] = []
     tvm_ffi.structural_walk(value, [((tvm.ir.TensorLoad, tvm.ir.Call), calls.append)])
     return not calls
-
-
-def pipeline() -> tuple[Any, Any, Any]:
-    """TVM's own lowering of kernels, with our passes before the generation of code."""
-    lowering, host, _ = default_s_tir_pipeline()
-    return lowering, host, lambda: tvm.transform.Sequential(list(_device_passes()))
-
-
-def _device_passes() -> Sequence[Pass]:
-    """TVM's own, and ours; TVM's search for common expressions stands too early to be of use."""
-    return (
-        tirx.transform.LowerWarpMemory(),
-        tirx.transform.StmtSimplify(),  # inlines names
-        VectorBuffers(),
-        DropUnusedNames(),
-        NameCommonExpressions(),
-        DropUnusedNames(),
-        tirx.transform.LowerIntrin(),
-    )
-
-
-compilation_pipeline.register_tir_pipeline(PIPELINE, pipeline)

@@ -1,4 +1,4 @@
-"""Runs a `cpu` package: weights mapped from its shards, prefill in chunks, decode, one sequence."""
+"""Runs a package on its device: weights, prefill in chunks, decode, one sequence."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.package import LoadProgress, Package
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -30,23 +31,32 @@ class Engine:
 
     Attributes
     ----------
+    device : where weights and state are
     vocab_size : length of the logits
     context_length : positions that the state holds
     prefill_chunk : most tokens that one forward takes
     """
 
-    def __init__(self, package: Package, *, context_length: int | None = None) -> None:
-        """Load the library and create the state.
+    def __init__(
+        self,
+        package: Package,
+        *,
+        context_length: int | None = None,
+        progress: LoadProgress | None = None,
+    ) -> None:
+        """Load library and weights, and create the state.
 
         Parameters
         ----------
-        package : an opened `cpu` package
+        package : an opened package
         context_length : positions to make room for; by default what the package was compiled for
+        progress : is told how much of the weights is loaded
 
         Raises
         ------
         ArtifactError
-            If the library or a weight is missing, damaged or from another version.
+            If the package's device is missing or too small, or the library or a weight is missing,
+            damaged or from another version.
         UsageError
             If `context_length` is above the compiled one.
         """
@@ -59,13 +69,18 @@ class Engine:
                 f"context length: expected 1 to {compiled}, found {self.context_length}",
                 hint="compile the package with a larger --context-length",
             )
-        library = NativeLibrary(package.library_path)
+        self.device = Device.open(package.target)
+        library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
-        self._arrays = package.load_parameters(metadata)  # keeps the mapped memory alive
-        self._params = tvm_ffi.Array([tvm_ffi.from_dlpack(array) for array in self._arrays])
+        self._params = tvm_ffi.Array(
+            package.load_parameters(metadata, self.device.place, progress)
+        )
         self._embed = library.compiled_function(abi.EMBED)
         self._prefill = library.compiled_function(abi.PREFILL)
         self._decode = library.compiled_function(abi.DECODE)
+        self._softmax = library.compiled_function(abi.SOFTMAX)
+        self._sort = library.compiled_function(abi.ARGSORT)
+        self._sample = library.compiled_function(abi.SAMPLE_TOP_P)
         self._begin_forward = library.linked_function(abi.KV_BEGIN_FORWARD)
         self._end_forward = library.linked_function(abi.KV_END_FORWARD)
         self._pop_n = library.linked_function(abi.KV_POP_N)
@@ -79,14 +94,25 @@ class Engine:
             _PAGE_SIZE,
             0,
         )
+        self._ids = Feed(self.device, self.prefill_chunk, "int32")
+        modalities = np.full(self.prefill_chunk, abi.MODALITY_TEXT, np.int32)
+        self._modalities = self.device.place(modalities)
+        self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
+        self._first = self.device.place(np.zeros(1, np.int32))
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         self._state: Any = create(*(tvm_ffi.Shape((size,)) for size in sizes))
         self._add_sequence(self._state, _SEQUENCE)
 
     @classmethod
-    def open(cls, directory: Path, *, context_length: int | None = None) -> Engine:
-        """Load the package in `directory`; errors as in the constructor."""
-        return cls(Package.open(directory), context_length=context_length)
+    def open(
+        cls,
+        directory: Path,
+        *,
+        context_length: int | None = None,
+        progress: LoadProgress | None = None,
+    ) -> Engine:
+        """Load the package in `directory`; parameters and errors as in the constructor."""
+        return cls(Package.open(directory), context_length=context_length, progress=progress)
 
     @property
     def length(self) -> int:
@@ -116,35 +142,61 @@ class Engine:
         UsageError
             If there are none, or an id is outside the vocabulary.
         """
+        return self._read(self.forward(ids))
+
+    def decode(self, token_id: int) -> Float32Array:
+        """Add one token and return the logits (vocab_size,) of the next; errors as `prefill`."""
+        return self._read(self.forward_one(token_id))
+
+    def forward(self, ids: Sequence[int]) -> Any:
+        """As `prefill`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check(ids)
         chunk = min(self.prefill_chunk, self.context_length)
         logits = None
         for begin in range(0, len(ids), chunk):
-            logits = self._forward_chunk(np.asarray(ids[begin : begin + chunk], np.int32))
+            logits = self._forward_chunk(ids[begin : begin + chunk])
         assert logits is not None, "checked above: there is at least one token"
         return logits
 
-    def decode(self, token_id: int) -> Float32Array:
-        """Add one token and return the logits (vocab_size,) of the next; errors as `prefill`."""
+    def forward_one(self, token_id: int) -> Any:
+        """As `decode`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check([token_id])
         self._begin_forward(self._state, 1)
-        ids = tvm_ffi.from_dlpack(np.array([[token_id]], np.int32))
-        result = self._decode(ids, self._state, self._params)
+        result = self._decode(self._ids.write([[token_id]]), self._state, self._params)
         self._end_forward(self._state)
-        return _logits(result)
+        return result[0]
 
-    def _forward_chunk(self, ids: npt.NDArray[np.int32]) -> Float32Array:
+    def draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> int:
+        """Draw a token on the device: what crosses to the host is its id.
+
+        Parameters
+        ----------
+        logits : what `forward` or `forward_one` returned last
+        temperature, top_p : above 0
+        uniform : a random number in [0, 1), which decides
+        """
+        numbers = (temperature, uniform, top_p)
+        scale, number, share = (
+            feed.write([value]) for feed, value in zip(self._numbers, numbers, strict=True)
+        )
+        probs = view(self._softmax(logits, scale), (1, self.vocab_size))
+        _, order = self._sort(probs)
+        drawn = self._sample(probs, order, number, self._first, share)
+        return int(self.device.read(drawn)[0])
+
+    def _forward_chunk(self, ids: Sequence[int]) -> Any:
         self._begin_forward(self._state, len(ids))
-        embedded = np.from_dlpack(self._embed(tvm_ffi.from_dlpack(ids), self._params))
+        on_device = self._ids.write(ids)
+        embedded = self._embed(on_device, self._params)
         result = self._prefill(
-            tvm_ffi.from_dlpack(embedded[None]),
-            tvm_ffi.from_dlpack(ids[None]),
-            tvm_ffi.from_dlpack(np.full((1, len(ids)), abi.MODALITY_TEXT, np.int32)),
+            view(embedded, (1, *embedded.shape)),
+            view(on_device, (1, len(ids))),
+            view(self._modalities, (1, len(ids))),
             self._state,
             self._params,
         )
         self._end_forward(self._state)
-        return _logits(result)
+        return result[0]
 
     def _check(self, ids: Sequence[int]) -> None:
         if not len(ids):
@@ -159,7 +211,6 @@ class Engine:
                 hint="start a new conversation, or compile with a larger --context-length",
             )
 
-
-def _logits(result: Any) -> Float32Array:
-    """Element 0 of a forward's result, copied out of the machine's pooled memory."""
-    return np.array(np.from_dlpack(result[0]), dtype=np.float32).reshape(-1)
+    def _read(self, logits: Any) -> Float32Array:
+        """Logits (vocab_size,), copied out of the machine's pooled memory."""
+        return self.device.read(logits).reshape(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from gemma4_compile.runtime.sampling import SamplingOptions
 
 Array = npt.NDArray[Any]
 
+LoadProgress = Callable[[int, int], None]
+"""Is told bytes of weights that are loaded, and of all."""
+
 _ALIGNMENT_BYTES = 64  # what compiled kernels assume of the address of a buffer
 _NATIVE_SUFFIXES = (".so", ".dylib")
 _COMPILE_AGAIN = "compile the package again"
@@ -38,10 +41,16 @@ _COMPILE_AGAIN = "compile the package again"
 
 @dataclass(frozen=True)
 class Package:
-    """A package for this machine, its JSON files read and checked."""
+    """A package for this machine, its JSON files read and checked.
+
+    Attributes
+    ----------
+    target : what it was compiled for, which names the device that it runs on
+    """
 
     directory: Path
     library_path: Path
+    target: str
     chat_config: ChatConfig
     tensor_cache: TensorCache
 
@@ -65,11 +74,16 @@ class Package:
                 f"`{directory}` holds no native library (found: {provenance.library})",
                 hint="compile the package with `--target cpu`; others run in a browser",
             )
+        target = provenance.build.get("target")
+        if not isinstance(target, str):
+            raise ArtifactError(
+                f"`{abi.PROVENANCE_FILE}`: field `target` is damaged", hint=_COMPILE_AGAIN
+            )
         check_files(directory, provenance, check)
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
-        return cls(directory, directory / provenance.library, chat_config, cache)
+        return cls(directory, directory / provenance.library, target, chat_config, cache)
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -125,11 +139,17 @@ class Package:
                 tokens[name] = text
         return tokens
 
-    def load_parameters(self, library_metadata: str) -> list[Array]:
-        """Map the weights, in the order that the library takes them.
+    def load_parameters(
+        self,
+        library_metadata: str,
+        place: Callable[[Array], Any],
+        progress: LoadProgress | None = None,
+    ) -> list[Any]:
+        """Hand every weight to `place`; return what it made of them, as the library takes them.
 
-        Pages are read from disk when a kernel first touches them, and shared between processes.
-        Only what lies at an address that kernels cannot take is copied.
+        One shard is mapped at a time. What keeps a view of it keeps its memory: pages are then read
+        from disk when a kernel first touches them, and shared between processes. Only what lies at
+        an address that kernels cannot take is copied.
 
         Parameters
         ----------
@@ -141,8 +161,19 @@ class Package:
             If a shard is missing or short, or weights and library are not of one build.
         """
         expected = library_parameters(library_metadata, self.chat_config, self.tensor_cache)
-        stored = dict(self.map_weights())
-        return [stored[name] for name, _, _ in expected]
+        wanted = {name for name, _, _ in expected}
+        shards = self.tensor_cache.shards
+        total = sum(r.nbytes for shard in shards for r in shard.records if r.name in wanted)
+        placed, done = {}, 0
+        for shard in shards:
+            mapped = self._map(shard)
+            for record in shard.records:
+                if record.name in wanted:
+                    placed[record.name] = place(_view(mapped, record))
+                    done += record.nbytes
+                    if progress is not None:
+                        progress(done, total)
+        return [placed[name] for name, _, _ in expected]
 
     def map_weights(self) -> Iterator[tuple[str, Array]]:
         """Name and mapped values of every stored tensor; ArtifactError for a bad shard."""

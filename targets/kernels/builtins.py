@@ -1,4 +1,7 @@
-"""Built-in functions of the device language that TVM has no word for."""
+"""Built-in functions of the device language that TVM has no word for.
+
+Kernels say them in WGSL's words; a target with other words has a pass that translates.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from typing import Any
 
 from tvm import tirx
 
+DOT4 = "dot4I8Packed"
+
 
 def dot4(a: Any, b: Any) -> Any:
     """Sum of the products of four signed bytes of two uint32: int32."""
-    return tirx.call_pure_extern("int32", "dot4I8Packed", a, b)
+    return tirx.call_pure_extern("int32", DOT4, a, b)

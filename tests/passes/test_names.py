@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
 from gemma4_compile.model_spec.operators.tir import function, i32, let, store
-from gemma4_compile.passes.vector_buffers import pipeline
+from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.blocks import launch
 
@@ -28,7 +28,7 @@ def kernel(rows: Any, blocks: Any) -> tirx.PrimFunc:
 
 def device_text(func: tirx.PrimFunc) -> str:
     """What the code generator gets, as text."""
-    lowering, _, finalize_device = pipeline()
+    lowering, _, finalize_device = device_pipeline()
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     module = lowering(tirx.transform.BindTarget(target_spec("webgpu").tvm_target())(module))
     _, device = split_host_device_mods(module)

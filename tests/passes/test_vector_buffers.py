@@ -7,7 +7,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store
-from gemma4_compile.passes.vector_buffers import pipeline
+from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.blocks import launch
 
@@ -35,7 +35,7 @@ def lowered_kernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel as the code generator gets it."""
     target = target_spec("webgpu").tvm_target()
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    lowering, _, finalize_device = pipeline()
+    lowering, _, finalize_device = device_pipeline()
     module = lowering(tirx.transform.BindTarget(target)(module))
     _, device = split_host_device_mods(module)
     (kernels,) = device.values()

@@ -1,0 +1,221 @@
+"""Measures a native package (cuda, metal, cpu) in the Python runtime; appends result lines.
+
+The package may hold nothing but its library (`gemma4-compile MODEL --only library`): its weights
+are then random, written to `--folder` first. What is measured: README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.environment import environment
+from benchmarks.synthetic_package import synthetic_package
+from gemma4_compile import abi
+from gemma4_compile.artifacts import Provenance, read_artifact
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.package import Package
+
+RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
+TEMPERATURE, TOP_P = 1.0, 0.95
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Milliseconds of a call."""
+    begin = time.perf_counter()
+    action()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def summary(samples: list[float]) -> dict[str, Any]:
+    """Median, relative spread and every value."""
+    median = statistics.median(samples)
+    return {
+        "median": round(median, 5),
+        "spread": round((max(samples) - min(samples)) / median, 4),
+        "all": [round(sample, 5) for sample in samples],
+    }
+
+
+def device_memory_bytes(device: str) -> int | None:
+    """Memory in use on a CUDA device, by all processes; None elsewhere."""
+    if device != "cuda":
+        return None
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    runtime = ctypes.CDLL("libcudart.so.13")
+    if runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
+        return None
+    return total.value - free.value
+
+
+def device_name(device: str) -> str | None:
+    """Name and driver of the GPU, as NVIDIA's tool says them."""
+    if device != "cuda":
+        return None
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip().splitlines()[0]
+
+
+class Measurement:
+    """One package, loaded once."""
+
+    def __init__(self, package: Package, options: argparse.Namespace) -> None:
+        self.options = options
+        Device.open(package.target)
+        self.memory_before = device_memory_bytes(package.target)
+        self.weight_bytes = sum(shard.nbytes for shard in package.tensor_cache.shards)
+        begin = time.perf_counter()
+        self.engine = Engine(package, context_length=options.capacity)
+        self.load_s = time.perf_counter() - begin
+        self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
+
+    def memory(self) -> dict[str, Any]:
+        """What the device holds by now."""
+        now = device_memory_bytes(self.engine.device.name)
+        used = None if now is None or self.memory_before is None else now - self.memory_before
+        return {"device_memory_bytes": used}
+
+    def load(self) -> dict[str, Any]:
+        """From opening the library to a state that takes tokens; then the first prefill."""
+        first = timed(lambda: self._fill(8))
+        return {
+            "load_s": round(self.load_s, 3),
+            "first_forward_ms": round(first, 3),
+            "weight_bytes": self.weight_bytes,
+            "weight_bytes_per_second": round(self.weight_bytes / self.load_s),
+            **self.memory(),
+        }
+
+    def smoke(self) -> dict[str, Any]:
+        """Are logits finite, in prefill and decode?"""
+        logits = [self._fill(20)] + [self.engine.decode(token) for token in self.ids[:8]]
+        finite = all(bool(np.isfinite(values).all()) for values in logits)
+        deviation = float(np.std(logits[-1]))
+        return {"finite": finite, "logits_deviation": round(deviation, 4)}
+
+    def prefill(self, count: int) -> dict[str, Any]:
+        """A prompt in chunks, until the last logits are on the host."""
+        samples = [timed(lambda: self._fill(count)) for _ in range(self.options.repeats + 1)][1:]
+        speed = 1e3 * count / statistics.median(samples)
+        return {
+            "tokens": count,
+            "chunk": self.engine.prefill_chunk,
+            "prefill_ms": summary(samples),
+            "tokens_per_second": round(speed, 1),
+        }
+
+    def decode(self, context: int) -> dict[str, Any]:
+        """One token behind `context` others, in three ways; milliseconds a token."""
+        engine, tokens = self.engine, self.options.tokens
+        ids = self.ids[:tokens]
+        uniforms = np.random.default_rng(2).random(tokens).tolist()
+
+        def launched() -> None:  # nothing waits for a result
+            for token in ids:
+                engine.forward_one(token)
+            engine.device.wait()
+
+        def with_logits() -> None:
+            for token in ids:
+                engine.decode(token)
+
+        def sampled() -> None:  # each token is drawn on the device, and the next one fed
+            token = ids[0]
+            for uniform in uniforms:
+                token = engine.draw(engine.forward_one(token), TEMPERATURE, TOP_P, uniform)
+
+        def submitted() -> None:
+            for token in ids:
+                engine.forward_one(token)
+
+        result: dict[str, Any] = {"context": context, "tokens_per_sample": tokens}
+        for name, action in (
+            ("launched_ms", launched),
+            ("logits_read_ms", with_logits),
+            ("sampled_ms", sampled),
+            ("host_ms", submitted),
+        ):
+            samples = []
+            for _ in range(self.options.repeats + 1):
+                self._fill(context)
+                samples.append(timed(action) / tokens)
+                engine.device.wait()
+            result[name] = summary(samples[1:])
+        result["tokens_per_second"] = round(1e3 / result["sampled_ms"]["median"], 1)
+        return result
+
+    def _fill(self, count: int) -> Any:
+        self.engine.clear()
+        return self.engine.prefill(self.ids[:count])
+
+
+def main() -> None:
+    """Measure, print, append."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--package", type=Path, required=True, help="output of gemma4-compile")
+    parser.add_argument("--model", help="name in the result lines (default: the package's source)")
+    parser.add_argument("--folder", type=Path, help="where random weights are written and left")
+    parser.add_argument("--context", default="32,1024", help="tokens before the decoded ones")
+    parser.add_argument("--prefill", type=int, default=1024, help="length of a prompt")
+    parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
+    parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--commit", help="of the code that runs, where it is no checkout")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    build = Provenance.from_json(read_artifact(options.package / abi.PROVENANCE_FILE)).build
+    with tempfile.TemporaryDirectory(prefix="gemma4-bench-") as scratch:
+        synthetic = not (options.package / abi.TENSOR_CACHE_FILE).exists()
+        begin = time.perf_counter()
+        if synthetic:
+            package = synthetic_package(options.package, options.folder or Path(scratch))
+            print(f"weights written in {time.perf_counter() - begin:.1f} s", file=sys.stderr)
+        else:
+            package = Package.open(options.package)
+        where = environment()
+        common = {
+            "benchmark": "native",
+            **where,
+            "versions": build["versions"],
+            "commit": options.commit or where["commit"],
+            "model": options.model or str(build["source"].get("id", build["source"]["kind"])),
+            **{name: build[name] for name in ("target", "recipe", "limits", "activations")},
+            "prefill_chunk": build["prefill_chunk"],
+            "weights": "synthetic" if synthetic else "package",
+            "device": device_name(package.target),
+        }
+
+        def report(measure: str, fields: dict[str, Any]) -> None:
+            line = json.dumps({**common, "measure": measure, **fields})
+            print(line, flush=True)
+            options.results.parent.mkdir(parents=True, exist_ok=True)
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+        measurement = Measurement(package, options)
+        report("load", measurement.load())
+        report("smoke", measurement.smoke())
+        report("prefill", measurement.prefill(options.prefill))
+        for context in map(int, options.context.split(",")):
+            report("decode", measurement.decode(context))
+        report("memory", measurement.memory())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""The device of a package: TVM's runtime for it, and tensors on it.
+
+`import tvm` would also load the compiler (150 MB of shared library). The runtime is enough here, so
+it is found inside the installed `tvm` package without importing that package. Where a process has
+the compiler loaded already, nothing changes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm_ffi
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.nvidia import INSTALL, wheel_folders
+
+Array = npt.NDArray[Any]
+
+CPU = 1
+"""DLPack's number of the CPU."""
+DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
+"""DLPack's number of a target's device."""
+
+_EXISTS = 0  # TVM's number of the question
+_REINSTALL = "reinstall apache-tvm in the version that pyproject.toml names"
+_CUDA_RUNTIME = "libcudart.so.13"  # of TVM's build
+
+
+def _load(path: Path | str, mode: int = ctypes.RTLD_LOCAL) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path), mode)
+
+
+@cache
+def _load_tvm(name: str, mode: int) -> None:
+    """Load a library of the `tvm` wheel by its name without prefix and suffix."""
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or not spec.submodule_search_locations:
+        raise ArtifactError(
+            "the TVM runtime is not installed",
+            hint="run `pip install apache-tvm` in this environment",
+        )
+    file = {"darwin": f"lib{name}.dylib", "win32": f"{name}.dll"}.get(
+        sys.platform, f"lib{name}.so"
+    )
+    path = Path(spec.submodule_search_locations[0], "lib", file)
+    if not path.is_file():
+        raise ArtifactError(
+            f"apache-tvm has no `{file}` for this system", hint=_REINSTALL
+        )
+    try:
+        _load(path, mode)
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot load the TVM runtime `{path}`: {error}", hint=_REINSTALL
+        ) from error
+
+
+@cache
+def _load_cuda() -> None:
+    """The libraries that TVM's CUDA runtime needs: the driver's, and one of CUDA's own."""
+    try:
+        _load("libcuda.so.1")
+    except OSError as error:
+        raise ArtifactError(
+            f"this package needs an NVIDIA GPU, and its driver was not found ({error})",
+            hint="install NVIDIA's driver, 580 or newer, or compile with `--target cpu`",
+        ) from error
+    places = [folder / "lib" / _CUDA_RUNTIME for folder in wheel_folders()]
+    for place in (*(path for path in places if path.is_file()), _CUDA_RUNTIME):
+        try:
+            _load(place, ctypes.RTLD_GLOBAL)
+            return
+        except OSError:
+            continue
+    raise ArtifactError(f"CUDA's runtime `{_CUDA_RUNTIME}` was not found", hint=f"run `{INSTALL}`")
+
+
+@dataclass(frozen=True)
+class Device:
+    """The first device of a kind.
+
+    Attributes
+    ----------
+    name : the target that libraries for it were compiled for
+    """
+
+    name: str
+
+    @classmethod
+    def open(cls, name: str) -> Device:
+        """Load the runtime for `name`, and see that there is such a device.
+
+        Raises
+        ------
+        ArtifactError
+            If the runtime, a driver or the device is missing; the hint says what to do.
+        """
+        if name not in DEVICE_TYPES:
+            raise ArtifactError(
+                f"packages for `{name}` do not run here",
+                hint=f"this program runs packages for {', '.join(DEVICE_TYPES)}",
+            )
+        _load_tvm("tvm_runtime", ctypes.RTLD_GLOBAL)
+        device = cls(name)
+        if device.is_cpu:
+            return device
+        if name == "cuda":
+            _load_cuda()
+        _load_tvm(f"tvm_runtime_{name}", ctypes.RTLD_LOCAL)
+        if not _function("runtime.GetDeviceAttr")(device.type, 0, _EXISTS):
+            raise ArtifactError(
+                f"this computer has no device for packages of target `{name}`",
+                hint="compile the package with `--target cpu`",
+            )
+        return device
+
+    @property
+    def type(self) -> int:
+        """DLPack's number."""
+        return DEVICE_TYPES[self.name]
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether its memory is the host's."""
+        return self.type == CPU
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor on the device, its values undefined; ArtifactError if there is no room."""
+        allocate = _function("runtime.TVMTensorAllocWithScope")
+        where = tvm_ffi.device(self.name, 0)
+        try:
+            return allocate(tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), where, None)
+        except RuntimeError as error:
+            nbytes = int(np.prod(shape)) * tvm_ffi.dtype(dtype).itemsize
+            raise ArtifactError(
+                f"no room for {nbytes} bytes on the {self.name} device: {error}",
+                hint="close what else uses it, or compile with a smaller --quant or --context",
+            ) from error
+
+    def place(self, array: Array) -> Any:
+        """A tensor with the values of `array`: the array's own memory on the CPU, a copy else."""
+        source = tvm_ffi.from_dlpack(array)
+        if self.is_cpu:
+            return source
+        tensor = self.empty(array.shape, array.dtype.name)
+        _function("runtime.TVMTensorCopyFromTo")(source, tensor)
+        return tensor
+
+    def read(self, tensor: Any) -> Array:
+        """A copy of a tensor's values; waits for the kernels that make them."""
+        array = np.empty(tuple(tensor.shape), str(tensor.dtype))
+        _function("runtime.TVMTensorCopyFromTo")(tensor, tvm_ffi.from_dlpack(array))
+        self.wait()
+        return array
+
+    def wait(self) -> None:
+        """Return when the device has done everything that it was told to."""
+        _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
+
+
+class Feed:
+    """Memory on a device that takes a few numbers for every call.
+
+    To allocate for each call would be slow, and to free makes a GPU wait for all its work.
+    """
+
+    def __init__(self, device: Device, capacity: int, dtype: str) -> None:
+        """Make room for `capacity` numbers."""
+        self._tensor = device.empty((capacity,), dtype)
+        self._dtype = np.dtype(dtype)
+
+    def write(self, values: Any) -> Any:
+        """Copy numbers; a tensor of their shape, right until the next call."""
+        array = np.ascontiguousarray(values, self._dtype)
+        tensor = view(self._tensor, array.shape)
+        _function("runtime.TVMTensorCopyFromTo")(tvm_ffi.from_dlpack(array), tensor)
+        return tensor
+
+
+def view(tensor: Any, shape: Sequence[int]) -> Any:
+    """The same memory under another shape."""
+    return _function("runtime.TVMTensorCreateView")(
+        tensor, tvm_ffi.Shape(shape), tensor.dtype, 0
+    )
+
+
+@cache
+def _function(name: str) -> Any:
+    return tvm_ffi.get_global_func(name)

@@ -1,0 +1,79 @@
+"""NVIDIA GPUs: a shared library for Linux with the kernels as PTX in it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tvm import relax
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.targets import cpu, cuda_image, linker, ptx
+from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.tuning import read_tuning
+
+OLDEST_GPU = "sm_75"
+"""Turing, the oldest GPU that CUDA 13 knows; kernels use nothing that newer ones added."""
+
+DEFAULT = TargetSpec(
+    name="cuda",
+    profile="default",
+    device_type=DeviceType.CUDA,
+    library_suffix=".so",
+    max_threads_per_block=1024,
+    max_shared_memory_bytes=48 * 1024,  # what a kernel gets without asking the driver for more
+    max_storage_buffers=UNLIMITED,
+    max_binding_bytes=None,
+    max_grid_dim=65_535,  # along y; x may be longer
+    simd_width=32,
+    architecture=OLDEST_GPU,
+    processor=cpu.DEFAULT.processor,
+    tuning=read_tuning("cuda"),
+    activations=INT8,
+)
+
+PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
+
+
+def link(
+    executable: relax.VMExecutable,
+    output: Path,
+    spec: TargetSpec,
+    progress: Callable[[str], None] | None = None,
+) -> None:
+    """Link a built executable into a shared library for Linux, with PTX and the KV state in it.
+
+    Parameters
+    ----------
+    executable : built for ``spec.tvm_target()``
+    output : the library to write; its directory exists
+    spec : the target that it was built for
+    progress : is told what takes long
+
+    Raises
+    ------
+    TargetError
+        If zig or a CUDA compiler is missing or fails, or this machine is not supported.
+    """
+    if spec.name != "cuda":
+        raise TargetError(f"a library for `{spec.name}` cannot be linked with CUDA kernels")
+    if sys.platform != "linux":
+        raise TargetError(
+            f"target `cuda` does not support {sys.platform}",
+            hint="compile on Linux; a GPU is not needed for it",
+        )
+    compiler = ptx.find_compiler()  # a missing one is said before the long steps
+
+    def compile_source(source: str) -> bytes:
+        if progress is not None:
+            progress(f"compiling the kernels for {spec.architecture} and newer")
+        return ptx.compile_ptx(source, spec.architecture, compiler)
+
+    def pack(module: Any, folder: Path) -> Path:
+        return cuda_image.pack_imports(module, folder, compile_source)
+
+    target = cpu.native_platform(sys.platform, platform.machine())
+    linker.link_library(executable, output, target, progress=progress, pack=pack)

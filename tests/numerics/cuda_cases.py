@@ -1,0 +1,132 @@
+"""What is run of the kernels on a CUDA device: released sizes, odd shapes, every length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.operators.attention import MergeSplits
+from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.model_spec.operators.router import GroupRows, Router
+from gemma4_compile.model_spec.operators.sampling import SampleTopP
+from gemma4_compile.targets import TargetSpec, target_spec
+from gemma4_compile.targets.spec import EXACT, INT8
+from gemma4_compile.targets.tuning import GemmTuning
+from tests.numerics import test_gemm_kernels, test_int8_kernels, test_kernels
+from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
+from tests.numerics.test_attention_kernels import CHUNK, DECODE
+from tests.numerics.test_kernels import EXPERT_KINDS, EXPERTS, PART_BYTES, config_of
+
+CUDA = target_spec("cuda")
+LENGTHS = (0, 63, 1200)  # positions before the new ones
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that share a library, and how their results are compared."""
+
+    spec: TargetSpec
+    cases: Sequence[KernelCase]
+    differences: Callable[[Sequence[KernelCase], Sequence[tuple[Array, ...]]], list[str]]
+
+
+def _all_differences(
+    cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]
+) -> list[str]:
+    """Kernels on rounded vectors by the bounds for those, all others by theirs."""
+    wrong = []
+    for case, result in zip(cases, results, strict=True):
+        rounded = case.operator.kind.startswith(("int8", "rounded"))
+        module = test_int8_kernels if rounded else test_kernels
+        wrong += module.differences([case], [result])
+    return wrong
+
+
+def _gemm_differences(
+    cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]
+) -> list[str]:
+    wrong = []
+    for case, found in zip(cases, results, strict=True):
+        for expected, array in zip(case.expected, found, strict=True):
+            shown = expected > -1e30  # suppressed columns are exactly what they should be
+            error = np.abs(array[shown].astype(np.float64) - expected[shown]).max()
+            bound = test_gemm_kernels.ALLOWED * np.abs(expected[shown]).max()
+            if not (error <= bound and np.array_equal(array[~shown], expected[~shown])):
+                wrong.append(f"{case.operator}: off by {error}")
+    return wrong
+
+
+def _group(found: Sequence[Operator], spec: TargetSpec = CUDA) -> Group:
+    cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
+    return Group(spec, cases, _all_differences)
+
+
+def _released(preset: str, quant: str, activations: str) -> Group:
+    spec = replace(CUDA, activations=activations)
+    return _group(operators(config_of(preset), quant, spec, PART_BYTES), spec)
+
+
+def _experts(quant: str, activations: str) -> Group:
+    spec = replace(CUDA, activations=activations)
+    config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
+    found = operators(config, quant, spec, PART_BYTES)
+    kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS}
+    return _group([operator for operator in found if operator.kind in kinds], spec)
+
+
+def _whole_vocabulary() -> Group:
+    """All experts routed, and the nucleus in flat, sharp and real distributions."""
+    number = {"experts": Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts}
+    config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
+    found = operators(config, "q4f32", CUDA, PART_BYTES)
+    routed = [replace(op, **number) for op in found if isinstance(op, (Router, GroupRows))]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
+    sample = make_case(SampleTopP(262_144, CUDA.max_threads_per_block), 0)
+    cases.append(sample)
+    flat = np.zeros(262_144)
+    kinds = (test_kernels.deviating(14.0), test_kernels.deviating(0.02), flat)
+    for logits in (*kinds, test_kernels.one_of_many()):
+        weights = np.exp(logits - logits.max()).astype(np.float32)
+        cases.append(test_kernels.with_probabilities(sample, weights / weights.sum()))
+    return Group(CUDA, cases, _all_differences)
+
+
+def _gemm(tuning: str) -> Group:
+    spec = replace(CUDA, tuning=replace(CUDA.tuning, gemm=test_gemm_kernels.TUNINGS[tuning]))
+    found = [make_case(op, seed) for seed, op in enumerate(test_gemm_kernels.OPERATORS)]
+    return Group(spec, found, _gemm_differences)
+
+
+def _attention() -> Group:
+    shapes = (*DECODE.values(), *CHUNK.values())
+    cases = [make_case(operator, n, n) for operator in shapes for n in LENGTHS]
+    merges = [(8, 512, 128, "float16"), (2, 16, 7, "float32"), (5, 20, 300, "float16")]
+    cases += [make_case(MergeSplits(*shape), 1) for shape in merges]
+    return Group(CUDA, cases, _all_differences)
+
+
+def _with_unlike_tiles() -> Group:
+    """The tile of wide matrices, which the released ones choose by their true sizes only."""
+    large = replace(CUDA.tuning.gemm, small_to=0, medium_to=0, large_from=0)
+    assert isinstance(large, GemmTuning)
+    spec = replace(CUDA, tuning=replace(CUDA.tuning, gemm=large))
+    found = [make_case(op, seed) for seed, op in enumerate(test_gemm_kernels.OPERATORS)]
+    return Group(spec, found, _gemm_differences)
+
+
+GROUPS: Mapping[str, Callable[[], Group]] = {
+    "E2B": lambda: _released("gemma-4-E2B-it", "q4f16", INT8),
+    "E2B, exact": lambda: _released("gemma-4-E2B-it", "q4f16", EXACT),
+    "31B, float32": lambda: _released("gemma-4-31B-it", "q4f32", EXACT),
+    "experts": lambda: _experts("q4f16", INT8),
+    "experts, 8 bits, exact": lambda: _experts("q8f16", EXACT),
+    "whole vocabulary": _whole_vocabulary,
+    "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
+    "gemm": lambda: _gemm("default"),
+    "gemm, two stages": lambda: _gemm("two-stages"),
+    "gemm, large tile": _with_unlike_tiles,
+    "attention": _attention,
+}
