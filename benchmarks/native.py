@@ -103,7 +103,7 @@ class Measurement:
         }
 
     def smoke(self) -> dict[str, Any]:
-        """Are logits finite, in prefill and decode?"""
+        """Whether logits are finite, in prefill and decode."""
         logits = [self._fill(20)] + [self.engine.decode(token) for token in self.ids[:8]]
         finite = all(bool(np.isfinite(values).all()) for values in logits)
         deviation = float(np.std(logits[-1]))

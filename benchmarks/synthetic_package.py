@@ -40,6 +40,7 @@ class Weight:
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -68,7 +69,7 @@ class Filler:
             words = self._shapes[f"{stem}.q_weight{part}"][-1]
             groups = self._shapes[f"{stem}.q_scale{part}"][-1]
             bits = words // groups  # a group of 32 values takes as many words as a value has bits
-            assert bits in (4, 8) and words % groups == 0, weight.name
+            assert (bits, words % groups) in ((4, 0), (8, 0)), weight.name
             if kind == "q_weight":
                 return ("bits", bits)
             deviation = (2**bits - 2) / math.sqrt(12)  # of evenly spread quantised values

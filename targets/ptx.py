@@ -136,7 +136,8 @@ def compile_ptx(source: str, architecture: str, compiler: Nvrtc | Nvcc | None = 
 def _with_nvcc(source: str, options: Sequence[str], compiler: Nvcc) -> bytes:
     with tempfile.TemporaryDirectory(prefix="gemma4-cuda-") as folder:
         Path(folder, "kernels.cu").write_text(source, "utf-8")
-        command = [str(compiler.program), "--ptx", "-w", *options, "kernels.cu", "-o", "kernels.ptx"]
+        files = ["kernels.cu", "-o", "kernels.ptx"]
+        command = [str(compiler.program), "--ptx", "-w", *options, *files]
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         except OSError as error:

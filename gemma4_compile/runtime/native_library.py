@@ -25,7 +25,7 @@ class NativeLibrary:
         except (RuntimeError, AttributeError) as error:
             raise ArtifactError(
                 f"cannot load the model library `{path}`: {error}",
-                hint=f"compile the package again with `--target {device.name}` on this kind of machine",
+                hint=f"compile it again with `--target {device.name}` on this kind of machine",
             ) from error
         # Shapes are computed on the CPU, which stands last.
         devices = [device.type] if device.is_cpu else [device.type, CPU]

@@ -214,7 +214,6 @@ def test_width_that_no_group_divides(tmp_path: Path, refuse: Callable[..., None]
 
 BAD_OPTIONS: dict[str, tuple[list[str], str]] = {
     "unknown target": (["--target", "toaster"], "unknown target `toaster`"),
-    "planned target": (["--target", "cuda"], "`cuda` is not supported yet"),
     "unknown quantisation": (["--quant", "q2f16"], "unknown quantisation `q2f16`"),
     "profile of another target": (["--limits", "compat"], "no limits profile `compat`"),
     "context beyond the model": (["--context", "100000"], "--context: expected 1 to 512"),

@@ -1,0 +1,74 @@
+"""Kernels of the `cuda` target: each compiles everywhere; with a GPU each is held to its form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.targets import link, ptx, target_spec
+from tests.numerics import cuda_cases, test_gemm_kernels, test_int8_kernels
+from tests.numerics.dawn_kernels import cases_executable
+from tests.numerics.kernel_cases import Array, KernelCase, make_case
+from tests.numerics.test_attention_kernels import CHUNK, DECODE
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Device:
+    try:
+        return Device.open("cuda")
+    except ArtifactError as error:
+        pytest.skip(f"no CUDA device: {error}")
+
+
+@pytest.fixture
+def compiler() -> None:
+    if ptx.find_nvrtc() is None and ptx.find_nvcc() is None:
+        pytest.skip("no CUDA compiler: neither nvidia-cuda-nvrtc nor nvcc is installed")
+
+
+def run_on_cuda(
+    cases: Sequence[KernelCase], library: NativeLibrary, gpu: Device
+) -> list[tuple[Array, ...]]:
+    """For each case the arrays that its kernel changed."""
+    results = []
+    for index, case in enumerate(cases):
+        arrays = {i: arg for i, arg in enumerate(case.args) if not isinstance(arg, int)}
+        tensors = {i: gpu.place(np.ascontiguousarray(array)) for i, array in arrays.items()}
+        library.compiled_function(f"case_{index}")(*tensors.values())
+        results.append(tuple(gpu.read(tensors[i]) for i in case.changed))
+    return results
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("name", cuda_cases.GROUPS)
+def test_kernels_compute_what_their_plain_forms_say(
+    name: str, gpu: Device, tmp_path: Path
+) -> None:
+    group = cuda_cases.GROUPS[name]()
+    link(cases_executable(group.cases, group.spec), tmp_path / "model.so", group.spec)
+    library = NativeLibrary(tmp_path / "model.so", gpu)
+
+    results = run_on_cuda(group.cases, library, gpu)
+
+    assert not (wrong := group.differences(group.cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("compiler")
+def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
+    """Ragged rows and lanes, every tail, scalars where no vector fits: all the words of CUDA."""
+    shapes = [
+        *test_int8_kernels.odd_shapes()[::2],
+        *test_gemm_kernels.OPERATORS,
+        *(DECODE[name] for name in ("groups of five", "halves of odd length")),
+        *(CHUNK[name] for name in ("groups of three", "scalars")),
+    ]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]
+    spec = target_spec("cuda")
+    link(cases_executable(cases, spec), tmp_path / "model.so", spec)
+    assert (tmp_path / "model.so").read_bytes().count(b".visible .entry") == len(cases)

@@ -1,0 +1,93 @@
+"""Devices: tensors on the one that every machine has, and clear words where another is missing."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime import device as module
+from gemma4_compile.runtime.device import Device, Feed, view
+
+
+@pytest.fixture
+def cpu() -> Device:
+    return Device.open("cpu")
+
+
+def test_an_array_on_the_cpu_is_not_copied(cpu: Device) -> None:
+    array = np.arange(6, dtype=np.float32)
+    tensor = cpu.place(array)
+    array[0] = 9
+    assert cpu.read(tensor).tolist() == [9, 1, 2, 3, 4, 5]
+
+
+def test_other_memory_gets_a_copy(monkeypatch: pytest.MonkeyPatch, cpu: Device) -> None:
+    monkeypatch.setattr(Device, "is_cpu", False)  # its memory stands for a GPU's
+    array = np.arange(6, dtype=np.float16).reshape(2, 3)
+    tensor = cpu.place(array)
+    array[...] = 0
+    assert tuple(tensor.shape) == (2, 3)
+    assert cpu.read(tensor).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_view_is_the_same_memory(cpu: Device) -> None:
+    tensor = cpu.place(np.arange(6, dtype=np.int32))
+    seen = view(tensor, (2, 3))
+    cpu_array = cpu.read(seen)
+    assert cpu_array.tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(ValueError, match="view"):
+        view(tensor, (7,))
+
+
+def test_a_feed_takes_any_shape_that_fits(cpu: Device) -> None:
+    feed = Feed(cpu, 4, "int32")
+    assert cpu.read(feed.write([[7]])).tolist() == [[7]]
+    assert cpu.read(feed.write([1, 2, 3, 4])).tolist() == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="view"):
+        feed.write([0] * 5)
+
+
+def test_an_unknown_device_is_named() -> None:
+    with pytest.raises(ArtifactError, match="packages for `webgpu` do not run here"):
+        Device.open("webgpu")
+
+
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: object, mode: int = 0) -> None:
+        raise OSError(f"{path}: cannot open shared object file")
+
+    module._load_cuda.cache_clear()
+    monkeypatch.setattr(module, "_load", load)
+    with pytest.raises(ArtifactError, match=r"needs an NVIDIA GPU.*libcuda\.so\.1") as caught:
+        Device.open("cuda")
+    assert "580" in str(caught.value.hint)
+
+
+def test_a_missing_cuda_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: object, mode: int = 0) -> None:
+        if path != "libcuda.so.1":
+            raise OSError
+
+    module._load_cuda.cache_clear()
+    monkeypatch.setattr(module, "_load", load)
+    with pytest.raises(ArtifactError, match=r"libcudart\.so\.13") as caught:
+        Device.open("cuda")
+    assert "gemma4-compile[cuda]" in str(caught.value.hint)
+    module._load_cuda.cache_clear()
+
+
+def test_a_runtime_that_the_wheel_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_load_cuda", lambda: None)
+    monkeypatch.setattr(module, "DEVICE_TYPES", {"vulkan": 7})
+    with pytest.raises(ArtifactError, match=r"no `.*tvm_runtime_vulkan"):
+        Device.open("vulkan")
+
+
+def test_no_room_is_said_with_its_size(cpu: Device) -> None:
+    if ctypes.sizeof(ctypes.c_void_p) < 8:
+        pytest.skip("needs addresses of 64 bits")
+    with pytest.raises(ArtifactError, match=f"no room for {2**52} bytes on the cpu device"):
+        cpu.empty((2**50,), "float32")
