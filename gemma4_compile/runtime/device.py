@@ -75,7 +75,8 @@ def _load_cuda() -> None:
             hint="install NVIDIA's driver, 580 or newer, or compile with `--target cpu`",
         ) from error
     places = [folder / "lib" / _CUDA_RUNTIME for folder in wheel_folders()]
-    for place in (*(path for path in places if path.is_file()), _CUDA_RUNTIME):
+    installed: list[Path | str] = [path for path in places if path.is_file()]
+    for place in (*installed, _CUDA_RUNTIME):
         try:
             _load(place, ctypes.RTLD_GLOBAL)
             return
@@ -138,7 +139,7 @@ class Device:
         allocate = _function("runtime.TVMTensorAllocWithScope")
         where = tvm_ffi.device(self.name, 0)
         try:
-            return allocate(tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), where, None)
+            return allocate(tvm_ffi.Shape(tuple(shape)), tvm_ffi.dtype(dtype), where, None)
         except RuntimeError as error:
             nbytes = int(np.prod(shape)) * tvm_ffi.dtype(dtype).itemsize
             raise ArtifactError(
@@ -189,7 +190,7 @@ class Feed:
 def view(tensor: Any, shape: Sequence[int]) -> Any:
     """The same memory under another shape."""
     return _function("runtime.TVMTensorCreateView")(
-        tensor, tvm_ffi.Shape(shape), tensor.dtype, 0
+        tensor, tvm_ffi.Shape(tuple(shape)), tensor.dtype, 0
     )
 
 
