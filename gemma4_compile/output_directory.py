@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from gemma4_compile import abi
 from gemma4_compile.artifacts import Provenance, read_artifact
@@ -105,12 +106,10 @@ def output_directory(output: Path, *, force: bool) -> Iterator[Path]:
                 replaced.rename(output)
         lock = (partial / LOCK_FILE).open("w")
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not _is_locked(lock, partial / LOCK_FILE):
             raise ArtifactError(
                 f"another run is writing `{output}`", hint="wait for it, or choose another -o"
-            ) from error
+            )
         try:
             with write_errors(output):
                 _remove_all_but_shards(partial)
@@ -125,6 +124,15 @@ def output_directory(output: Path, *, force: bool) -> Iterator[Path]:
                     with contextlib.suppress(OSError):
                         parent.rmdir()
             raise
+
+
+def _is_locked(lock: IO[str], path: Path) -> bool:
+    """Take the lock; False if another run has it, or had it and took the file away at its end."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except OSError:
+        return False
 
 
 def _remove_all_but_shards(partial: Path) -> None:

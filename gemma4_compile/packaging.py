@@ -310,4 +310,6 @@ def finish(
         }
     provenance = Provenance(library, build, files)
     write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
+    with write_errors(directory):
+        (directory / abi.PROVENANCE_FILE).chmod(0o644)
     return provenance

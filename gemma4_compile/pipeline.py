@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import platform
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,11 @@ DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
+# What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
+PACKAGES = (
+    *("apache-tvm", "apache-tvm-ffi", "huggingface_hub", "jinja2", "numpy"),
+    *("safetensors", "tokenizers", "tqdm", "ziglang"),
+)
 AUTO = "auto"
 Half = Literal["library", "weights"]
 
@@ -288,12 +294,12 @@ def config_identity(config: Gemma4Config) -> str:
 
 
 def _provenance(build: _Build) -> dict[str, Any]:
-    packages: Sequence[str] = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy")
     return {
         "source": {**build.source.identity, "config": config_identity(build.config)},
         "versions": {
             "gemma4-compile": __version__,
-            **{name: importlib.metadata.version(name) for name in packages},
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
         },
         "recipe": build.recipe.name,
         "schemes": {role.value: build.recipe.schemes[role].name for role in Role},

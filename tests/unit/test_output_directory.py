@@ -130,6 +130,25 @@ def test_two_runs_for_one_output(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("then", ["nothing", "a third run"])
+def test_lock_that_was_taken_away_meanwhile_is_none(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / ".out.partial" / LOCK_FILE
+
+    def flock(*_: object) -> None:  # the run that had it ended between opening and locking
+        lock.unlink()
+        if then == "a third run":
+            lock.write_text("")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with (
+        pytest.raises(ArtifactError, match="another run is writing"),
+        output_directory(tmp_path / "out", force=False),
+    ):
+        pytest.fail("must not begin")
+
+
 def test_lock_of_a_killed_run_does_not_count(tmp_path: Path) -> None:
     partial = tmp_path / ".out.partial"
     partial.mkdir()

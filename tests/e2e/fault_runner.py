@@ -1,0 +1,60 @@
+"""Runs conversions in processes of their own and disturbs them: `python -m tests.e2e.fault_runner`.
+
+Everything is imported once; each run is a fork. A line of JSON on stdin is a job: {"arguments",
+"count", "signal", "delay_s", "file_bytes"}; its answer is a line with the exit statuses (negative:
+the signal that ended it) and the seconds of the longest run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gemma4_compile import cli, packaging
+
+SHARD_BYTES = 1 << 14  # so that a small model has many shards, and a run many states
+
+
+def run_child(arguments: Sequence[str], file_bytes: int | None) -> None:
+    """Run the command line in this process, which ends with it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    if file_bytes is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    os._exit(cli.main(arguments))
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Start the processes, send the signal when its time has come, wait for all."""
+    begin = time.monotonic()
+    children = []
+    for _ in range(job.get("count", 1)):
+        child = os.fork()
+        if not child:
+            run_child(job["arguments"], job.get("file_bytes"))
+        children.append(child)
+    if "signal" in job:
+        time.sleep(job["delay_s"])
+        for child in children:
+            os.kill(child, job["signal"])
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return {"statuses": statuses, "seconds": time.monotonic() - begin}
+
+
+def main() -> None:
+    """Answer jobs until stdin ends."""
+    packaging.plan_shards.__defaults__ = (SHARD_BYTES,)
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
