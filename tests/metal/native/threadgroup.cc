@@ -42,6 +42,7 @@ struct Array {
 struct Threadgroup {
   std::vector<Fiber> fibers{kMaxThreads};
   std::vector<Array> arrays;
+  size_t used = kArenaBytes;  // of the arena, since the arrays are known
   alignas(64) unsigned char arena[kArenaBytes];
   alignas(16) char values[2][kMaxThreads * kLaneBytes];  // of two calls: lanes may be one call apart
   jmp_buf scheduler;
@@ -208,7 +209,7 @@ class MemoryGuard {
 
 void run_threadgroup() {
   Threadgroup& all = group();
-  std::memset(all.arena, kPoison, kArenaBytes);
+  std::memset(all.arena, kPoison, all.used);
   const Index& block = all.launch->block;
   for (uint32_t i = 0; i < all.threads; ++i) {
     Fiber& fiber = all.fibers[i];
@@ -225,7 +226,10 @@ void run_threadgroup() {
     if (all.failed || all_ended()) break;
     if (!release_simdgroups() && !release_barrier()) report_divergence();
   }
-  if (!all.failed) check_guards();
+  if (all.failed) return;
+  check_guards();
+  all.used = 0;
+  for (const Array& array : all.arrays) all.used = array.offset + array.bytes + kGuardBytes;
 }
 
 }  // namespace
@@ -236,6 +240,7 @@ const char* run(const Launch& launch, Body body) {
   all.body = body;
   all.failed = false;
   all.arrays.clear();
+  all.used = kArenaBytes;
   all.threads = launch.block.x * launch.block.y * launch.block.z;
   if (all.threads == 0 || all.threads > kMaxThreads) note("%u threads in a threadgroup", all.threads);
   const MemoryGuard guard;
