@@ -1,4 +1,4 @@
-"""Compiles small checkpoints into `cpu` packages, and reads back what their weights mean."""
+"""Compiles small checkpoints into native packages, and reads back what their weights mean."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def compile_package(
     context_length: int = CONTEXT_LENGTH,
     library_of: Path | None = None,
     activations: str = "exact",
+    target: str = "cpu",
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.
 
@@ -57,7 +58,7 @@ def compile_package(
     """
     request = CompileRequest(
         model=str(model),
-        target="cpu",
+        target=target,
         quant=recipe,
         output=directory,
         context_length=context_length,

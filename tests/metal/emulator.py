@@ -32,6 +32,7 @@ KERNEL_FLAGS = (
     "-fsanitize-minimal-runtime",
     "-Wno-unknown-attributes",  # [[ buffer(0) ]]
     "-Wno-unused",
+    "-Wno-bitwise-instead-of-logical",
     "-Wno-user-defined-literals",
 )
 UNITS = 2
@@ -107,9 +108,13 @@ _mistake: Callable[[str], str] | None = None
 
 
 @tvm_ffi.register_global_func("gemma4_test.compile_metal")
-def _compile(sources: Mapping[str, str]) -> str:
+def _compile(sources: Mapping[str, str]) -> tuple[str, str]:
     change = _mistake or str
-    return str(compile_kernels({str(name): change(str(text)) for name, text in sources.items()}))
+    try:
+        texts = {str(name): change(str(text)) for name, text in sources.items()}
+        return str(compile_kernels(texts)), ""
+    except KernelError as error:
+        return "", str(error)
 
 
 @contextmanager

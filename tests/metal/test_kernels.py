@@ -22,8 +22,8 @@ PART_BYTES = 1 << 14  # matrices of some operators come in several parts
 # What a model has that the ones before it have not.
 E2B, EXPERTS, K_IS_V = ("e2b", "q4f16"), ("moe", "q8f16"), ("dense", "q4f32")
 ADDED = {
-    EXPERTS: "combine_experts expert_down expert_gate_up expert_gemm expert_residual_norm "
-    "group_rows router",
+    EXPERTS: "choose_experts combine_experts expert_down expert_gate_up expert_gemm "
+    "expert_residual_norm group_rows router router_scores",
     K_IS_V: "chunk_attention decode_attention linear merged_linear prepare_qkv",
 }
 
@@ -91,4 +91,4 @@ def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> N
 
     missing = set(FACTORIES) - {case.operator.kind for case in cases}
     # Metal has no kernels for vectors of packed bytes, which these make or take.
-    assert {kind for kind in missing if not kind.startswith(("int8_", "rounded_"))} == set()
+    assert {kind for kind in missing if not kind.startswith(("int8_", "round"))} == set()

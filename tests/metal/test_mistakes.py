@@ -114,3 +114,10 @@ def test_a_read_behind_a_buffer_is_named(
     change = other(r"x_ptr\[", "x_ptr[1024 + ")
     with pytest.raises(RuntimeError, match=r"kernel `gem.*`: an access outside of a buffer"):
         wrong_cases(cases, library, metal_device, change)
+
+
+def test_a_kernel_that_is_no_cpp_is_reported_at_its_launch(
+    cases: list[KernelCase], library: Path, metal_device: tvm.runtime.Device
+) -> None:
+    with pytest.raises(RuntimeError, match=r"no kernel `gem.*undeclared identifier 'nothing'"):
+        wrong_cases(cases, library, metal_device, other(r"x_ptr\[", "nothing["))

@@ -101,12 +101,13 @@ using Emulate = const char* (*)(const emulator::Launch&);
 
 /*! What a launch does. */
 struct EmulatedKernel {
-  std::string name;
-  Emulate emulate;
+  std::string name, problem;
+  Emulate emulate = nullptr;
   size_t buffer_count;
   LaunchParamConfig config;
 
   void operator()(ffi::PackedArgs args, ffi::Any*, const ArgUnion64* numbers) const {
+    if (emulate == nullptr) TVM_FFI_THROW(RuntimeError) << "no kernel `" << name << "`: " << problem;
     std::vector<void*> arguments(buffer_count);
     for (size_t i = 0; i < buffer_count; ++i) {
       arguments[i] = data_of(args[static_cast<int>(i)].cast<void*>());
@@ -129,37 +130,35 @@ class EmulatedModule final : public ffi::ModuleObj {
   EmulatedModule(const ffi::Map<ffi::String, ffi::String>& sources,
                  ffi::Map<ffi::String, FunctionInfo> infos)
       : infos_(std::move(infos)) {
-    // Through the C interface: the runtime has a C++ library of its own, whose exceptions must not
-    // cross into this one.
+    // Two strings: a path, and what is wrong. The runtime has a C++ library of its own, so no
+    // exception may cross from here into it, or back; a launch goes through C, and may fail.
     const auto compile = ffi::Function::GetGlobalRequired("gemma4_test.compile_metal");
-    ffi::AnyView argument(sources);
-    ffi::Any path;
-    TVM_FFI_CHECK_SAFE_CALL(TVMFFIFunctionCall(const_cast<ffi::FunctionObj*>(compile.get()),
-                                               reinterpret_cast<TVMFFIAny*>(&argument), 1,
-                                               reinterpret_cast<TVMFFIAny*>(&path)));
-    path_ = path.cast<std::string>();
+    const auto result = compile(sources).cast<ffi::Array<ffi::String>>();
+    problem_ = result[1];
+    if (problem_.empty()) library_ = dlopen(result[0].c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (problem_.empty() && library_ == nullptr) problem_ = dlerror();
   }
   const char* kind() const final { return "metal"; }
   int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     const auto info = infos_.Get(name);
     if (!info.has_value()) return std::nullopt;
-    if (library_ == nullptr) library_ = dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
-    TVM_FFI_ICHECK(library_ != nullptr) << dlerror();
     const auto& types = info.value()->arg_types;
     EmulatedKernel kernel;
     kernel.name = name;
     kernel.buffer_count = NumBufferArgs(types);
     kernel.config.Init(types.size(), info.value()->launch_param_tags);
-    kernel.emulate =
-        reinterpret_cast<Emulate>(dlsym(library_, ("emulate_" + std::string(name)).c_str()));
-    TVM_FFI_ICHECK(kernel.emulate != nullptr) << "no kernel `" << name << "`";
+    kernel.problem = problem_;
+    const std::string symbol = "emulate_" + kernel.name;
+    if (library_ != nullptr) {
+      kernel.emulate = reinterpret_cast<Emulate>(dlsym(library_, symbol.c_str()));
+    }
     return PackFuncNonBufferArg(kernel, types);
   }
 
  private:
   ffi::Map<ffi::String, FunctionInfo> infos_;
-  std::string path_;
+  std::string problem_;
   void* library_ = nullptr;
 };
 

@@ -1,0 +1,71 @@
+"""A package of the shipped model, on the emulated Metal device, in the runtime that users have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from gemma4_compile import abi
+from gemma4_compile.artifacts import read_artifact
+from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions, device
+from gemma4_compile.targets import TARGETS, Target
+from tests import packages
+from tests.metal import emulator
+from tests.tiny_answers import CONVERSATIONS
+
+GREEDY = Sampler(SamplingOptions(temperature=0.0))
+PROMPT = [2, *range(105, 140)]  # three chunks
+# A token takes a tenth of a second here, so it is few questions, and of a conversation its begin.
+ASKED = {"sum": 1, "brief": 1, "memory": 2}
+
+
+@pytest.fixture(scope="module")
+def package(
+    metal_device: tvm.runtime.Device, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """As `--target metal` makes it, but for its host code, which is for this machine."""
+    del metal_device  # stands where a Mac's process loads TVM's library for Metal
+    load = device._load_tvm
+
+    def load_others(name: str, mode: int) -> None:
+        if name != "tvm_runtime_metal":
+            load(name, mode)
+
+    here = Target({"default": emulator.SPEC}, emulator.link)
+    folder = tmp_path_factory.mktemp("tiny") / "package"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TARGETS, "metal", here)  # type: ignore[arg-type]
+        patch.setattr(device, "_load_tvm", load_others)
+        yield packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
+
+
+def test_it_is_a_package_for_metal(package: Path) -> None:
+    provenance = read_artifact(package / abi.PROVENANCE_FILE)
+    assert provenance["build"]["target"] == "metal"
+    assert provenance["library"] == "model.dylib"
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_it_answers_as_the_cpu_build_does(name: str, package: Path) -> None:
+    # tests/e2e/test_tiny_answers.py asks the CPU builds for the same words.
+    (conversation,) = (asked for asked in CONVERSATIONS if asked.name == name)
+    chat = Chat.open(package, system=conversation.system)
+    for question, answer in conversation.turns[: ASKED[name]]:
+        assert "".join(chat.stream(question, GREEDY, max_tokens=50)) == answer
+
+
+def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
+    def logits() -> list[np.ndarray]:
+        engine = Engine.open(package)
+        return [engine.prefill(PROMPT), engine.decode(5), engine.decode(6)]
+
+    expected = logits()
+    with emulator.threads_in_descending_order():
+        found = logits()
+    for before, after in zip(expected, found, strict=True):
+        assert np.isfinite(before).all()
+        np.testing.assert_array_equal(before, after)
