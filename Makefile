@@ -10,6 +10,8 @@ OUT ?= artifacts/demo
 MODEL ?= tiny
 # Extra arguments for pytest, for example ARGS="-k rotary -x".
 ARGS ?=
+# A file of tests at a time to each process: its packages are compiled once. Empty for one process.
+WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -72,7 +74,7 @@ smoke: $(VENV)/user.stamp
 	$(BIN)/python -m pytest -m smoke $(ARGS)
 
 test: setup lint types
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 # --- use ---------------------------------------------------------------------------------------
 
