@@ -35,6 +35,7 @@ from gemma4_compile.pipeline import (
 from gemma4_compile.plan_report import plan_json, plan_text
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
+from gemma4_compile.quantization_report import report_json, report_model, report_text
 from gemma4_compile.sources import DEFAULT_MODEL
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
@@ -90,7 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         help=f"say what would be built, from the config alone (default: --target {PLANNED_TARGET} "
         f"--quant {PLANNED_QUANT})",
     )
-    parser.add_argument("--json", action="store_true", help="with --plan: as JSON")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="say what the recipe rounds away, tensor by tensor (reads all weights)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
     parser.add_argument(
         "--limits",
         default="default",
@@ -168,6 +174,9 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.plan:
         _print_plan(arguments)
         return
+    if arguments.report:
+        _print_report(arguments)
+        return
     needed = {
         "--target": arguments.target,
         "--quant": arguments.quant,
@@ -177,7 +186,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if missing:
         raise UsageError(f"the following arguments are required: {', '.join(missing)}")
     if arguments.json:
-        raise UsageError("--json goes with --plan")
+        raise UsageError("--json goes with --plan or --report")
     request = CompileRequest(
         model=arguments.model,
         target=arguments.target,
@@ -234,6 +243,22 @@ def _print_plan(arguments: argparse.Namespace) -> None:
     else:
         print(plan_text(plan, arguments.model))
     plan.check()
+
+
+def _print_report(arguments: argparse.Namespace) -> None:
+    request = CompileRequest(
+        model=arguments.model,
+        target=arguments.target or PLANNED_TARGET,
+        quant=arguments.quant or PLANNED_QUANT,
+        output=Path(),
+        revision=arguments.revision,
+        overrides=_overrides(arguments),
+    )
+    losses = report_model(request, Terminal())
+    if arguments.json:
+        print(json.dumps(report_json(losses), indent=2))
+    else:
+        print(report_text(losses))
 
 
 def _report(message: str, hint: str, shown: BaseException | None) -> None:
