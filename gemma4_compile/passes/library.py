@@ -16,6 +16,7 @@ from gemma4_compile.model_spec.attention import AttentionOptions
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.decoder import DecoderOptions
 from gemma4_compile.model_spec.export import export_module
+from gemma4_compile.model_spec.operators.base import description_of
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
@@ -38,7 +39,7 @@ class LibraryOptions:
     ----------
     context_length : longest sequence that the chat config announces
     prefill_chunk : longest prefill chunk
-    metadata : what `_metadata` returns, as JSON
+    metadata : what `_metadata` returns, beside the descriptions of the kernels
     suppressed : ids of tokens that the model must not say
     dump : called with a name and the module's text after each phase, or None
     probe : the forward functions return the residual stream after every layer, too
@@ -111,6 +112,19 @@ def calls_of(module: tvm.IRModule, function: str) -> list[str]:
     return names
 
 
+def kernel_descriptions(module: tvm.IRModule) -> dict[str, str]:
+    """The operator of each kernel that has one, as JSON text, by the kernel's name.
+
+    They are part of the library's metadata, so that a device can be checked against plain forms.
+    """
+    described = {
+        var.name_hint: description_of(func)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    return {name: text for name, text in described.items() if text is not None}
+
+
 def library_report(module: tvm.IRModule) -> LibraryReport:
     """Read a lowered module."""
     uses = {
@@ -163,7 +177,8 @@ def build_executable(
     )
     planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
     assert names == planned, "the modules declare their parameters in the order of the storage plan"
-    attach: Pass = AttachMetadata(json.dumps(options.metadata, sort_keys=True))
+    metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
+    attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
     module = attach(module)
     dump("model", module.script())
     module = lower(module, target)

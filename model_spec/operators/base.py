@@ -71,9 +71,18 @@ def _tuples(value: Any) -> Any:
 
 def operator_of(func: tirx.PrimFunc) -> Operator | None:
     """The description that `func` was made from, or None for any other function."""
-    if OPERATOR_ATTR not in func.attrs:
-        return None
-    fields = json.loads(str(func.attrs[OPERATOR_ATTR]))
+    description = description_of(func)
+    return None if description is None else operator_from(description)
+
+
+def description_of(func: tirx.PrimFunc) -> str | None:
+    """The JSON text on a function that an operator made, or None for any other function."""
+    return str(func.attrs[OPERATOR_ATTR]) if OPERATOR_ATTR in func.attrs else None
+
+
+def operator_from(description: str) -> Operator:
+    """The operator that `description_of` describes; KeyError for an unknown kind."""
+    fields = json.loads(description)
     return _KINDS[fields.pop("kind")](**{key: _tuples(value) for key, value in fields.items()})
 
 
