@@ -35,7 +35,8 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     -------
     dict
         `args`: a file's name or an integer each; `changed`: by the index of an argument, the files
-        of its values afterwards and of the largest error allowed.
+        of its values afterwards and of the largest error allowed; `packed`: whether its words are
+        int8 values, of which few may be one unit off.
     """
     operator = operator_from(request["operator"])
     chunk = int(request["chunk"])
@@ -44,7 +45,8 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
     run(operator, *after)
     names: list[str | int] = []
-    changed: dict[str, dict[str, str]] = {}
+    changed: dict[str, dict[str, Any]] = {}
+    rounds = operator.kind.startswith(("int8", "rounded"))
     for index, (old, new) in enumerate(zip(args, after, strict=True)):
         if isinstance(old, int) or isinstance(new, int):
             assert isinstance(old, int), "a scalar stays a scalar"
@@ -56,6 +58,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             changed[str(index)] = {
                 "expected": _save(folder, f"{index}-after", new),
                 "allowed": _save(folder, f"{index}-allowed", error),
+                "packed": rounds and new.dtype == np.uint32,
             }
     return {"args": names, "changed": changed}
 

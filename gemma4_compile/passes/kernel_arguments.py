@@ -178,7 +178,8 @@ def allowed_error(operator: Operator, expected: Array) -> Array:
     if not np.issubdtype(expected.dtype, np.floating):
         return np.zeros(expected.shape)
     fields: Mapping[str, Any] = vars(operator)
-    size = np.abs(expected.astype(np.float64))
+    values = expected.astype(np.float64)
+    size = np.abs(values)
     relative = _ATTENTION_F32 if "attention" in operator.kind else _SUM_F32
     own_vector = operator.kind in ("normed_linear", "merged_linear")
     if own_vector and fields["in_dtype"] == "float16":
@@ -186,5 +187,5 @@ def allowed_error(operator: Operator, expected: Array) -> Array:
     if operator.kind.startswith("int8") and fields.get("in_dtype") != "uint32":
         relative += _OWN_VECTOR_INT8 / sqrt(fields.get("cols", 1))
     last_bit = 2 * _HALF_ULP_F16 if expected.dtype == np.float16 else 0.0
-    shown = size[expected > _NO_TOKEN]
+    shown = size[values > _NO_TOKEN]
     return relative * shown.max(initial=0.0) + last_bit * size

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemma4_compile import __version__
-from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
+from gemma4_compile.runtime.bench import measure, peak_memory_bytes, table
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.console import Console
+from gemma4_compile.runtime.diagnose import DEFAULT_FILE, diagnose
 from gemma4_compile.runtime.engine import ContextFullError, Engine
 from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
@@ -69,6 +71,17 @@ def _parser() -> argparse.ArgumentParser:
         default=Check.ONCE.value,
         help="hash the package's files and compare: once and whenever one changed, always, or "
         "not at all (default: %(default)s)",
+    )
+    tools = parser.add_argument_group("instead of a conversation")
+    tools.add_argument("--bench", action="store_true", help="measure speed and memory")
+    tools.add_argument(
+        "--diagnose",
+        nargs="?",
+        type=Path,
+        const=DEFAULT_FILE,
+        metavar="FILE",
+        help="write what a report of a fault needs: versions, device, a test of every kernel "
+        "(default: %(const)s)",
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -169,10 +182,43 @@ class _Asker:
             self.console.note("(stopped)")
 
 
+def _bench(arguments: argparse.Namespace, package: Package) -> None:
+    """Print a table of speeds; stdout has nothing else."""
+    console = Console(quiet=arguments.quiet)
+    with console.loading(arguments.package):
+        engine = Engine(package, context_length=arguments.context_length)
+    measurements = []
+    for measurement in measure(engine, engine.vocab_size):
+        console.note(f"{measurement.context} tokens: done")
+        measurements.append(measurement)
+    print(table(measurements))
+    peak = peak_memory_bytes()
+    if peak is not None:
+        print(f"peak memory of the process: {peak / 2**20:,.0f} MiB")
+
+
+def _diagnose(arguments: argparse.Namespace) -> None:
+    console = Console(quiet=arguments.quiet)
+    outcome = diagnose(arguments.package, arguments.diagnose, console.note)
+    print(arguments.diagnose)
+    if outcome.faults:
+        raise ArtifactError(
+            f"{outcome.faults} faults; `{arguments.diagnose}` says which",
+            hint="send that file with your report",
+        )
+    console.note(f"{outcome.kernels} kernels answer as their plain forms; no faults")
+
+
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
         raise UsageError(f"--max-tokens: expected at least 1, found {arguments.max_tokens}")
+    if arguments.diagnose is not None:
+        _diagnose(arguments)
+        return
     package = Package.open(arguments.package, check=Check(arguments.check))
+    if arguments.bench:
+        _bench(arguments, package)
+        return
     sampler = _sampler(arguments, package)
     question = _question(arguments)
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from gemma4_compile.passes.plain_forms import run
 from gemma4_compile.targets import cpu
 
+__all__ = ["CPU", "F32_ABSOLUTE", "F32_RELATIVE", "ROUNDED", "run", "values"]
+
 Array = npt.NDArray[Any]
 
 CPU = cpu.DEFAULT

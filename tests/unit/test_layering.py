@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "tensor_file",
     ),
     ("packaging", "output_directory", "parallel", "passes", "terminal"),
-    ("pipeline", "quantization_report"),
+    ("pipeline", "plain_answers", "quantization_report"),
     ("verification",),
     ("cli",),
     ("__main__",),

@@ -70,6 +70,8 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "tests/numerics/test_gemm_kernels.py": ("targets/kernels/int8_tiles.py",),
     "tests/numerics/test_kernels.py runs every kernel beside its plain form": (
+        "gemma4_compile/passes/kernel_arguments.py",
+        "gemma4_compile/passes/plain_forms.py",
         "targets/kernels/attention_decode.py",
         "targets/kernels/attention_merge.py",
         "targets/kernels/attention_prefill.py",

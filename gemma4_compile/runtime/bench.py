@@ -1,0 +1,121 @@
+"""How fast a package runs here: prefill and decode at several lengths, and the memory it takes."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime.generation import TokenEngine
+
+if sys.platform != "win32":
+    import resource
+
+LENGTHS = (128, 512, 2048, 8192, 32_768)
+DECODED = 32  # tokens
+REPEATS = 3
+_SEED = 1
+_PATIENCE_S = 30.0  # longer than this, and no further repeat or length is tried
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One length.
+
+    Attributes
+    ----------
+    context : tokens of the prompt
+    prefill_tokens_per_s, decode_tokens_per_s : medians
+    first_token_s : seconds that the prompt took, median
+    repeats : how often both were measured, after one run to warm up
+    """
+
+    context: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    first_token_s: float
+    repeats: int
+
+
+def measure(
+    engine: TokenEngine,
+    vocab_size: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Measurement]:
+    """Measure at every length that fits, shortest first, until it takes too long.
+
+    Decoding after a prompt of N tokens takes DECODED tokens. Random tokens do as well as any: the
+    time does not depend on them, but in a mixture of experts, where they reach more experts than a
+    text does.
+
+    Parameters
+    ----------
+    clock : tells seconds
+
+    Raises
+    ------
+    UsageError
+        If the context is too short.
+    """
+    if engine.context_length <= DECODED:
+        raise UsageError(
+            f"a context of {engine.context_length} tokens is too short to measure",
+            hint=f"give --context-length more than {DECODED}",
+        )
+    lengths = [n for n in LENGTHS if n + DECODED <= engine.context_length]
+    lengths = lengths or [engine.context_length - DECODED]
+    rng = np.random.default_rng(_SEED)
+    _run(engine, rng.integers(vocab_size, size=min(lengths[0], 16)).tolist(), clock)
+    for length in lengths:
+        ids = rng.integers(vocab_size, size=length).tolist()
+        begin = clock()
+        runs = []
+        while len(runs) < REPEATS and clock() - begin < _PATIENCE_S:
+            runs.append(_run(engine, ids, clock))
+        yield Measurement(
+            context=length,
+            prefill_tokens_per_s=length / statistics.median(prefill for prefill, _ in runs),
+            decode_tokens_per_s=DECODED / statistics.median(decode for _, decode in runs),
+            first_token_s=statistics.median(prefill for prefill, _ in runs),
+            repeats=len(runs),
+        )
+        if clock() - begin >= _PATIENCE_S:
+            return
+
+
+def _run(engine: TokenEngine, ids: list[int], clock: Callable[[], float]) -> tuple[float, float]:
+    """Seconds of the prompt and of the tokens behind it."""
+    engine.clear()
+    begin = clock()
+    for first in range(0, len(ids), engine.prefill_chunk):
+        logits = engine.prefill(ids[first : first + engine.prefill_chunk])
+    middle = clock()
+    for _ in range(DECODED):
+        logits = engine.decode(int(np.argmax(logits)))
+    end = clock()
+    engine.clear()
+    return middle - begin, end - middle
+
+
+def peak_memory_bytes() -> int | None:
+    """Largest resident size of this process so far; None where the system does not say."""
+    if sys.platform == "win32":
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # KiB but on macOS
+
+
+def table(measurements: list[Measurement]) -> str:
+    """The measurements for people."""
+    lines = ["prompt tokens   prefill tok/s   first token   decode tok/s   repeats"]
+    lines += [
+        f"{m.context:>13,}   {m.prefill_tokens_per_s:>13,.1f}   {m.first_token_s:>9.3f} s"
+        f"   {m.decode_tokens_per_s:>12,.1f}   {m.repeats:>7}"
+        for m in measurements
+    ]
+    return "\n".join(lines)

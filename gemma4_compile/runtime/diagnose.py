@@ -1,0 +1,212 @@
+"""`gemma4-chat DIR --diagnose`: one file that says what a report of a fault needs to say.
+
+The file is written line by line, so that it shows how far things went where a device or a kernel
+takes the whole program down. It holds no text of conversations and no names of the user's files
+but the package's.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from gemma4_compile import __version__, abi
+from gemma4_compile.artifacts import Provenance, read_artifact
+from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.bench import measure, peak_memory_bytes, table
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.kernel_check import KernelResult, check_kernels, kernels_of
+from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.package import Package
+
+DEFAULT_FILE = Path("gemma4-diagnosis.txt")
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "llguidance")
+_VARIABLES = ("CUDA_VISIBLE_DEVICES", "MTL_DEBUG_LAYER", "OMP_NUM_THREADS", "TVM_NUM_THREADS")
+# TVM's numbers of what it knows of a device.
+_ATTRIBUTES = {
+    "name": 5,
+    "compute version": 4,
+    "threads per block": 1,
+    "threads per warp": 2,
+    "shared memory per block, bytes": 3,
+    "multiprocessors": 7,
+    "memory, bytes": 14,
+    "memory available, bytes": 15,
+    "api version": 11,
+    "driver version": 12,
+}
+_QUESTION_TOKENS = 24  # of the greedy answer to random tokens
+
+
+@dataclass
+class Outcome:
+    """What a diagnosis found."""
+
+    kernels: int = 0
+    faults: int = 0
+
+
+class _Report:
+    """The file, and what is told meanwhile."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        try:
+            self._file = path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--diagnose: cannot write `{path}`: {error.strerror}") from error
+        self._say = say
+
+    def line(self, text: str = "") -> None:
+        self._file.write(text + "\n")
+        self._file.flush()
+
+    def section(self, title: str) -> None:
+        self._say(title)
+        self.line(f"\n== {title}")
+
+    def values(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self.line(f"{name}: {value}")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def diagnose(directory: Path, path: Path, say: Callable[[str], None]) -> Outcome:
+    """Write the file; a part that fails says so in it, and the next part follows.
+
+    Parameters
+    ----------
+    say : is told what happens, in lines
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be written.
+    """
+    report, outcome = _Report(path, say), Outcome()
+    try:
+        report.line(f"gemma4-compile {__version__}, diagnosis of {directory.name}")
+        parts: list[tuple[str, Callable[[], None]]] = [
+            ("system", lambda: _system(report)),
+            ("package", lambda: _package(report, directory)),
+            ("device", lambda: _device(report, directory)),
+            ("kernels", lambda: _kernels(report, directory, outcome)),
+            ("model", lambda: _model(report, directory)),
+        ]
+        for title, part in parts:
+            report.section(title)
+            try:
+                part()
+            except Gemma4CompileError as error:
+                outcome.faults += 1
+                report.line(f"FAULT: {error}" + (f" ({error.hint})" if error.hint else ""))
+            except Exception:  # whatever it is, it belongs into the report
+                outcome.faults += 1
+                report.line(f"FAULT: {traceback.format_exc()}")
+        report.line(f"\n{outcome.kernels} kernels checked, {outcome.faults} faults")
+    finally:
+        report.close()
+    return outcome
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _system(report: _Report) -> None:
+    report.values(
+        {
+            "system": platform.platform(),
+            "macOS": platform.mac_ver()[0] or "no",
+            "machine": platform.machine(),
+            "python": sys.version.split()[0],
+            "processors": os.cpu_count(),
+            **{package: _version(package) for package in _PACKAGES},
+            **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        }
+    )
+
+
+def _package(report: _Report, directory: Path) -> None:
+    provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
+    report.line(f"library: {provenance.library}")
+    report.line(f"build: {json.dumps(dict(provenance.build), sort_keys=True)}")
+    report.line(f"bytes: {sum(nbytes for nbytes, _ in provenance.files.values())}")
+    for name, (nbytes, sha256) in sorted(provenance.files.items()):
+        path = directory / name
+        found = path.stat().st_size if path.is_file() else "missing"
+        note = "" if found == nbytes else f", FAULT: found {found}"
+        report.line(f"file {name}: {nbytes} bytes, sha256 {sha256}{note}")
+
+
+def _device(report: _Report, directory: Path) -> None:
+    package = Package.open(directory)
+    device = Device.open(package.target)
+    report.line(f"target: {package.target}")
+    attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
+    if not device.is_cpu:
+        for name, number in _ATTRIBUTES.items():
+            report.line(f"{name}: {attribute(device.type, 0, number)}")
+
+
+def _kernels(report: _Report, directory: Path, outcome: Outcome) -> None:
+    package = Package.open(directory)
+    device = Device.open(package.target)
+    library = NativeLibrary(package.library_path, device)
+    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    names = sorted(kernels)
+    report.line(f"{len(names)} kernels with a plain form; each line is written when it is done")
+    report.line(f"first: {names[0]}")
+    chunk = package.chat_config.prefill_chunk_size
+    for index, result in enumerate(check_kernels(library, device, kernels, chunk)):
+        outcome.kernels += 1
+        outcome.faults += bool(result.problem)
+        following = f"; next: {names[index + 1]}" if index + 1 < len(names) else ""
+        report.line(_kernel_line(result) + following)
+        if result.problem:
+            report.line(f"    operator: {kernels[result.name]}")
+
+
+def _kernel_line(result: KernelResult) -> str:
+    if result.problem:
+        return f"FAULT {result.name} ({result.kind}): {result.problem}"
+    share = f"{100 * result.error_share:.1f} % of the allowed error"
+    return f"ok {result.name} ({result.kind}): {share}, {1e3 * result.seconds:.2f} ms"
+
+
+def _model(report: _Report, directory: Path) -> None:
+    package = Package.open(directory)
+    begin = time.perf_counter()
+    engine = Engine(package)
+    report.line(f"loaded in {time.perf_counter() - begin:.2f} s")
+    report.line(f"context: {engine.context_length}, prefill chunk: {engine.prefill_chunk}")
+    ids = np.random.default_rng(0).integers(engine.vocab_size, size=16).tolist()
+    logits = engine.prefill(ids)
+    said = []
+    for _ in range(min(_QUESTION_TOKENS, engine.context_length - len(ids))):
+        if not np.isfinite(logits).all():
+            report.line(f"FAULT: logits that are no numbers after {len(said)} tokens")
+            break
+        said.append(int(np.argmax(logits)))
+        logits = engine.decode(said[-1])
+    report.line(f"greedy tokens after {ids}: {said}")
+    report.line(f"largest logit: {np.nanmax(logits):.6f}")
+    report.line(table(list(measure(engine, engine.vocab_size))))
+    report.line(f"peak memory of this process: {peak_memory_bytes()} bytes")

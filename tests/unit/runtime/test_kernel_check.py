@@ -1,0 +1,134 @@
+"""The self-test of kernels that are not right; test_diagnose.py has a whole library that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime import Package
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.kernel_check import (
+    CompilerMissingError,
+    check_kernels,
+    kernels_of,
+)
+from gemma4_compile.runtime.native_library import NativeLibrary
+
+CHUNK = 12  # of the package
+Kernel = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return Device.open("cpu")
+
+
+@pytest.fixture(scope="module")
+def library(tiny_package: Path, device: Device) -> NativeLibrary:
+    return NativeLibrary(Package.open(tiny_package).library_path, device)
+
+
+@pytest.fixture(scope="module")
+def kernels(library: NativeLibrary) -> Mapping[str, str]:
+    return kernels_of(str(library.compiled_function(abi.METADATA)()))
+
+
+def add_to(array: Any, value: float) -> None:
+    np.from_dlpack(array).reshape(-1)[-1] += value
+
+
+def right(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    kernel(*args)
+
+
+def off(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    kernel(*args)
+    add_to(args[-1], 0.01)
+
+
+def no_number(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    kernel(*args)
+    add_to(args[-1], float("nan"))
+
+
+def idle(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    del kernel, args
+
+
+def stray(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    kernel(*args)
+    add_to(args[0], 1.0)
+
+
+def lost(kernel: Kernel, args: tuple[Any, ...]) -> None:
+    del kernel, args
+    raise RuntimeError("the device is lost")
+
+
+# What some kernels of a library do instead, and what is said about them.
+CHANGES: dict[str, tuple[Callable[[Kernel, tuple[Any, ...]], None], str]] = {
+    "rms_norm": (right, ""),
+    "rms_norm1": (off, "values are off by up to 0.01"),
+    "residual_norm": (no_number, "found nan"),
+    "residual_norm1": (idle, "values are off by up to"),
+    "take_last_row": (stray, "argument 0: it must be left alone"),
+    "softmax_partials": (lost, "it failed: the device is lost"),
+}
+
+
+class ChangedLibrary:
+    """A library whose kernels do something else."""
+
+    def __init__(self, library: NativeLibrary) -> None:
+        self._library = library
+
+    def linked_function(self, name: str) -> Kernel:
+        kernel = self._library.linked_function(name)
+        change, _ = CHANGES[name]
+        return lambda *args: change(kernel, args)
+
+
+def test_every_kind_of_fault_is_found(
+    library: NativeLibrary, device: Device, kernels: Mapping[str, str]
+) -> None:
+    changed: Any = ChangedLibrary(library)
+    results = list(check_kernels(changed, device, {k: kernels[k] for k in CHANGES}, CHUNK))
+    assert [result.name for result in results] == sorted(CHANGES)
+    for result in results:
+        change, problem = CHANGES[result.name]
+        assert problem in result.problem, result
+        assert bool(result.problem) == (change is not right), result
+        if change in (off, no_number, idle):
+            assert result.error_share > 1
+
+
+def test_a_kernel_that_the_library_lacks_is_named(
+    library: NativeLibrary, device: Device, kernels: Mapping[str, str]
+) -> None:
+    (result,) = check_kernels(library, device, {"of_tomorrow": kernels["rms_norm"]}, CHUNK)
+    assert "no function `of_tomorrow`" in result.problem
+
+
+def test_a_compiler_that_does_not_start_is_named(
+    library: NativeLibrary,
+    device: Device,
+    kernels: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "tvm.py").write_text("raise ImportError('no compiler here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(CompilerMissingError, match=r"status 1: ImportError: no compiler here"):
+        list(check_kernels(library, device, kernels, CHUNK))
+
+
+def test_a_library_that_does_not_say_is_refused() -> None:
+    for metadata in ("{}", '{"kernels": []}'):
+        with pytest.raises(ArtifactError, match="does not say which kernels"):
+            kernels_of(metadata)
