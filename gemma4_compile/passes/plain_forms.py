@@ -33,7 +33,7 @@ def run(operator: Operator, *args: Array | int) -> None:
     ----------
     args : the arguments of `operator.plain()`, in its order
     """
-    tensors = [arg if isinstance(arg, int) else tvm.runtime.tensor(arg) for arg in args]
+    tensors: list[Any] = [arg if isinstance(arg, int) else tvm.runtime.tensor(arg) for arg in args]
     _compiled(operator)(*tensors)
     for arg, tensor in zip(args, tensors, strict=True):
         if not isinstance(arg, int):

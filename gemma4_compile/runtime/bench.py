@@ -74,7 +74,7 @@ def measure(
     for length in lengths:
         ids = rng.integers(vocab_size, size=length).tolist()
         begin = clock()
-        runs = []
+        runs: list[tuple[float, float]] = []
         while len(runs) < REPEATS and clock() - begin < _PATIENCE_S:
             runs.append(_run(engine, ids, clock))
         yield Measurement(

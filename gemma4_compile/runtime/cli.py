@@ -185,8 +185,8 @@ class _Asker:
 def _bench(arguments: argparse.Namespace, package: Package) -> None:
     """Print a table of speeds; stdout has nothing else."""
     console = Console(quiet=arguments.quiet)
-    with console.loading(arguments.package):
-        engine = Engine(package, context_length=arguments.context_length)
+    with console.loading(arguments.package, package.target) as progress:
+        engine = Engine(package, context_length=arguments.context_length, progress=progress)
     measurements = []
     for measurement in measure(engine, engine.vocab_size):
         console.note(f"{measurement.context} tokens: done")
@@ -223,8 +223,8 @@ def _run(arguments: argparse.Namespace) -> None:
     question = _question(arguments)
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
     console = Console(quiet=arguments.quiet)
-    with console.loading(arguments.package):
-        engine = Engine(package, context_length=arguments.context_length)
+    with console.loading(arguments.package, package.target) as progress:
+        engine = Engine(package, context_length=arguments.context_length, progress=progress)
         chat = Chat(engine, package, system=arguments.system, thinking=arguments.thinking)
 
     def new_chooser() -> TokenChooser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -13,10 +13,8 @@ from tqdm import tqdm
 
 from gemma4_compile.runtime.chat import Chat, Reply
 from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
+from gemma4_compile.runtime.package import LoadProgress
 from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
-
-LoadProgress = Callable[[int, int], None]
-"""Is told bytes of weights that are loaded, and of all."""
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 
@@ -35,11 +33,11 @@ class Console:
             print(text, file=sys.stderr, flush=True)
 
     @contextmanager
-    def loading(self, package: Path) -> Iterator[LoadProgress]:
+    def loading(self, package: Path, target: str) -> Iterator[LoadProgress]:
         """Show how much of a package's weights is loaded, and at the end how long it took."""
         begin, loaded = time.perf_counter(), 0
         with tqdm(
-            desc=f"loading {package}",
+            desc=f"loading {package} ({target})",
             unit="B",
             unit_scale=True,
             file=sys.stderr,
@@ -54,8 +52,8 @@ class Console:
 
             yield progress
         seconds = time.perf_counter() - begin
-        size = f" ({loaded / 1e6:,.0f} MB of weights)" if loaded else ""
-        self.note(f"loaded {package}{size} in {seconds:.1f} s")
+        size = f"{loaded / 1e6:,.1f} MB of weights"
+        self.note(f"loaded {package} ({target}, {size}) in {seconds:.1f} s")
 
     def answer(self, chat: Chat, text: str, chooser: TokenChooser, max_tokens: int | None) -> None:
         """Ask, and show the reply as it comes: thoughts on stderr, the answer on stdout.

@@ -199,7 +199,7 @@ def _model(report: _Report, directory: Path) -> None:
     report.line(f"context: {engine.context_length}, prefill chunk: {engine.prefill_chunk}")
     ids = np.random.default_rng(0).integers(engine.vocab_size, size=16).tolist()
     logits = engine.prefill(ids)
-    said = []
+    said: list[int] = []
     for _ in range(min(_QUESTION_TOKENS, engine.context_length - len(ids))):
         if not np.isfinite(logits).all():
             report.line(f"FAULT: logits that are no numbers after {len(said)} tokens")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gemma4_compile.runtime.server.api_error import ApiError
 
@@ -33,7 +34,7 @@ def create_app(
     """
     middleware = []
     if hosts is not None:
-        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)))
+        middleware.append(Middleware(_HostGuard, hosts=frozenset(hosts)))
     if origins:
         middleware.append(
             Middleware(
@@ -48,6 +49,30 @@ def create_app(
         middleware=middleware,
         exception_handlers={HTTPException: _http_error},
     )
+
+
+class _HostGuard:
+    """Lets requests through that are addressed to one of some names."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = HTTPConnection(scope).headers.get("host", "")
+            if _name(host) not in self._hosts:
+                response = ApiError(421, f"this server does not answer for `{host}`").response()
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _name(host: str) -> str | None:
+    """The name of a Host header, without port and brackets."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 async def _health(_request: Request) -> Response:

@@ -13,14 +13,17 @@ from pathlib import Path
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile import __version__
+from gemma4_compile import __version__, abi
+from gemma4_compile.artifacts import Provenance, read_artifact
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.pages import folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
 
@@ -28,13 +31,14 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
+_BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gemma4-serve",
-        description="Serve a compiled package with OpenAI's API.",
+        description="Serve a compiled package with OpenAI's API; a package for browsers as files.",
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
     parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
@@ -44,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--context-length", type=int, help="tokens to make room for")
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request says"
+    )
+    parser.add_argument(
+        "--page", type=Path, metavar="FOLDER", help="serve this built chat page at `/`, too"
     )
     parser.add_argument(
         "--allow-origin",
@@ -89,27 +96,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     _check(arguments)
+    provenance = Provenance.from_json(read_artifact(arguments.package / abi.PROVENANCE_FILE))
+    if (provenance.library or "").endswith(_BROWSER_SUFFIX):
+        routes = folder_routes(arguments.page, arguments.package)
+        listen(routes, arguments.host, arguments.port, arguments.allow_origin)
+        return
+    service = _load(arguments)
+    limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
+    routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
+    routes += folder_routes(arguments.page, None)
+    try:
+        listen(routes, arguments.host, arguments.port, arguments.allow_origin)
+    finally:
+        service.worker.stop()
+
+
+def _load(arguments: argparse.Namespace) -> Service:
     package = Package.open(arguments.package, check=Check(arguments.check))
     name = arguments.model_name or arguments.package.resolve().name
     model = Model.of(package, name, arguments.context_length)
 
     def load() -> Generator:
-        engine = Engine(package, context_length=arguments.context_length)
+        with Console().loading(arguments.package, package.target) as progress:
+            engine = Engine(package, context_length=arguments.context_length, progress=progress)
         return Generator(engine, model.tokenizer, package.stop_token_ids)
 
     worker = Worker(load, arguments.queue)
-    print(f"loading {arguments.package}", file=sys.stderr, flush=True)
     worker.start()
-    service = Service(model, worker, thinking=arguments.thinking)
-    limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
-    routes: list[BaseRoute] = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
-    try:
-        listen(routes, arguments.host, arguments.port, arguments.allow_origin)
-    finally:
-        worker.stop()
+    return Service(model, worker, thinking=arguments.thinking)
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    if arguments.page is not None and not (arguments.page / "index.html").is_file():
+        raise UsageError(
+            f"--page: `{arguments.page}` has no `index.html`", hint="build the page first"
+        )
     ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
     for name, (lowest, highest) in ranges.items():
         value = getattr(arguments, name)
@@ -126,7 +147,7 @@ def listen(routes: Sequence[BaseRoute], host: str, port: int, origins: Sequence[
     UsageError
         If the address cannot be listened on.
     """
-    hosts = ["localhost", "127.0.0.1", "[::1]", host] if _is_loopback(host) else None
+    hosts = ["localhost", "127.0.0.1", "::1", host] if _is_loopback(host) else None
     app = create_app(routes, hosts=hosts, origins=origins)
     config = uvicorn.Config(
         app,
@@ -138,6 +159,7 @@ def listen(routes: Sequence[BaseRoute], host: str, port: int, origins: Sequence[
     )
     try:
         with config.bind_socket() as socket:
+            socket.listen()  # from here on connections wait, and none is refused
             shown = f"[{host}]" if ":" in host else host
             print(f"http://{shown}:{socket.getsockname()[1]}", flush=True)
             uvicorn.Server(config).run([socket])

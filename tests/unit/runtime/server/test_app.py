@@ -12,7 +12,7 @@ OUR_PAGE = "https://chat.example"
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with serving([], hosts=["localhost", "127.0.0.1"], origins=[OUR_PAGE]) as live:
+    with serving([], hosts=["localhost", "127.0.0.1", "::1"], origins=[OUR_PAGE]) as live:
         yield live
 
 
@@ -22,8 +22,13 @@ def test_health(live: Live) -> None:
 
 
 def test_a_name_that_points_here_is_refused(live: Live) -> None:
-    assert live.request("GET", "/health", Host="evil.example")[0] == 400
-    assert live.request("GET", "/health", Host="localhost:123")[0] == 200
+    status, _, body = live.request("GET", "/health", Host="evil.example")
+    assert status == 421
+    assert json.loads(body)["error"]["message"] == "this server does not answer for `evil.example`"
+    for bad in ("", "[", "localhost.evil.example", "evil.example:127.0.0.1"):
+        assert live.request("GET", "/health", Host=bad)[0] == 421
+    for good in ("localhost:123", "LOCALHOST", "[::1]:8000"):
+        assert live.request("GET", "/health", Host=good)[0] == 200
 
 
 def test_pages_of_the_allowed_origin_may_ask_and_no_others(live: Live) -> None:

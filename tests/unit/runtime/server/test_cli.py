@@ -5,30 +5,44 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
 import pytest
 
+from gemma4_compile import packaging
 from gemma4_compile.runtime.server.cli import main
 
 COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
 ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."
 
 
-@pytest.fixture(scope="module")
-def client(tiny_package: Path) -> Iterator[openai.OpenAI]:
-    command = [*COMMAND, str(tiny_package), "--port", "0", "--model-name", "tiny"]
+@contextmanager
+def serving(*arguments: object) -> Iterator[str]:
+    """The address of a server, which is ended by Ctrl-C."""
+    command = [*COMMAND, *map(str, arguments), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         address = process.stdout.readline().decode().strip()
         assert address.startswith("http://127.0.0.1:"), process.stderr.read().decode()
+        try:
+            yield address
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) in (0, 130)
+            assert b"Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def client(tiny_package: Path) -> Iterator[openai.OpenAI]:
+    with serving(tiny_package, "--model-name", "tiny") as address:
         yield openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) in (0, 130)
-        assert b"Traceback" not in process.stderr.read()
 
 
 def test_the_model_answers_as_in_the_terminal(client: openai.OpenAI) -> None:
@@ -74,11 +88,27 @@ def test_a_context_that_fills_up_ends_the_reply_by_length(client: openai.OpenAI)
     assert answer.usage.total_tokens == 257  # the last token is told and not read again
 
 
+def test_a_package_for_browsers_is_served_as_files(tmp_path: Path) -> None:
+    package, page = tmp_path / "package", tmp_path / "page"
+    package.mkdir()
+    page.mkdir()
+    (page / "index.html").write_text("<p>chat</p>")
+    (package / "model.wasm").write_bytes(b"wasm")
+    packaging.finish(package, "model.wasm", {"target": "webgpu"})
+    with serving(package, "--page", page) as address:
+        for path, content in (("/", b"<p>chat</p>"), ("/package/model.wasm", b"wasm")):
+            with urllib.request.urlopen(address + path) as response:
+                assert response.read() == content
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{address}/v1/models")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         (["--port", "70000"], 2, "--port: expected 0 to 65535, found 70000"),
         (["--queue", "-1"], 2, "--queue"),
+        (["--page", "nowhere"], 2, "--page: `nowhere` has no `index.html`"),
         (["--context-length", "0"], 2, "context length"),
         (["--host", "256.1.1.1"], 2, "cannot listen on 256.1.1.1"),
     ],
