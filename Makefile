@@ -16,7 +16,7 @@ WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint fix types tree test smoke demo bench all clean
+.PHONY: help setup lock lint fix types tree test smoke demo bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt)"
@@ -30,9 +30,11 @@ $(BIN)/python:
 	  { echo "error: $(PYTHON) is not Python 3.10 to 3.13"; echo "hint: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { echo "hint: on Debian, apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
 
-# What a user needs: the compiler and the chat, no torch.
+# What a user needs: the compiler and the chat, no torch. With LOCKED=1 (Python 3.11, Linux) everything but torch
+# comes in the versions and with the hashes of requirements/ci.txt.
 $(VENV)/user.stamp: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install -q -e .
+	$(if $(LOCKED),$(BIN)/pip install -q --require-hashes --no-deps -r requirements/ci.txt)
+	$(BIN)/pip install -q $(if $(LOCKED),--no-build-isolation) -e .
 	@touch $@
 
 # What a developer needs on top. The CPU build of torch is a fraction of the default build's size; it is
@@ -40,7 +42,7 @@ $(VENV)/user.stamp: pyproject.toml | $(BIN)/python
 $(VENV)/dev.stamp: $(VENV)/user.stamp
 	@torch=$$(sed -nE 's/^ *"(torch==[^"]+)".*/\1/p' pyproject.toml); \
 	  $(BIN)/pip install -q "$$torch+cpu" 2>/dev/null || $(BIN)/pip install -q "$$torch"
-	$(BIN)/pip install -q -e '.[dev]'
+	$(BIN)/pip install -q $(if $(LOCKED),--no-build-isolation) -e '.[dev]'
 	@touch $@
 
 # npm writes this file when it is done.
@@ -52,6 +54,9 @@ $(VENV)/dev.stamp: $(VENV)/user.stamp
 
 setup: $(VENV)/dev.stamp $(NODE_MODULES)
 	@bash tools/install-webgpu-debian.sh
+
+lock: $(VENV)/dev.stamp
+	@bash tools/lock-ci.sh
 
 # --- checks ------------------------------------------------------------------------------------
 
