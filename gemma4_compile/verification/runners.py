@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gemma4_compile import abi
 from gemma4_compile.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 
 Float32Array = npt.NDArray[np.float32]
@@ -57,26 +58,23 @@ Run = Callable[[Path, Sequence[Step]], list[Outcome]]
 class _Recorded:
     """A forward function that keeps what a probe returns besides logits and state."""
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    def __init__(self, function: Any, device: Device) -> None:
+        self._function, self._device = function, device
         self.hidden: Float32Array | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         result = self._function(*arguments)
-        layers = [_to_host(result[index]) for index in range(_RESULT_PREFIX, len(result))]
+        probes = [result[index] for index in range(_RESULT_PREFIX, len(result))]
+        layers = [self._device.read(probe).reshape(-1) for probe in probes]
         self.hidden = np.stack(layers) if layers else None
         return result
-
-
-def _to_host(tensor: Any) -> Float32Array:
-    """A (1, width) result, copied out of the machine's pooled memory."""
-    return np.array(np.from_dlpack(tensor), np.float32).reshape(-1)
 
 
 def run_here(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
     engine = Engine.open(directory)
-    engine._prefill, engine._decode = _Recorded(engine._prefill), _Recorded(engine._decode)
+    engine._prefill = _Recorded(engine._prefill, engine.device)
+    engine._decode = _Recorded(engine._decode, engine.device)
     outcomes = []
     for step in steps:
         if step.clear:
