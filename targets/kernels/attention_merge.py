@@ -25,6 +25,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 THREADS = 128
 MAX_GROUPS = 16  # groups of threads that divide the splits
+REUSED_WITHIN = 16  # TVM's StorageRewrite: most that two arrays of one place differ in size
 
 
 def merged_channel(sums: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
@@ -61,10 +62,23 @@ class MergeShape:
         """How shared memory holds a split's factor.
 
         TVM gives two arrays of a block one place if they are not needed at the same time. As an
-        array of scalars it would not be aligned for the vectors behind the factors, but the
-        reductions' own arrays are scalars unless simdgroups are known.
+        array of scalars it would not be aligned for the vectors behind the factors, so factors are
+        vectors, too, where simdgroups are known; elsewhere the reductions' own arrays are as large.
         """
         return self.vectors if self.simd_width else Vectors(1)
+
+    @property
+    def factor_places(self) -> int:
+        """Factors that shared memory has room for.
+
+        The array of a reduction by simdgroups is of scalars, and stays apart because TVM puts no
+        array into the place of one that is less than a sixteenth of its size.
+        """
+        needed = self.own * self.groups
+        if not self.simd_width:
+            return needed
+        results = self.threads // self.simd_width
+        return max(needed, REUSED_WITHIN * results // self.vectors.size + 1)
 
     @property
     def groups(self) -> int:
@@ -107,7 +121,7 @@ def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, t
     for index in range(shape.own):
         split = let(tirx.min(group + index * groups, shape.splits - 1))
         store(loaded, sums[split, h, place], vectors.at(index))
-    factors = shared((shape.own * groups * shape.factors.size,))
+    factors = shared((shape.factor_places * shape.factors.size,))
     _write_factors(shape, stats, h, thread, factors)
     total = local((vectors.size,))
     store(total, vectors.splat(zero()), vectors.at(0))

@@ -23,7 +23,7 @@ from tvm import relax
 from gemma4_compile.targets import TargetSpec, cpu, linker, metal
 
 NATIVE = Path(__file__).parent / "native"
-FLAGS = ("-std=c++17", "-g0", "-fPIC", "-shared", "-fno-sanitize=all", "-Wall", "-Werror")
+FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
 KERNEL_FLAGS = (
     "-O1",
     "-mcpu=native",
@@ -34,6 +34,7 @@ KERNEL_FLAGS = (
     "-Wno-unused",
     "-Wno-bitwise-instead-of-logical",
     "-Wno-user-defined-literals",
+    *("-I", str(NATIVE)),
 )
 UNITS = 2
 ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
@@ -84,24 +85,35 @@ def compile_kernels(sources: Mapping[str, str]) -> Path:
     KernelError
         With the compiler's first messages.
     """
-    names = sorted(sources)
 
     def make(scratch: Path, output: Path) -> None:
-        units = []
-        for number in range(min(UNITS, len(names))):
-            parts = ["#include <metal_stdlib>\n"]
-            for name in names[number::UNITS]:
-                body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
-                # Inside of `metal`, so that C's functions of the same names are not seen.
-                parts.append(f"namespace metal::of_{name} {{\n{body}\n}}\n")
-                parts.append(f"EMULATE({name})\n")
-            unit = scratch / f"unit{number}.cc"
-            unit.write_text("".join(parts))
-            units.append(str(unit))
-        own = ["-I", str(NATIVE), str(NATIVE / "threadgroup.cc")]
-        _zig([*FLAGS, *KERNEL_FLAGS, *own, *units, "-o", str(output)])
+        units = [str(NATIVE / "threadgroup.cc"), *_units(sources, scratch)]
+        _zig(["-shared", *FLAGS, *KERNEL_FLAGS, *units, "-o", str(output)])
 
-    return _cached("kernels", [*_own_sources(), *(f"{n}\0{sources[n]}" for n in names)], make)
+    texts = [f"{name}\0{source}" for name, source in sorted(sources.items())]
+    return _cached("kernels", [*_own_sources(), *texts], make)
+
+
+def check_kernels(sources: Mapping[str, str]) -> None:
+    """Compile without a result; KernelError as `compile_kernels`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for unit in _units(sources, Path(scratch)):
+            _zig([*FLAGS, *KERNEL_FLAGS, "-O0", "-c", unit, "-o", f"{unit}.o"])
+
+
+def _units(sources: Mapping[str, str], folder: Path) -> list[str]:
+    """A few C++ files that hold the kernels."""
+    names, paths = sorted(sources), []
+    for number in range(min(UNITS, len(names))):
+        parts = ["#include <metal_stdlib>\n"]
+        for name in names[number::UNITS]:
+            body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
+            # Inside of `metal`, so that C's functions of the same names are not seen.
+            parts.append(f"namespace metal::of_{name} {{\n{body}\n}}\nEMULATE({name})\n")
+        path = folder / f"unit{number}.cc"
+        path.write_text("".join(parts))
+        paths.append(str(path))
+    return paths
 
 
 _mistake: Callable[[str], str] | None = None
@@ -136,7 +148,7 @@ def install() -> tvm.runtime.Device:
     includes += [root / "include" for root in roots] + [roots[0], NATIVE]
 
     def make(_: Path, output: Path) -> None:
-        flags = [*FLAGS, "-O1", "-Wno-unused", *(f"-I{path}" for path in includes)]
+        flags = ["-shared", *FLAGS, "-O1", "-Wno-unused", *(f"-I{path}" for path in includes)]
         _zig([*flags, str(NATIVE / "device.cc"), "-o", str(output)])
 
     path = _cached("device", [*_own_sources(), tvm.__version__, tvm_ffi.__version__], make)
