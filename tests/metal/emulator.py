@@ -77,7 +77,7 @@ def _own_sources() -> list[str]:
     return [path.read_text() for path in sorted(NATIVE.iterdir())]
 
 
-def compile_kernels(sources: Mapping[str, str]) -> Path:
+def compile_kernels(sources: Mapping[str, str], flags: Sequence[str] = ()) -> Path:
     """A library with a function `emulate_NAME` for every kernel NAME.
 
     Raises
@@ -88,10 +88,10 @@ def compile_kernels(sources: Mapping[str, str]) -> Path:
 
     def make(scratch: Path, output: Path) -> None:
         units = [str(NATIVE / "threadgroup.cc"), *_units(sources, scratch)]
-        _zig(["-shared", *FLAGS, *KERNEL_FLAGS, *units, "-o", str(output)])
+        _zig(["-shared", *FLAGS, *KERNEL_FLAGS, *flags, *units, "-o", str(output)])
 
     texts = [f"{name}\0{source}" for name, source in sorted(sources.items())]
-    return _cached("kernels", [*_own_sources(), *texts], make)
+    return _cached("kernels", [*_own_sources(), *flags, *texts], make)
 
 
 def check_kernels(sources: Mapping[str, str]) -> None:
@@ -117,6 +117,7 @@ def _units(sources: Mapping[str, str], folder: Path) -> list[str]:
 
 
 _mistake: Callable[[str], str] | None = None
+_flags: tuple[str, ...] = ()
 
 
 @tvm_ffi.register_global_func("gemma4_test.compile_metal")
@@ -124,9 +125,20 @@ def _compile(sources: Mapping[str, str]) -> tuple[str, str]:
     change = _mistake or str
     try:
         texts = {str(name): change(str(text)) for name, text in sources.items()}
-        return str(compile_kernels(texts)), ""
+        return str(compile_kernels(texts, _flags)), ""
     except KernelError as error:
         return "", str(error)
+
+
+@contextmanager
+def fast_math() -> Iterator[None]:
+    """Compile kernels that are loaded meanwhile as TVM's runtime has Apple's compiler do it."""
+    global _flags
+    _flags = ("-ffast-math",)
+    try:
+        yield
+    finally:
+        _flags = ()
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""A package of the shipped model, on the emulated Metal device, in the runtime that users have."""
+"""A package of the shipped model, on the emulated Metal device, in the runtime that users have.
+
+Kernels are compiled with fast math, as on a Mac.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def package(
 
     here = Target({"default": emulator.SPEC}, emulator.link)
     folder = tmp_path_factory.mktemp("tiny") / "package"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, emulator.fast_math():
         patch.setitem(TARGETS, "metal", here)  # type: ignore[arg-type]
         patch.setattr(device, "_load_tvm", load_others)
         yield packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
