@@ -19,7 +19,8 @@ class CudaWords:
     """Products of four bytes, with the addition that CUDA's instruction does besides; choices.
 
     Before: ``t + dot4I8Packed(a, b)``. After: ``__dp4a(int32(a), int32(b), t)``. Without an
-    addition t is 0. Must run when names are inlined, or the addition may be out of sight.
+    addition t is 0. A vector of products takes in the lanes of a vector that is added to it. Must
+    run when names are inlined, or the addition may be out of sight.
 
     Before: ``select(condition, quad, other)``. After: ``condition ? quad : other``, which computes
     one of them: TVM's generator for CUDA cannot select vectors by one condition.
@@ -54,9 +55,27 @@ def _product(node: Any) -> Any:
 
 def _sum(node: Any) -> Any:
     for product, other in ((node.a, node.b), (node.b, node.a)):
-        if _is_call(product, CUDA_DOT4) and _is_zero(product.args[3]):
+        if _is_bare_product(product):
             return _dp4a(product.args[1], product.args[2], other)
+        if _is_vector_of_products(product):
+            lanes = [
+                _dp4a(lane.args[1], lane.args[2], tirx.Shuffle([other], [index]))
+                for index, lane in enumerate(product.vectors)
+            ]
+            return tirx.Shuffle(lanes, product.indices)
     return node
+
+
+def _is_bare_product(node: Any) -> bool:
+    """Whether it is a product to which nothing is added yet."""
+    return _is_call(node, CUDA_DOT4) and _is_zero(node.args[3])
+
+
+def _is_vector_of_products(node: Any) -> bool:
+    """Whether it joins products, the first one first."""
+    if not isinstance(node, tirx.Shuffle) or not all(map(_is_bare_product, node.vectors)):
+        return False
+    return [int(index) for index in node.indices] == list(range(len(node.vectors)))
 
 
 def _choice(node: Any) -> Any:

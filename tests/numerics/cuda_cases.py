@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.operators.attention import MergeSplits
 from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.router import GroupRows, Router
+from gemma4_compile.model_spec.operators.router import (
+    ChooseExperts,
+    GroupRows,
+    Router,
+    RouterScores,
+)
 from gemma4_compile.model_spec.operators.sampling import SampleTopP
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
@@ -21,6 +27,7 @@ from tests.numerics.test_attention_kernels import CHUNK, DECODE
 from tests.numerics.test_kernels import EXPERT_KINDS, EXPERTS, PART_BYTES, config_of
 
 CUDA = target_spec("cuda")
+ONE_POSITION = {"router_scores", "choose_experts"}  # the router's halves
 LENGTHS = (0, 63, 1200)  # positions before the new ones
 
 
@@ -39,7 +46,7 @@ def _all_differences(
     """Kernels on rounded vectors by the bounds for those, all others by theirs."""
     wrong = []
     for case, result in zip(cases, results, strict=True):
-        rounded = case.operator.kind.startswith(("int8", "rounded"))
+        rounded = case.operator.kind.startswith(("int8", "round_rows", "rounded"))
         module = test_int8_kernels if rounded else test_kernels
         wrong += module.differences([case], [result])
     return wrong
@@ -73,7 +80,7 @@ def _experts(quant: str, activations: str) -> Group:
     spec = replace(CUDA, activations=activations)
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     found = operators(config, quant, spec, PART_BYTES)
-    kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS}
+    kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS} | ONE_POSITION
     return _group([operator for operator in found if operator.kind in kinds], spec)
 
 
@@ -82,13 +89,14 @@ def _whole_vocabulary() -> Group:
     number = {"experts": Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts}
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     found = operators(config, "q4f32", CUDA, PART_BYTES)
-    routed = [replace(op, **number) for op in found if isinstance(op, (Router, GroupRows))]
+    kinds = (Router, RouterScores, ChooseExperts, GroupRows)
+    routed = [replace(op, **number) for op in found if isinstance(op, kinds)]
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
     sample = make_case(SampleTopP(262_144, CUDA.max_threads_per_block), 0)
     cases.append(sample)
     flat = np.zeros(262_144)
-    kinds = (test_kernels.deviating(14.0), test_kernels.deviating(0.02), flat)
-    for logits in (*kinds, test_kernels.one_of_many()):
+    spread = (test_kernels.deviating(14.0), test_kernels.deviating(0.02), flat)
+    for logits in (*spread, test_kernels.one_of_many()):
         weights = np.exp(logits - logits.max()).astype(np.float32)
         cases.append(test_kernels.with_probabilities(sample, weights / weights.sum()))
     return Group(CUDA, cases, _all_differences)
@@ -98,6 +106,13 @@ def _gemm(tuning: str) -> Group:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, gemm=test_gemm_kernels.TUNINGS[tuning]))
     found = [make_case(op, seed) for seed, op in enumerate(test_gemm_kernels.OPERATORS)]
     return Group(spec, found, _gemm_differences)
+
+
+def _int8_gemm(tuning: str) -> Group:
+    """Matmuls of a chunk on packed rows, in a way to divide the work, and who packs the rows."""
+    tile = test_gemm_kernels.INT8_TUNINGS[tuning]
+    spec = replace(CUDA, tuning=replace(CUDA.tuning, int8_gemm=tile))
+    return _group(test_gemm_kernels.INT8_OPERATORS, spec)
 
 
 def _attention() -> Group:
@@ -125,8 +140,8 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "experts, 8 bits, exact": lambda: _experts("q8f16", EXACT),
     "whole vocabulary": _whole_vocabulary,
     "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
-    "gemm": lambda: _gemm("default"),
-    "gemm, two stages": lambda: _gemm("two-stages"),
+    **{f"gemm, {name}": partial(_gemm, name) for name in test_gemm_kernels.TUNINGS},
     "gemm, large tile": _with_unlike_tiles,
+    **{f"int8 gemm, {name}": partial(_int8_gemm, name) for name in test_gemm_kernels.INT8_TUNINGS},
     "attention": _attention,
 }

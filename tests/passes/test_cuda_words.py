@@ -37,6 +37,21 @@ def test_a_product_of_bytes_adds_in_the_same_instruction() -> None:
     assert second.endswith(", 0")
 
 
+def test_a_vector_of_products_adds_lane_by_lane() -> None:
+    with function(scheduled=True) as build:
+        x = build.arg("x", (4, 64), "uint32")
+        y = build.arg("y", (256,), "int32")
+        with launch(64, 1) as (_, _, thread):
+            products = [dot4(x[0, thread], x[lane, thread]) for lane in range(4)]
+            place = T.ramp(thread * 4, 1, 4)
+            store(y, tirx.Shuffle(products, list(range(4))) + y[place], place)
+    source = cuda_source(build.result)
+    calls = re.findall(r"__dp4a\(", source)
+    added = re.findall(r"\)\.([xyzw])[,)]", source.split("make_int4", 1)[1])
+    assert len(calls) == 4
+    assert added == ["x", "y", "z", "w"], source
+
+
 def test_one_condition_chooses_between_vectors() -> None:
     with function(scheduled=True) as build:
         x = build.arg("x", (256,), "float32")
