@@ -13,6 +13,8 @@ from gemma4_compile.errors import UsageError
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
+_GROUP = 64  # logits that share a maximum in the search for the largest
+
 
 @dataclass(frozen=True)
 class SamplingOptions:
@@ -47,16 +49,11 @@ def candidates(
     logits : (vocab_size,), float32
     options : temperature above 0
     """
-    scaled = logits.astype(np.float64) / options.temperature
-    ids = np.arange(len(scaled))
-    if 0 < options.top_k < len(scaled):
-        threshold = np.partition(scaled, -options.top_k)[-options.top_k]
-        ids = np.flatnonzero(scaled >= threshold)  # ties included; cut below
-    ids = ids[np.argsort(-scaled[ids], kind="stable")]
     if options.top_k:
-        ids = ids[: options.top_k]
-    probabilities = np.exp(scaled[ids] - scaled[ids[0]])
-    probabilities /= probabilities.sum()
+        ids = most_probable(logits, options.top_k)
+        probabilities = _softmax(logits[ids], options.temperature)
+    else:
+        ids, probabilities = _nucleus(logits, options)
     ids, probabilities = ids[probabilities > 0], probabilities[probabilities > 0]
     if options.top_p < 1:
         before = np.cumsum(probabilities) - probabilities
@@ -64,6 +61,42 @@ def candidates(
         ids, probabilities = ids[:kept], probabilities[:kept]
         probabilities /= probabilities.sum()
     return ids, probabilities
+
+
+def most_probable(logits: Float32Array, count: int) -> npt.NDArray[np.int64]:
+    """Ids of the `count` largest logits, largest first, equal ones by id.
+
+    Only groups of _GROUP logits whose maximum is among the `count` largest maxima can hold one of
+    them, so the others are not sorted.
+    """
+    groups = len(logits) // _GROUP
+    if count >= groups:
+        return np.argsort(-logits, kind="stable")[:count]
+    maxima = logits[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+    reached = np.flatnonzero(maxima >= np.partition(maxima, -count)[-count])
+    inside = (np.arange(_GROUP)[:, None] * groups + reached).reshape(-1)
+    ids = np.concatenate([inside, np.arange(groups * _GROUP, len(logits))])
+    return ids[np.argsort(-logits[ids], kind="stable")][:count]
+
+
+def _softmax(logits: Float32Array, temperature: float) -> Float64Array:
+    scaled = logits.astype(np.float64) / temperature
+    weights: Float64Array = np.exp(scaled - scaled.max())
+    return weights / weights.sum()
+
+
+def _nucleus(
+    logits: Float32Array, options: SamplingOptions
+) -> tuple[npt.NDArray[np.int64], Float64Array]:
+    """At least the tokens that reach top_p, with their share of the whole, largest first.
+
+    Of N tokens, those less probable than (1 - top_p) / N hold less than 1 - top_p in all: without
+    them the others still reach top_p.
+    """
+    probabilities = _softmax(logits, options.temperature)
+    ids = np.flatnonzero(probabilities >= (1 - options.top_p) / len(logits))
+    ids = ids[np.argsort(-logits[ids], kind="stable")]
+    return ids, probabilities[ids]
 
 
 class Sampler:
@@ -77,6 +110,10 @@ class Sampler:
         """Choose a token id from logits (vocab_size,)."""
         if self._options.temperature == 0:
             return int(np.argmax(logits))
-        ids, probabilities = candidates(logits, self._options)
+        if self._options.top_k == 0 and self._options.top_p == 1:  # no need to sort
+            ids = np.arange(len(logits))
+            probabilities = _softmax(logits, self._options.temperature)
+        else:
+            ids, probabilities = candidates(logits, self._options)
         drawn = np.searchsorted(np.cumsum(probabilities), self._generator.random(), side="right")
         return int(ids[min(int(drawn), len(ids) - 1)])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions, candidates
@@ -54,6 +56,47 @@ def test_what_is_masked_is_never_drawn() -> None:
     masked[[2, 4]] = 1.0
     for options in (SamplingOptions(), SamplingOptions(top_k=5), SamplingOptions(top_p=0.99)):
         assert candidates(masked, options)[0].tolist() == [2, 4]
+
+
+def sorted_candidates(logits: np.ndarray, options: SamplingOptions) -> tuple[list[int], np.ndarray]:
+    """The definition: sort everything, then cut."""
+    scaled = logits.astype(np.float64) / options.temperature
+    ids = sorted(range(len(logits)), key=lambda i: (-scaled[i], i))
+    ids = ids[: options.top_k or len(ids)]
+    weights = np.exp(scaled[ids] - scaled[ids[0]])
+    probabilities = weights / weights.sum()
+    kept = probabilities > 0
+    if options.top_p < 1:
+        kept &= np.cumsum(probabilities) - probabilities < options.top_p
+    return np.array(ids)[kept].tolist(), probabilities[kept] / probabilities[kept].sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.sampled_from([5, 200, 4096, 5003]),
+    spread=st.sampled_from([0.01, 1.0, 4.0]),
+    steps=st.sampled_from([0, 4]),  # logits in steps of 1/4 have many equals
+    temperature=st.sampled_from([0.3, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 1, 7, 64, 600]),
+    top_p=st.sampled_from([0.05, 0.9, 0.95, 1.0]),
+)
+def test_a_large_vocabulary_is_cut_as_a_sorted_one(
+    seed: int, size: int, spread: float, steps: int, temperature: float, top_k: int, top_p: float
+) -> None:
+    logits = np.random.default_rng(seed).normal(0, spread, size).astype(np.float32)
+    if steps:
+        logits = np.round(logits * steps) / np.float32(steps)
+    logits[1 :: size // 2] = -np.inf
+    options = SamplingOptions(temperature, top_k, top_p)
+    expected_ids, expected = sorted_candidates(logits, options)
+    ids, probabilities = candidates(logits, options)
+    edge = min(len(ids), len(expected_ids))
+    assert abs(len(ids) - len(expected_ids)) <= 1  # the last one's sum may round to either side
+    assert ids[:edge].tolist() == expected_ids[:edge]
+    np.testing.assert_allclose(
+        probabilities[:edge], expected[:edge], rtol=0.05 if edge < 20 else 1e-3
+    )
 
 
 def test_temperature_zero_is_greedy_without_a_seed() -> None:
