@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from gemma4_compile.model_spec.operators.base import operator_from
-from gemma4_compile.passes.kernel_arguments import Array, Sizes, allowed_error, random_arguments
+from gemma4_compile.passes.kernel_arguments import (
+    WORK_SPACE,
+    Array,
+    Sizes,
+    allowed_error,
+    random_arguments,
+)
 from gemma4_compile.passes.plain_forms import run
 
 _ROWS = 19  # no multiple of any tile
@@ -34,7 +40,8 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        `args`: a file's name or an integer each; `changed`: by the index of an argument, the files
+        `args`: a file's name or an integer each; `work`: indices of arguments that a kernel may
+        fill as it likes; `changed`: by the index of an argument, the files
         of its values afterwards and of the largest error allowed; `packed`: whether its words are
         int8 values, of which few may be one unit off.
     """
@@ -60,7 +67,9 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 "allowed": _save(folder, f"{index}-allowed", error),
                 "packed": rounds and new.dtype == np.uint32,
             }
-    return {"args": names, "changed": changed}
+    params = operator.prim_func().params
+    work = [index for index, param in enumerate(params) if param.name == WORK_SPACE]
+    return {"args": names, "work": work, "changed": changed}
 
 
 def answers(requests: Iterable[str], folder: Path) -> Iterator[str]:

@@ -22,6 +22,9 @@ from gemma4_compile.passes.plain_forms import run
 
 Array = npt.NDArray[Any]
 
+WORK_SPACE = "work"
+"""Name of an argument that kernels use for themselves, and that the plain form does not touch."""
+
 _ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
 
 

@@ -5,6 +5,7 @@ Kernels are compiled with fast math, as on a Mac.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ import tvm
 from gemma4_compile import abi
 from gemma4_compile.artifacts import read_artifact
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions, device
+from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
+from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.package import Package
 from gemma4_compile.targets import TARGETS, Target
 from tests import packages
 from tests.metal import emulator
@@ -72,3 +76,18 @@ def test_the_order_of_threads_changes_no_bit(package: Path) -> None:
     for before, after in zip(expected, found, strict=True):
         assert np.isfinite(before).all()
         np.testing.assert_array_equal(before, after)
+
+
+def test_the_self_test_of_its_kernels_finds_no_fault(package: Path) -> None:
+    opened = Package.open(package)
+    where = device.Device.open(opened.target)
+    library = NativeLibrary(opened.library_path, where)
+    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    one_of_a_kind = {json.loads(operator)["kind"]: name for name, operator in kernels.items()}
+    chosen = {name: kernels[name] for name in one_of_a_kind.values()}
+    chunk = opened.chat_config.prefill_chunk_size
+    results = list(check_kernels(library, where, chosen, chunk))
+    assert len(results) > 20
+    assert not [result for result in results if result.problem]
+    # They are other kernels than the plain forms: not every bit is the same.
+    assert any(result.error_share > 0 for result in results)
