@@ -40,7 +40,7 @@ from gemma4_compile.sources import DEFAULT_MODEL
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
 from gemma4_compile.terminal import Terminal
-from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.verification.certificate import check_tools, verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 
@@ -143,6 +143,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="then compare the package with transformers in float32 (gemma4-verify does it alone)",
     )
+    parser.add_argument(
+        "--node-modules",
+        type=Path,
+        metavar="DIR",
+        help="with --verify, for webgpu: where the Node packages `webgpu` and "
+        "`@mlc-ai/web-runtime` are (default: ./node_modules)",
+    )
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR of each phase")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -204,20 +211,23 @@ def _run(arguments: argparse.Namespace) -> None:
     )
     if arguments.verify and arguments.only:
         raise UsageError("--verify needs a whole package", hint="leave out --only")
+    if arguments.verify:
+        check_tools(arguments.target, arguments.node_modules)
     _print_summary(compile_model(request, Terminal()))
     if arguments.verify:
-        _verify(request)
+        _verify(request, arguments.node_modules)
 
 
 def _overrides(arguments: argparse.Namespace) -> Overrides:
     return () if arguments.recipe is None else read_recipe_file(arguments.recipe)
 
 
-def _verify(request: CompileRequest) -> None:
+def _verify(request: CompileRequest, node_modules: Path | None) -> None:
     """Compare the new package; VerificationError if it does not reach its thresholds."""
-    found = verify_package(
-        VerifyRequest(request.output, request.model, revision=request.revision), Terminal()
+    asked = VerifyRequest(
+        request.output, request.model, revision=request.revision, node_modules=node_modules
     )
+    found = verify_package(asked, Terminal())
     print(table(found.to_json(), layers=False))
     if not found.passed:
         raise VerificationError(found.failures[0], hint=f"see {request.output}/numerics.json")

@@ -38,6 +38,7 @@ _READ_FILES = (
 _NEEDED_FILES = (abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE, abi.MANIFEST_FILE)
 _CACHE_FOLDER = "checked-packages"
 _BLOCK_BYTES = 1 << 20
+MOST_REMEMBERED = 500  # checked packages
 _HINT = "fetch or compile the package again; for files that you changed yourself: --check off"
 _MIXED = "library and weights are from different builds: compile both again"
 
@@ -143,8 +144,18 @@ def _remember(directory: Path, signature: str) -> None:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(signature)
         Path(new).replace(path)
+        _forget_old(path.parent)
     except (OSError, RuntimeError):
         return
+
+
+def _forget_old(folder: Path) -> None:
+    """Keep the memory small: packages come and go."""
+    notes = list(folder.iterdir())
+    if len(notes) > MOST_REMEMBERED:
+        notes.sort(key=lambda note: note.stat().st_mtime_ns)
+        for note in notes[: len(notes) // 2]:
+            note.unlink(missing_ok=True)
 
 
 def check_manifest(manifest: Mapping[str, Any], cache: TensorCache, provenance: Provenance) -> None:

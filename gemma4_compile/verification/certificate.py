@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,23 @@ def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | No
     logits = np.stack([outcome.logits for outcome in outcomes])
     layers = [outcome.hidden for outcome in outcomes if outcome.hidden is not None]
     return logits, np.stack(layers, axis=1) if layers else None
+
+
+def check_tools(target: str, node_modules: Path | None = None) -> None:
+    """Say what is missing for verifying packages for a target, before anything long begins.
+
+    Raises
+    ------
+    UsageError
+        If torch, transformers or, for `webgpu`, Node and its packages are not installed.
+    """
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"verifying needs torch and transformers: {' and '.join(missing)} not found",
+            hint=_INSTALL_HINT,
+        )
+    runner_for(target, node_modules)
 
 
 def _load_transformers() -> Any:

@@ -24,6 +24,7 @@ from tests.packages import Silent
 
 ROOT = Path(__file__).parents[2]
 KILLS = 60
+ENOUGH = 10  # rests with finished shards, and runs that went on from what there was
 MOST_RUNS = 400
 Run = Callable[..., dict[str, Any]]
 Files = dict[str, bytes]
@@ -94,7 +95,7 @@ def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_pat
     shutil.rmtree(tmp_path / "timed")
     killed, resumed, partial = 0, 0, 0
     for _ in range(MOST_RUNS):
-        if killed >= KILLS:
+        if killed >= KILLS and min(resumed, partial) >= ENOUGH:
             break
         if not list(tmp_path.iterdir()) and chance.random() < 0.5:
             put(old, output)  # a package that is to be replaced
@@ -106,14 +107,15 @@ def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_pat
         assert not output.exists() or files(output) in (new, old)
         partial += (tmp_path / ".out.partial" / "progress.json").exists()
         if chance.random() < 0.3:
-            assert run(arguments(model, output))["statuses"] == [0]
+            done = run(arguments(model, output))
+            assert done["statuses"] == [0]
+            longest = (longest + done["seconds"]) / 2  # machines change their speed
             resumed += 1
             assert files(output) == new
             assert [path.name for path in tmp_path.iterdir()] == ["out"]
             shutil.rmtree(output)
     assert killed >= KILLS
-    assert resumed >= 10
-    assert partial >= 10, "kills must hit the conversion, too"
+    assert min(resumed, partial) >= ENOUGH, "kills must hit the conversion, too"
 
 
 @pytest.mark.parametrize("file_bytes", [0, 2000, 9000])

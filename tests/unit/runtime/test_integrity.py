@@ -123,6 +123,20 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
     assert len(hashed) == 2 * len(FILES)
 
 
+def test_memory_stays_small(package: Path, memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integrity, "MOST_REMEMBERED", 5)
+    folder = memory / "gemma4_compile" / "checked-packages"
+    folder.mkdir(parents=True)
+    for age in range(9):
+        (folder / str(age)).write_text("x")
+        os.utime(folder / str(age), ns=(0, 10**9 * (9 - age)))
+    Package.open(package)
+    left = {path.name for path in folder.iterdir()}
+    assert len(left) == 5
+    assert {"0", "1", "2", "3"} < left
+    assert integrity._memory(package).name in left
+
+
 def test_a_damaged_memory_is_no_proof(package: Path, memory: Path) -> None:
     Package.open(package)
     (note,) = (memory / "gemma4_compile" / "checked-packages").iterdir()

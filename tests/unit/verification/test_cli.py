@@ -65,3 +65,7 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     options = ["--target", "cpu", "--quant", "f32", "-o", str(tmp_path / "out")]
     assert compile_cli.main(["tiny", *options, "--verify", "--only", "weights"]) == 2
     assert "--verify needs a whole package" in capsys.readouterr().err
+    web = ["--target", "webgpu", "--quant", "q4f32", "-o", str(tmp_path / "out"), "--verify"]
+    assert compile_cli.main(["tiny", *web, "--node-modules", str(tmp_path)]) == 2
+    assert "is verified on WebGPU in Node" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
