@@ -310,6 +310,20 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
         "suppressed_tokens": list(build.suppressed),
+        "requirements": _requirements(build.numbers),
+    }
+
+
+def _requirements(plan: Plan) -> dict[str, Any]:
+    """What a device must offer, for readers that cannot look into the library before a download."""
+    (kv,) = (kv for kv in plan.kv if kv.context_length == plan.context_length)
+    return {
+        "features": list(plan.features),
+        "max_binding_bytes": plan.largest_binding_bytes,
+        "weights_bytes": plan.recipe.weights_bytes,
+        "kv_sliding_bytes": kv.sliding_bytes,
+        "kv_full_bytes": kv.full_bytes,
+        "activation_bytes": plan.activation_bytes,
     }
 
 
@@ -328,7 +342,9 @@ def _other_half(
         return None, ()
     old = artifacts.Provenance.from_json(artifacts.read_artifact(path))
     # The weights are the same for every form of activations, so a new library may choose another.
-    ignored = {"versions", "activations"} if request.only == "library" else {"versions"}
+    # What a device must offer follows from the other fields.
+    ignored = {"versions", "requirements"}
+    ignored |= {"activations"} if request.only == "library" else set()
     for name, value in provenance.items():
         if name not in ignored and old.build.get(name) != value:
             raise UsageError(

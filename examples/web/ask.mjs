@@ -55,18 +55,19 @@ try {
   page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(url);
-  await page.locator("#chat, #error").locator("visible=true").first().waitFor({ timeout: LOAD_MS });
-  const error = page.locator("#error:visible");
+  const ready = page.locator('body[data-state="ready"]');
+  const error = page.locator("#error, #notices .error").locator("visible=true").first();
+  await ready.or(error).first().waitFor({ timeout: LOAD_MS });
   if (await error.count()) throw new Error(await error.innerText());
   await page.locator("#prompt").fill(question);
   await page.locator("#send").click();
   const reply = page.locator('#messages li[data-role="assistant"]');
-  await reply.first().waitFor();
-  await page.locator('#messages li:not([data-state])[data-role="assistant"]').waitFor({ timeout: ANSWER_MS });
+  await page.locator('#messages li[data-role="assistant"]:not([data-state="writing"])').waitFor({ timeout: ANSWER_MS });
   if (await error.count()) throw new Error(await error.innerText());
-  answer = await reply.innerText();
-  const finish = await reply.getAttribute("data-finish");
-  console.error(`${await page.locator("#status").innerText()} Finished by ${finish}.`);
+  const state = await reply.getAttribute("data-state");
+  if (state !== "done") problems.push(`the answer is ${state}`);
+  answer = await reply.locator(".answer").innerText();
+  console.error(`${await page.locator("#model").innerText()}: ${await reply.locator(".stats").innerText()}`);
   if (screenshot) await page.screenshot({ path: screenshot, fullPage: true });
   if (!answer) problems.push("the answer is empty");
 } catch (error) {

@@ -62,6 +62,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         ".js": "text/javascript",
         ".css": "text/css",
         ".json": "application/json",
+        ".svg": "image/svg+xml",
         ".wasm": "application/wasm",
         "": "application/octet-stream",
     }

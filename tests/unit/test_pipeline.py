@@ -40,6 +40,12 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert provenance.files == {
         name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in found.items()
     }
+    required = provenance.build["requirements"]
+    shard_bytes = sum(len(data) for name, data in found.items() if name.startswith("params_"))
+    assert 0 <= shard_bytes - required["weights_bytes"] < 0.01 * shard_bytes  # aligned in the shard
+    assert 0 < required["max_binding_bytes"] <= required["weights_bytes"]
+    assert required["kv_sliding_bytes"] > 0
+    assert required["kv_full_bytes"] > 0
     expected = {abi.MANIFEST_FILE, abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE}
     assert expected | {"tokenizer.json", "params_shard_0.bin", "model.so"} <= set(found)
     assert summary.package_bytes == sum(map(len, found.values()))

@@ -1,93 +1,148 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
-// Job: {page, packages: {name: folder}, chromium, output, visits}. A visit is a browser of its own:
-//   {package, lack?: "webgpu" | "shader-f16" | "adapter", actions}
-// with actions, in order: ["system", text] ["ask", text] ["stop", text] (asks, and stops early)
-// ["new"]. Writes result.json: per visit {error, status, speed, requested, conversations}, the last a
-// list of messages for each conversation, ended by "new" or the end.
+// Job: {page, packages: {name: folder}, chromium, axe, output, answers, only?}. Runs the scenarios of
+// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs (a scripted engine), each in
+// the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}. Screenshots go
+// to the output folder.
 import fs from "node:fs/promises";
+import os from "node:os";
 import path from "node:path";
-import { withPage } from "./chromium.mjs";
-import { serve } from "./serve.mjs";
+import { chromium } from "playwright-core";
+import { FLAGS } from "./chromium.mjs";
+import { HEADERS, servePage } from "./page_server.mjs";
+import { REAL } from "./page_real.mjs";
+import { SCRIPTED } from "./page_scripted.mjs";
 
-const WAIT_MS = 120_000;
+const HERE = import.meta.dirname;
+const STEP_MS = 15_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
-const problems = [];
+const axe = await fs.readFile(job.axe, "utf8");
+const scripted = await fs.readFile(path.join(HERE, "scripted_engine.js"), "utf8");
+
+// The client does not tell its device to anyone: a test that takes it away has to see it made.
+const SHOW_DEVICE =
+  "const requestDevice = GPUAdapter.prototype.requestDevice;" +
+  "GPUAdapter.prototype.requestDevice = async function (d) { return (self.testDevice = await requestDevice.call(this, d)); };\n";
 
 /** Takes something from the browser before the page runs. */
 const LACKS = {
   webgpu: () => Object.defineProperty(Navigator.prototype, "gpu", { get: () => undefined }),
   adapter: () => (GPU.prototype.requestAdapter = async () => null),
-  "shader-f16": () => {
-    const has = GPUSupportedFeatures.prototype.has;
-    GPUSupportedFeatures.prototype.has = function (name) {
-      return name !== "shader-f16" && has.call(this, name);
+  quota: () => {
+    const put = Cache.prototype.put;
+    Cache.prototype.put = function (key, ...rest) {
+      if (String(key).endsWith(".bin")) return Promise.reject(new DOMException("full", "QuotaExceededError"));
+      return put.call(this, key, ...rest);
     };
   },
 };
 
-
-async function visit(server, { package: name, lack, actions }) {
-  return withPage(job.chromium, async (page) => {
-    const logged = [];
-    const requested = [];
-    page.on("console", (message) => message.type() === "error" && logged.push(message.text()));
-    page.on("pageerror", (error) => problems.push(String(error)));
-    page.on("request", (request) => requested.push(new URL(request.url()).pathname));
-    if (lack) await page.addInitScript(LACKS[lack]);
-    await page.goto(`${server.url}?package=/${name}/`);
-    await page.locator("#chat, #error").locator("visible=true").first().waitFor({ timeout: WAIT_MS });
-    const conversations = [];
-    const keep = async () =>
-      conversations.push(
-        await page.locator("#messages li").evaluateAll((items) =>
-          items.map((item) => ({
-            role: item.dataset.role,
-            text: item.textContent,
-            finish: item.dataset.finish ?? null,
-          }))));
-    for (const [action, text] of actions) {
-      if (action === "system") {
-        await page.locator("summary").click();
-        await page.locator("#system").fill(text);
-      } else if (action === "new") {
-        await keep();
-        await page.locator("#clear").click();
-      } else {
-        await page.locator("#prompt").fill(text);
-        await page.locator("#prompt").press("Enter");
-        if (action === "stop") await page.locator("#stop").dispatchEvent("click");
-        await page.locator("#send").waitFor({ timeout: WAIT_MS });
-      }
-    }
-    await keep();
-    const error = page.locator("#error:visible");
-    const shown = (await error.count()) ? await error.innerText() : null;
-    if (shown === null) problems.push(...logged); // an error that the page shows is also logged
-    return {
-      error: shown,
-      status: await page.locator("#status").innerText(),
-      speed: await page.locator("#speed").innerText({ timeout: 1000 }).catch(() => ""),
-      conversations,
-      requested,
-    };
+/** A browser with a profile of its own, and what its pages complain about. */
+async function openBrowser({ real }) {
+  const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: job.chromium,
+    headless: true,
+    args: FLAGS,
+    viewport: { width: 1280, height: 800 },
+    reducedMotion: "reduce", // nothing is looked at halfway
   });
+  context.setDefaultTimeout(STEP_MS);
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await context.addInitScript(() => {
+    addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI }) =>
+      console.error(`CSP violation: ${violatedDirective} ${blockedURI}`));
+  });
+  await context.route("**/assets/worker-*.js", async (route) => {
+    const headers = { ...HEADERS, "content-type": "text/javascript" };
+    if (!real) return route.fulfill({ body: scripted, headers });
+    const response = await route.fetch();
+    return route.fulfill({ response, body: SHOW_DEVICE + (await response.text()) });
+  });
+  const complaints = [];
+  const watch = (page) => {
+    page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
+    page.on("pageerror", (error) => complaints.push(String(error)));
+  };
+  context.on("page", watch);
+  context.pages().forEach(watch);
+  return {
+    context,
+    complaints,
+    close: async () => {
+      await context.close();
+      await fs.rm(profile, { recursive: true, force: true });
+    },
+  };
 }
 
-async function main() {
-  const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/`, folder]);
-  const server = await serve({ "/": job.page, ...Object.fromEntries(folders) });
-  const visits = [];
-  for (const each of job.visits) visits.push(await visit(server, each));
-  await server.close();
-  return { visits };
+/** What a scenario works with. */
+function toolsFor(browser, server, real) {
+  const state = (page, ...kinds) =>
+    page.locator(kinds.map((kind) => `body[data-state="${kind}"]`).join(", ")).waitFor({ timeout: real ? 150_000 : STEP_MS });
+  return {
+    job,
+    server,
+    context: browser.context,
+    state,
+    /** A complaint that a scenario provokes. */
+    expectComplaint: (pattern) => {
+      const at = browser.complaints.findIndex((text) => pattern.test(text));
+      if (at < 0) throw new Error(`no complaint about ${pattern}: ${browser.complaints}`);
+      browser.complaints.splice(at, 1);
+    },
+    open: async (page, name, lack) => {
+      if (lack) await page.addInitScript(LACKS[lack]);
+      await page.goto(`${server.url}?package=/${name}/`);
+    },
+    ask: async (page, text) => {
+      await page.locator("#prompt").fill(text);
+      await page.locator("#prompt").press("Enter");
+    },
+    answered: async (page, timeout = STEP_MS) => {
+      await page.locator('#messages li:last-child[data-role="assistant"]:not([data-state="writing"])').waitFor({ timeout });
+      return page.locator("#messages li:last-child");
+    },
+    /** Fails on what axe finds wrong for people who use the page by keyboard or screen reader. */
+    accessible: async (page, what) => {
+      // By the protocol, which the page's policy does not concern.
+      await page.evaluate(axe);
+      const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
+      if (violations.length) {
+        const told = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join("; ")}`);
+        throw new Error(`${what}: ${told.join("\n")}`);
+      }
+    },
+    shot: (page, name) => page.screenshot({ path: path.join(job.output, `${name}.png`) }),
+    requested: (from, pattern) => server.requests.slice(from).filter((request) => pattern.test(request.path)),
+  };
 }
 
-let outcome;
-try {
-  outcome = await main();
-} catch (error) {
-  outcome = { error: String(error?.stack ?? error) };
+async function runAll(scenarios, real, server, results) {
+  const wanted = Object.entries(scenarios).filter(([name]) => !job.only || job.only.includes(name));
+  if (!wanted.length) return;
+  const browser = await openBrowser({ real });
+  for (const [name, scenario] of wanted) {
+    const started = Date.now();
+    let error = null;
+    browser.complaints.length = 0;
+    try {
+      await scenario(toolsFor(browser, server, real));
+      if (browser.complaints.length) throw new Error(`the page complains: ${browser.complaints.join("\n")}`);
+    } catch (problem) {
+      error = String(problem?.stack ?? problem);
+      const page = browser.context.pages().at(-1);
+      await page?.screenshot({ path: path.join(job.output, `failed-${name}.png`) }).catch(() => undefined);
+    }
+    results[name] = { seconds: (Date.now() - started) / 1000, error };
+  }
+  await browser.close();
 }
-await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, problems }));
-process.exit(outcome.error || problems.length ? 1 : 0);
+
+const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/`, folder]);
+const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
+const scenarios = {};
+await runAll(SCRIPTED, false, server, scenarios);
+await runAll(REAL, true, server, scenarios);
+await server.close();
+await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

@@ -8,6 +8,7 @@ const TYPES = {
   ".html": "text/html",
   ".js": "text/javascript",
   ".json": "application/json",
+  ".svg": "image/svg+xml",
   ".wasm": "application/wasm",
 };
 

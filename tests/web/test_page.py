@@ -1,4 +1,8 @@
-"""The example page, used as a person would, in headless Chromium."""
+"""The example page, used as a person would, in headless Chromium.
+
+`page_driver.mjs` runs all scenarios in two browsers, one after the other; each has its test here.
+PAGE_SCREENSHOTS names a folder that keeps the screenshots.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,51 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import TINY, Compiler
-from tests.web.cpu_runtime import ENOUGH, Questions, Runtime, assistant, system, user
+from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
 from tests.web.webllm import find_browser
 
 pytestmark = pytest.mark.browser
 
-PAGE = Path(__file__).parents[2] / "examples" / "web"
-Visit = Mapping[str, Any]
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "examples" / "web"
+GIB = 2**30
+RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
+
+REAL = (
+    "first_run",
+    "memory",
+    "regenerate",
+    "system_prompt",
+    "stop",
+    "device_lost",
+    "reload_and_repair",
+)
+SCRIPTED = (
+    "refusals",
+    "memory_budget",
+    "damaged_on_the_server",
+    "storage_is_full",
+    "pause_and_reload",
+    "offline",
+    "answers",
+    "tool_call",
+    "edit_undo_keep",
+    "stop_and_close",
+    "context_full",
+    "lost_twice",
+    "one_tab_owns_the_model",
+    "clearing",
+    "looks",
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,115 +68,104 @@ def page(browser: str) -> Path:
     return PAGE / "dist"
 
 
-def change_file(package: Path, name: str, content: bytes, *, declared: bool) -> None:
-    """Replace a file; `declared` also corrects what `provenance.json` says of it."""
+def change_file(package: Path, name: str, content: bytes) -> None:
+    """Replace a file, and what `provenance.json` says of it."""
     (package / name).write_bytes(content)
-    if declared:
-        path = package / "provenance.json"
-        provenance = json.loads(path.read_text())
-        provenance["files"][name] = {
-            "nbytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        path.write_text(json.dumps(provenance))
+    path = package / "provenance.json"
+    provenance = json.loads(path.read_text())
+    provenance["files"][name] = {
+        "nbytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    path.write_text(json.dumps(provenance))
+
+
+def change_provenance(package: Path, **build: object) -> None:
+    """Let a package say other things about itself than its compilation did."""
+    path = package / "provenance.json"
+    provenance = json.loads(path.read_text())
+    provenance["build"].update(build)
+    path.write_text(json.dumps(provenance))
 
 
 @pytest.fixture(scope="module")
 def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
-    names = {"greedy": "q4f32", "damaged": "q4f32", "f16": "q4f16"}
-    folders = {name: root / name for name in names}
-    for name, quant in names.items():
+    quants = {"tiny": "q4f32", "damaged": "q4f32", "f16": "q4f16", "tooled": "q4f32"}
+    quants["large"] = "q4f32"
+    folders = {name: root / name for name in quants}
+    for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
-    config = json.loads((folders["greedy"] / "mlc-chat-config.json").read_text())
-    content = json.dumps({**config, "temperature": 0.0}).encode()
-    change_file(folders["greedy"], "mlc-chat-config.json", content, declared=True)
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
-    change_file(folders["damaged"], "params_shard_0.bin", bytes(shard), declared=False)
+    (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)
+    # A template that knows thoughts and tools, of a model that is not `tiny`.
+    template = "<|think|> <|tool_response>"
+    change_file(folders["tooled"], "chat_template.jinja", template.encode())
+    change_provenance(folders["tooled"], source={"kind": "hub", "model": "you/gemma-4-E2B-it"})
+    large = {
+        "features": [],
+        "max_binding_bytes": 2**27,
+        "weights_bytes": int(1.25 * GIB),
+        "kv_sliding_bytes": 0,
+        "kv_full_bytes": GIB,
+        "activation_bytes": GIB // 5,
+    }
+    change_provenance(
+        folders["large"],
+        source={"kind": "hub", "model": "you/gemma-4-E4B-it"},
+        requirements=large,
+    )
     return {**folders, "missing": root / "missing"}
 
 
-def visit(
-    page: Path, packages: Mapping[str, Path], visits: Sequence[Visit], folder: Path
-) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def answers(runtime: Runtime) -> dict[str, Any]:
+    """What the CPU build of the same model says; `memory` is the shipped model's own exam."""
+    (memory,) = (each for each in CONVERSATIONS if each.name == "memory")
+    messages = []
+    for question, answer in memory.turns:
+        messages += [user(question), assistant(answer)]
+    tokens = runtime.prompt(messages)
+    # Behind the last answer the client has forwarded nothing: no end of turn, no next opening.
+    ending = len(runtime.encode("<turn|>\n<|turn>model\n"))
+    question = memory.turns[1][0]
+    reply, _ = runtime.greedy(runtime.prompt([system(RULE), user(question)]), ENOUGH)
+    return {
+        "memory": memory.turns,
+        "memoryTokens": len(tokens) - ending,
+        "system": [RULE, question, runtime.decode(reply)],
+    }
+
+
+@pytest.fixture(scope="module")
+def scenarios(
+    page: Path,
+    packages: dict[str, Path],
+    answers: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, Mapping[str, Any]]:
+    kept = os.environ.get("PAGE_SCREENSHOTS")
+    folder = Path(kept).resolve() if kept else tmp_path_factory.mktemp("page")
+    folder.mkdir(parents=True, exist_ok=True)
     job = {
         "page": str(page),
         "packages": {name: str(path) for name, path in packages.items()},
         "chromium": find_browser(),
+        "axe": str(PAGE / "node_modules" / "axe-core" / "axe.min.js"),
         "output": str(folder),
-        "visits": list(visits),
+        "answers": answers,
     }
-    told: list[dict[str, Any]] = run_driver("page_driver.mjs", job, folder, os.environ)["visits"]
+    told: Mapping[str, Mapping[str, Any]] = run_driver("page_driver.mjs", job, folder, os.environ)[
+        "scenarios"
+    ]
     return told
 
 
-RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
+@pytest.mark.parametrize("name", [*SCRIPTED, *REAL])
+def test_scenario(name: str, scenarios: Mapping[str, Mapping[str, Any]]) -> None:
+    assert scenarios[name]["error"] is None, scenarios[name]["error"]
 
 
-@pytest.fixture(scope="module")
-def conversations(
-    page: Path,
-    packages: dict[str, Path],
-    questions: Questions,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> list[list[dict[str, Any]]]:
-    """Three conversations in one visit: two turns, a system prompt, a reply that is stopped."""
-    first, second = questions.stopping
-    actions = [["ask", first], ["ask", second], ["new", ""]]
-    actions += [["system", RULE], ["ask", first], ["new", ""]]
-    actions += [["stop", "Tell me everything."], ["ask", "Hi"]]
-    folder = tmp_path_factory.mktemp("page")
-    (told,) = visit(page, packages, [{"package": "greedy", "actions": actions}], folder)
-    assert told["error"] is None
-    assert "tokens/s" in told["speed"]
-    found: list[list[dict[str, Any]]] = told["conversations"]
-    return found
-
-
-def test_two_turns_equal_the_template(
-    conversations: list[list[dict[str, Any]]], runtime: Runtime, questions: Questions
-) -> None:
-    first, second = questions.stopping
-    replies = [item for item in conversations[0] if item["role"] == "assistant"]
-    messages = [user(first)]
-    for reply, question in zip(replies, [second, ""], strict=True):
-        tokens, _ = runtime.greedy(runtime.prompt(messages), ENOUGH)
-        assert reply["text"] == runtime.decode(tokens)
-        assert reply["finish"] == "stop"
-        messages += [assistant(reply["text"]), user(question)]
-
-
-def test_system_prompt_arrives_as_it_was_written(
-    conversations: list[list[dict[str, Any]]], runtime: Runtime, questions: Questions
-) -> None:
-    prompt = runtime.prompt([system(RULE), user(questions.stopping[0])])
-    assert conversations[1][1]["text"] == runtime.decode(runtime.greedy(prompt, ENOUGH)[0])
-
-
-def test_stop_button_ends_a_reply(conversations: list[list[dict[str, Any]]]) -> None:
-    assert [item["role"] for item in conversations[2]] == ["user", "assistant"] * 2
-    assert conversations[2][1]["finish"] in ("abort", "stop")  # the reply may be faster than we
-
-
-def test_what_cannot_work_is_said_before_the_download(
-    page: Path, packages: dict[str, Path], folder: Path
-) -> None:
-    visits = [
-        {"package": "f16", "actions": []},  # SwiftShader has no 16-bit floats
-        {"package": "greedy", "lack": "webgpu", "actions": []},
-        {"package": "greedy", "lack": "adapter", "actions": []},
-        {"package": "missing", "actions": []},
-    ]
-    told = visit(page, packages, visits, folder)
-    expected = ["q4f32", "no WebGPU", "no graphics device", "404"]
-    for each, words in zip(told, expected, strict=True):
-        assert words in each["error"]
-        assert not [path for path in each["requested"] if path.endswith((".bin", ".wasm"))]
-
-
-def test_damaged_shard_is_refused_by_name(
-    page: Path, packages: dict[str, Path], folder: Path
-) -> None:
-    (told,) = visit(page, packages, [{"package": "damaged", "actions": []}], folder)
-    assert "params_shard_0.bin" in told["error"]
+def test_every_scenario_has_a_test(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
+    assert set(scenarios) == {*SCRIPTED, *REAL}

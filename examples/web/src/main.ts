@@ -1,172 +1,138 @@
-// The page: load a package, chat with it.
-import type { WebWorkerMLCEngine } from "@mlc-ai/web-llm";
-import { toMessages, type Turn } from "./conversation";
-import { download } from "./download";
-import { packageUrl, readPackage } from "./package";
-import { checkDevice } from "./requirements";
-import { UserError } from "./user_error";
+// Puts the page together.
+import "./style/base.css";
+import "./style/layout.css";
+import "./style/chat.css";
+import "./style/forms.css";
+import { Session } from "./chat/session";
+import { loadSettings, Store } from "./chat/store";
+import { titleOf, type AssistantMessage } from "./chat/transcript";
+import { ContextFull } from "./engine/failures";
+import { Loader } from "./loader";
+import { formatCount } from "./package/units";
+import { Composer } from "./view/composer";
+import { ConversationView } from "./view/conversation";
+import { byId } from "./view/dom";
+import { drawIcons } from "./view/icons";
+import { clearErrors, showError, showUndo } from "./view/notices";
+import { SettingsDialog } from "./view/settings";
+import { Sidebar } from "./view/sidebar";
+import { StartView, type StartState } from "./view/start";
+import { suggestionsFor } from "./view/suggestions";
+import { applyTheme } from "./view/theme";
 
-function element<T extends HTMLElement>(id: string): T {
-  return document.getElementById(id) as T;
-}
+const WITH_COMPOSER: StartState["kind"][] = ["progress", "ready"];
+const TITLE = document.title;
 
-const loader = element<HTMLFormElement>("loader");
-const packageField = element<HTMLInputElement>("package");
-const loadButton = element<HTMLButtonElement>("load");
-const progress = element<HTMLProgressElement>("progress");
-const status = element("status");
-const errorBox = element("error");
-const chat = element("chat");
-const system = element<HTMLTextAreaElement>("system");
-const list = element("messages");
-const composer = element<HTMLFormElement>("composer");
-const prompt = element<HTMLTextAreaElement>("prompt");
-const sendButton = element<HTMLButtonElement>("send");
-const stopButton = element<HTMLButtonElement>("stop");
-const clearButton = element<HTMLButtonElement>("clear");
-const speed = element("speed");
+async function main(): Promise<void> {
+  drawIcons();
+  const settings = loadSettings();
+  applyTheme(settings.theme);
+  const store = await Store.open();
 
-let engine: WebWorkerMLCEngine | undefined;
-let turns: Turn[] = [];
+  const session: Session = new Session(store, settings, {
+    conversationChanged: () => {
+      conversation.show();
+      composer.show();
+      showHead();
+    },
+    listChanged: () => {
+      sidebar.show();
+      showHead();
+    },
+    replyChanged: (reply) => {
+      conversation.update(reply);
+      showContext();
+      if (reply.state !== "writing" && document.hidden) document.title = `✓ ${TITLE}`;
+    },
+    busyChanged: () => {
+      if (session.busy) clearErrors();
+      composer.show();
+    },
+    failed: (error) => {
+      const canForget = error instanceof ContextFull && session.current.messages.length > 3;
+      showError(error, canForget ? [{ label: "Leave out the oldest", run: () => void session.forgetAndRetry() }] : []);
+    },
+    removed: showUndo,
+  });
 
-function showError(error: unknown): void {
-  const message = error instanceof Error ? error.message : String(error);
-  const lines = error instanceof UserError ? [message, error.hint] : [message];
-  errorBox.replaceChildren(
-    ...lines.map((line) => Object.assign(document.createElement("p"), { textContent: line })),
-  );
-  errorBox.hidden = false;
-  console.error(error);
-}
-
-function mebibytes(bytes: number): string {
-  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
-}
-
-async function load(address: string): Promise<void> {
-  errorBox.hidden = true;
-  chat.hidden = true;
-  loadButton.disabled = true;
-  progress.hidden = false;
-  progress.removeAttribute("value");
-  const abort = new AbortController();
-  try {
-    await engine?.unload();
-    engine = undefined;
-    status.textContent = "Reading the package";
-    const pack = await readPackage(packageUrl(address));
-    element("device").textContent = `Runs on this machine: ${await checkDevice(pack)}.`;
-    await download(
-      pack,
-      (done, total) => {
-        progress.value = done / total;
-        status.textContent = `Downloading: ${mebibytes(done)} of ${mebibytes(total)}`;
-      },
-      abort.signal,
-    );
-    const { startEngine } = await import("./engine"); // the client is large: not before it is needed
-    engine = await startEngine(pack, (share, text) => {
-      progress.value = share;
-      status.textContent = text;
-    });
-    status.textContent = `Ready: ${pack.quantization}, ${pack.contextLength} tokens of context.`;
-    startConversation();
-    chat.hidden = false;
-    prompt.focus();
-  } catch (error) {
-    abort.abort();
-    status.textContent = "";
-    showError(error);
-  } finally {
-    progress.hidden = true;
-    loadButton.disabled = false;
-  }
-}
-
-function startConversation(): void {
-  turns = [];
-  list.replaceChildren();
-  speed.textContent = "";
-}
-
-function addMessage(role: Turn["role"], text: string): HTMLLIElement {
-  const item = document.createElement("li");
-  item.dataset["role"] = role;
-  item.textContent = text;
-  list.append(item);
-  item.scrollIntoView({ block: "end" });
-  return item;
-}
-
-function setWriting(writing: boolean): void {
-  sendButton.hidden = writing;
-  stopButton.hidden = !writing;
-  clearButton.disabled = writing;
-}
-
-async function answer(question: string): Promise<void> {
-  if (!engine) return;
-  errorBox.hidden = true;
-  turns.push({ role: "user", text: question });
-  addMessage("user", question);
-  const item = addMessage("assistant", "");
-  item.dataset["state"] = "writing";
-  setWriting(true);
-  let text = "";
-  try {
-    const stream = await engine.chat.completions.create({
-      messages: toMessages(system.value, turns),
-      stream: true,
-      stream_options: { include_usage: true },
-    });
-    for await (const chunk of stream) {
-      text += chunk.choices[0]?.delta.content ?? "";
-      item.textContent = text;
-      const finish = chunk.choices[0]?.finish_reason;
-      if (finish) item.dataset["finish"] = finish;
-      const extra = chunk.usage?.extra;
-      if (extra) {
-        speed.textContent =
-          `${extra.prefill_tokens_per_s.toFixed(1)} tokens/s read, ` +
-          `${extra.decode_tokens_per_s.toFixed(1)} tokens/s written`;
+  const conversation = new ConversationView(session, () => suggestionsFor(session.pack));
+  const composer = new Composer(session, () => conversation.editLast());
+  const newChat = () => {
+    session.newChat();
+    composer.field.focus();
+  };
+  const sidebar = new Sidebar(session, newChat);
+  const start = new StartView({
+    open: (address) => void loader.open(address),
+    choose: () => void loader.choose(),
+    start: () => void loader.start(),
+    pause: () => loader.pause(),
+    retry: () => void loader.retry(),
+    takeOver: () => void loader.takeOver(),
+    setContext: (tokens) => loader.setContext(tokens),
+    setAllowed: (bytes) => loader.setAllowed(bytes),
+  });
+  const loader = new Loader(session, {
+    state: (state) => {
+      start.show(state);
+      byId("composer-area").hidden = !WITH_COMPOSER.includes(state.kind);
+      document.body.dataset["state"] = state.kind;
+      composer.show();
+      conversation.showWelcome();
+      showHead();
+      if (state.kind === "ready") {
+        conversation.announce("The model is ready");
+        if (matchMedia("(hover: hover)").matches) composer.field.focus(); // no keyboard over a phone's page
       }
+    },
+    failed: (error) => showError(error),
+  });
+  new SettingsDialog(session, (url) => loader.removed(url));
+
+  function showHead(): void {
+    const { pack, engine, current } = session;
+    byId("title").textContent = titleOf(current);
+    byId("model").textContent = pack ? `${pack.title} · ${pack.recipe}${engine ? "" : " · not loaded"}` : "No model";
+    showContext();
+  }
+
+  function showContext(): void {
+    const last = session.current.messages.findLast((message): message is AssistantMessage => message.role === "assistant");
+    const limit = session.engine?.contextLength ?? 0;
+    const used = last?.stats?.contextTokens ?? 0;
+    const meter = byId<HTMLMeterElement>("context-used");
+    byId("context-meter").hidden = !limit || !used;
+    meter.max = limit || 1;
+    meter.high = 0.85 * meter.max;
+    meter.optimum = 0;
+    meter.value = used;
+    byId("context-text").textContent = `${formatCount(used)} of ${formatCount(limit)} tokens`;
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && session.busy && !document.querySelector("dialog[open]")) session.stop();
+    if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      newChat();
     }
-    turns.push({ role: "assistant", text });
-  } catch (error) {
-    turns.pop(); // the question stays on the page, and out of the next request
-    showError(error);
-  } finally {
-    delete item.dataset["state"];
-    setWriting(false);
-    prompt.focus();
-  }
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) session.flush();
+    else {
+      document.title = TITLE;
+      conversation.show();
+    }
+  });
+  addEventListener("pagehide", () => session.flush());
+
+  await session.restore();
+  composer.show();
+  if (!store.lasting) showError("This browser keeps no data for this page: chats end with it.");
+  const asked =
+    new URL(location.href).searchParams.get("package") ??
+    (document.querySelector<HTMLMetaElement>('meta[name="gemma4-package"]')?.content || settings.lastPackage);
+  if (asked) await loader.open(asked);
+  else await loader.choose();
 }
 
-loader.addEventListener("submit", (event) => {
-  event.preventDefault();
-  void load(packageField.value);
-});
-
-composer.addEventListener("submit", (event) => {
-  event.preventDefault();
-  const question = prompt.value.trim();
-  if (!question || sendButton.hidden) return;
-  prompt.value = "";
-  void answer(question);
-});
-
-prompt.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-    event.preventDefault();
-    composer.requestSubmit();
-  }
-});
-
-stopButton.addEventListener("click", () => engine?.interruptGenerate());
-clearButton.addEventListener("click", startConversation);
-
-const asked = new URL(location.href).searchParams.get("package");
-if (asked) {
-  packageField.value = new URL(asked, location.href).href;
-  void load(packageField.value);
-}
+void main().catch(showError);

@@ -1,0 +1,78 @@
+// The client's request for a conversation, so that the model sees exactly its own template.
+//
+// The client glues role strings and messages together. Here the role strings are empty and every
+// message carries its part of the prompt as it is: the client can then neither open a system turn that
+// nobody asked for nor a new turn after a tool's answer. Its KV state is reused as long as the
+// messages before the last one are those of the request before.
+import type { ChatCompletionMessageParam, ModelRecord } from "@mlc-ai/web-llm";
+import { THOUGHT, withoutThoughts } from "./reply";
+import { respond } from "./tool_syntax";
+import { DECLARATIONS } from "./tools";
+import type { AssistantMessage, Conversation, Round } from "./transcript";
+
+const CLOSE = "<turn|>\n";
+const OPEN_SYSTEM = "<|turn>system\n";
+const OPEN_USER = "<|turn>user\n";
+const OPEN_MODEL = "<|turn>model\n";
+const THINK = "<|think|>\n";
+
+/** Goes into the model's record. */
+export const CONVERSATION_OVERRIDES: NonNullable<ModelRecord["overrides"]> = {
+  conv_config: {
+    roles: { user: "", assistant: "", tool: "" },
+    role_empty_sep: "",
+    system_template: "{system_message}",
+    render_empty_system_message: false,
+  },
+};
+
+/**
+ * The messages for the next stretch of the last reply.
+ *
+ * The conversation ends with the reply to be written; its rounds so far are tool calls with results.
+ * `replyOpening` is what this model's template puts in front of a reply while thinking is off.
+ */
+export function toMessages(conversation: Conversation, replyOpening: string): ChatCompletionMessageParam[] {
+  const messages: ChatCompletionMessageParam[] = [];
+  const seen = conversation.messages.slice(conversation.forgotten);
+  let before = systemTurn(conversation);
+  seen.forEach((message, index) => {
+    const last = index === seen.length - 1;
+    if (message.role === "user") {
+      const opening = index === seen.length - 2 && !conversation.thinking ? replyOpening : "";
+      const content = before + OPEN_USER + message.text.trim() + CLOSE + OPEN_MODEL + opening;
+      messages.push({ role: "user", content });
+      before = CLOSE;
+    } else {
+      addRounds(messages, message, last);
+    }
+  });
+  return messages;
+}
+
+/** What a new round of a reply opens with, after a tool has answered. */
+export function openingAfterTool(conversation: Conversation): string {
+  return conversation.thinking ? THOUGHT : "";
+}
+
+function systemTurn({ system, thinking, tools }: Conversation): string {
+  const text = system.trim();
+  if (!text && !thinking && !tools) return "";
+  return OPEN_SYSTEM + (thinking ? THINK : "") + text + (tools ? DECLARATIONS : "") + CLOSE;
+}
+
+function addRounds(messages: ChatCompletionMessageParam[], reply: AssistantMessage, last: boolean): void {
+  reply.rounds.forEach((round, index) => {
+    if (last && index === reply.rounds.length - 1 && round.results.length === 0) return; // to be written
+    const content = last ? round.raw : withoutThoughts(round.opened + round.raw);
+    messages.push({ role: "assistant", content });
+    if (round.results.length) messages.push(results(round, last ? (reply.rounds[index + 1]?.opened ?? "") : ""));
+  });
+  // A reply that never began still is a turn of its own.
+  if (!last && reply.rounds.length === 0) messages.push({ role: "assistant", content: "" });
+}
+
+function results(round: Round, opening: string): ChatCompletionMessageParam {
+  const content = round.results.map(({ name, text }) => respond(name, text)).join("") + opening;
+  return { role: "user", content };
+}

@@ -1,0 +1,94 @@
+// A reply's text as the model writes it, taken apart: thoughts, tool calls, and the answer itself.
+import { CALL_CLOSE, CALL_OPEN, parseCall, type ToolCall } from "./tool_syntax";
+
+export const CHANNEL_OPEN = "<|channel>";
+export const CHANNEL_CLOSE = "<channel|>";
+export const THOUGHT = `${CHANNEL_OPEN}thought\n`;
+
+export type Part =
+  | { kind: "answer"; text: string }
+  | { kind: "thought"; text: string; open: boolean }
+  | { kind: "call"; text: string; call: ToolCall | undefined; open: boolean };
+
+const MARKS = [CHANNEL_OPEN, CALL_OPEN];
+
+/**
+ * Splits a reply, finished or not.
+ *
+ * While it is being written (`streaming`), a beginning that may become a marker is held back, so that
+ * `<|chan` never flashes up in the answer.
+ */
+export function splitReply(raw: string, streaming = false): Part[] {
+  const parts: Part[] = [];
+  let rest = raw;
+  while (rest) {
+    const [at, mark] = firstOf(rest, MARKS);
+    if (at < 0) {
+      pushAnswer(parts, streaming ? withoutPartialMark(rest) : rest);
+      break;
+    }
+    pushAnswer(parts, rest.slice(0, at));
+    const close = mark === CHANNEL_OPEN ? CHANNEL_CLOSE : CALL_CLOSE;
+    const inside = rest.slice(at + mark.length);
+    const end = inside.indexOf(close);
+    const open = end < 0;
+    let text = open ? inside : inside.slice(0, end);
+    if (open && streaming) text = withoutPartialMark(text, [close]);
+    if (mark === CHANNEL_OPEN) parts.push({ kind: "thought", text: thoughtText(text), open });
+    else parts.push({ kind: "call", text, call: open ? undefined : parseCall(text), open });
+    rest = open ? "" : inside.slice(end + close.length);
+  }
+  return parts.filter((part) => part.kind !== "thought" || part.open || part.text !== "");
+}
+
+/** What stays of a reply when it becomes history: the template drops thoughts and trims. */
+export function withoutThoughts(raw: string): string {
+  return raw
+    .split(CHANNEL_CLOSE)
+    .map((piece) => piece.split(CHANNEL_OPEN)[0]!)
+    .join("")
+    .trim();
+}
+
+/** The answer alone, for the clipboard. */
+export function answerText(raw: string): string {
+  return splitReply(raw)
+    .filter((part) => part.kind === "answer")
+    .map((part) => part.text)
+    .join("")
+    .trim();
+}
+
+/** The calls that a finished reply asks for. */
+export function callsOf(raw: string): ToolCall[] {
+  return splitReply(raw).flatMap((part) => (part.kind === "call" && part.call ? [part.call] : []));
+}
+
+function pushAnswer(parts: Part[], text: string): void {
+  if (text.trim() || (text && parts.at(-1)?.kind === "answer")) parts.push({ kind: "answer", text });
+}
+
+/** The channel's name is its first line, and no part of the thought. */
+function thoughtText(text: string): string {
+  const line = text.indexOf("\n");
+  return (line < 0 ? "" : text.slice(line + 1)).trim();
+}
+
+function firstOf(text: string, marks: string[]): [number, string] {
+  let best = -1;
+  let found = "";
+  for (const mark of marks) {
+    const at = text.indexOf(mark);
+    if (at >= 0 && (best < 0 || at < best)) [best, found] = [at, mark];
+  }
+  return [best, found];
+}
+
+function withoutPartialMark(text: string, marks: string[] = MARKS): string {
+  const longest = Math.max(...marks.map((mark) => mark.length)) - 1;
+  for (let length = Math.min(longest, text.length); length > 0; length--) {
+    const tail = text.slice(-length);
+    if (marks.some((mark) => mark.startsWith(tail))) return text.slice(0, -length);
+  }
+  return text;
+}

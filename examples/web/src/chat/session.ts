@@ -1,0 +1,270 @@
+// The conversations, and the reply that is being written.
+import type { Engine, GenerationOptions } from "../engine/engine";
+import { EngineLost } from "../engine/failures";
+import type { Package } from "../package/package";
+import { openingAfterTool, toMessages } from "./prompt";
+import { callsOf } from "./reply";
+import { saveSettings, type Settings, type Store } from "./store";
+import { runTool } from "./tools";
+import { forgetOldest, newConversation, newReply, newUserMessage } from "./transcript";
+import type { AssistantMessage, Conversation, Message, Round } from "./transcript";
+
+const MOST_ROUNDS = 6;
+const SAVE_EVERY_MS = 1000;
+
+export interface SessionEvents {
+  /** Another conversation, or other messages in it. */
+  conversationChanged(): void;
+  /** The list of conversations. */
+  listChanged(): void;
+  /** A reply got longer or ended. */
+  replyChanged(reply: AssistantMessage): void;
+  /** Writing began or ended. */
+  busyChanged(): void;
+  failed(error: unknown): void;
+  /** Messages were taken out of a conversation; `undo` brings them back. */
+  removed(what: string, undo: () => void): void;
+}
+
+interface Writing {
+  conversation: Conversation;
+  reply: AssistantMessage;
+  stopped: boolean;
+}
+
+export class Session {
+  conversations: Conversation[] = [];
+  current: Conversation;
+  engine: Engine | undefined;
+  pack: Package | undefined;
+  private writing: Writing | undefined;
+  private savedAt = 0;
+
+  constructor(
+    private readonly store: Store,
+    readonly settings: Settings,
+    private readonly events: SessionEvents,
+  ) {
+    this.current = this.fresh();
+  }
+
+  get busy(): boolean {
+    return this.writing !== undefined;
+  }
+
+  /** Reads what was kept, and opens the latest conversation. */
+  async restore(): Promise<void> {
+    this.conversations = await this.store.all();
+    this.current = this.conversations[0] ?? this.fresh();
+    this.events.listChanged();
+    this.events.conversationChanged();
+  }
+
+  newChat(): void {
+    if (this.current.messages.length) this.current = this.fresh();
+    this.events.conversationChanged();
+    this.events.listChanged();
+  }
+
+  select(id: string): void {
+    const found = this.conversations.find((conversation) => conversation.id === id);
+    if (!found) return;
+    this.current = found;
+    this.events.conversationChanged();
+    this.events.listChanged();
+  }
+
+  async remove(id: string): Promise<void> {
+    const index = this.conversations.findIndex((conversation) => conversation.id === id);
+    const found = this.conversations[index];
+    if (!found) return;
+    if (this.writing?.conversation === found) this.stop();
+    this.conversations.splice(index, 1);
+    if (this.current === found) this.current = this.fresh();
+    this.events.conversationChanged();
+    this.events.listChanged();
+    await this.store.remove(id).catch((error: unknown) => this.events.failed(error));
+    this.events.removed("Chat deleted", () => {
+      this.conversations.splice(index, 0, found);
+      this.current = found;
+      this.changed(found);
+      this.events.conversationChanged();
+    });
+  }
+
+  async removeAll(): Promise<void> {
+    this.stop();
+    this.conversations = [];
+    this.current = this.fresh();
+    await this.store.clear();
+    this.events.conversationChanged();
+    this.events.listChanged();
+  }
+
+  /** Changes what belongs to the conversation: its title, system prompt and switches. */
+  change(values: Partial<Pick<Conversation, "title" | "system" | "thinking" | "tools">>, of = this.current): void {
+    Object.assign(of, values);
+    if (of.messages.length) this.changed(of);
+    this.events.listChanged();
+  }
+
+  changeSettings(values: Partial<Settings>): void {
+    Object.assign(this.settings, values);
+    saveSettings(this.settings);
+  }
+
+  async ask(text: string): Promise<void> {
+    if (this.busy || !this.engine) return;
+    this.current.messages.push(newUserMessage(text));
+    await this.generate();
+  }
+
+  /** Writes the last reply again. */
+  async regenerate(): Promise<void> {
+    if (this.busy || !this.engine) return;
+    const { messages } = this.current;
+    const from = messages.findLastIndex((message) => message.role === "user") + 1;
+    if (from === 0) return;
+    this.cut(from, "Previous answer replaced");
+    await this.generate();
+  }
+
+  /** Asks an earlier question in other words; what followed it is taken out. */
+  async edit(id: string, text: string): Promise<void> {
+    if (this.busy || !this.engine) return;
+    const index = this.current.messages.findIndex((message) => message.id === id);
+    if (index < 0) return;
+    this.cut(index, "Later messages replaced");
+    await this.ask(text);
+  }
+
+  /** Leaves out older messages and writes the last reply again. */
+  async forgetAndRetry(): Promise<void> {
+    if (!forgetOldest(this.current)) return;
+    await this.regenerate();
+  }
+
+  stop(): void {
+    if (!this.writing) return;
+    this.writing.stopped = true;
+    this.engine?.stop();
+  }
+
+  /** Saves what is being written, for a page that may be gone in a moment. */
+  flush(): void {
+    if (this.writing) this.store.saveNow(this.writing.conversation);
+  }
+
+  private fresh(): Conversation {
+    return { ...newConversation(), system: this.settings.system };
+  }
+
+  private cut(from: number, what: string): void {
+    const conversation = this.current;
+    const before: Message[] = [...conversation.messages];
+    const forgotten = conversation.forgotten;
+    if (from === before.length) return;
+    conversation.messages.splice(from);
+    conversation.forgotten = Math.min(forgotten, Math.max(0, from - 1));
+    this.events.conversationChanged();
+    this.events.removed(what, () => {
+      if (this.writing?.conversation === conversation) return;
+      conversation.messages = before;
+      conversation.forgotten = forgotten;
+      this.changed(conversation);
+      this.events.conversationChanged();
+    });
+  }
+
+  private async generate(): Promise<void> {
+    const conversation = this.current;
+    const reply = newReply();
+    conversation.messages.push(reply);
+    const writing = (this.writing = { conversation, reply, stopped: false });
+    this.changed(conversation);
+    this.events.conversationChanged();
+    this.events.busyChanged();
+    try {
+      await this.write(writing);
+    } catch (error) {
+      reply.state = "interrupted";
+      if (!(error instanceof EngineLost)) this.events.failed(error); // the engine's owner tells that
+    } finally {
+      this.writing = undefined;
+      this.changed(conversation);
+      this.events.replyChanged(reply);
+      this.events.busyChanged();
+    }
+  }
+
+  /** Rounds of generation until the model asks for no more tools. */
+  private async write(writing: Writing): Promise<void> {
+    const { conversation, reply } = writing;
+    let opened = "";
+    for (let count = 0; count < MOST_ROUNDS; count++) {
+      const round: Round = { opened, raw: "", results: [] };
+      reply.rounds.push(round);
+      const finish = await this.writeRound(writing, round);
+      const calls = conversation.tools && finish === "stop" ? callsOf(round.raw) : [];
+      if (writing.stopped || finish === "abort") reply.state = "stopped";
+      else if (finish === "length") reply.state = "cut";
+      else if (calls.length === 0) reply.state = "done";
+      else round.results = calls.map((call) => ({ name: call.name, text: runTool(call) }));
+      this.events.replyChanged(reply);
+      if (reply.state !== "writing") return;
+      opened = openingAfterTool(conversation);
+    }
+    reply.state = "cut";
+  }
+
+  private async writeRound(writing: Writing, round: Round): Promise<string> {
+    const { conversation, reply } = writing;
+    const engine = this.engine!;
+    let finish = "";
+    await engine.reply(toMessages(conversation, this.pack!.replyOpening), this.options(), (piece) => {
+      // A stop that came before the client began is not remembered by it.
+      if (writing.stopped) engine.stop();
+      if ("text" in piece) round.raw += piece.text;
+      else if ("finish" in piece) finish = piece.finish;
+      else {
+        const first = reply.stats?.firstTokenSeconds ?? piece.usage.firstTokenSeconds;
+        const tokens = (reply.stats?.tokens ?? 0) + piece.usage.tokens;
+        reply.stats = { ...piece.usage, tokens, firstTokenSeconds: first };
+      }
+      this.events.replyChanged(reply);
+      if (performance.now() - this.savedAt > SAVE_EVERY_MS) void this.save(conversation);
+    });
+    return finish;
+  }
+
+  private options(): GenerationOptions {
+    const { settings } = this;
+    const own = this.pack!.sampling;
+    return {
+      temperature: settings.temperature ?? own.temperature,
+      topP: settings.topP ?? own.topP,
+      repetitionPenalty: settings.repetitionPenalty ?? own.repetitionPenalty,
+      frequencyPenalty: own.frequencyPenalty,
+      presencePenalty: own.presencePenalty,
+      maxTokens: settings.maxTokens,
+      seed: settings.seed,
+    };
+  }
+
+  private changed(conversation: Conversation): void {
+    conversation.updated = Date.now();
+    this.conversations = [conversation, ...this.conversations.filter((each) => each !== conversation)];
+    this.events.listChanged();
+    void this.save(conversation);
+  }
+
+  private async save(conversation: Conversation): Promise<void> {
+    this.savedAt = performance.now();
+    if (!this.conversations.includes(conversation)) return; // deleted while it was written
+    try {
+      await this.store.save(conversation);
+    } catch (error) {
+      this.events.failed(error);
+    }
+  }
+}

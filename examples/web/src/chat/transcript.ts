@@ -1,0 +1,106 @@
+// A conversation as it is kept: plain data, the same in memory and in IndexedDB.
+
+export interface UserMessage {
+  id: string;
+  role: "user";
+  text: string;
+}
+
+/** One stretch of generation, and what the tools answered after it. */
+export interface Round {
+  /** Put in front of the reply by the prompt, and part of it: an opened thought. */
+  opened: string;
+  raw: string;
+  results: { name: string; text: string }[];
+}
+
+/**
+ * writing: now; done: ended by itself; stopped: by the person; cut: a limit of tokens;
+ * interrupted: by something that went wrong.
+ */
+export type ReplyState = "writing" | "done" | "stopped" | "cut" | "interrupted";
+
+export interface Stats {
+  promptTokens: number;
+  /** Of the conversation up to the end of the reply. */
+  contextTokens: number;
+  tokens: number;
+  tokensPerSecond: number;
+  firstTokenSeconds: number;
+}
+
+export interface AssistantMessage {
+  id: string;
+  role: "assistant";
+  rounds: Round[];
+  state: ReplyState;
+  stats?: Stats;
+}
+
+export type Message = UserMessage | AssistantMessage;
+
+export interface Conversation {
+  id: string;
+  title: string;
+  created: number;
+  updated: number;
+  system: string;
+  thinking: boolean;
+  tools: boolean;
+  /** Messages that the model no longer gets to see, counted from the first. */
+  forgotten: number;
+  messages: Message[];
+}
+
+export function newConversation(now = Date.now()): Conversation {
+  return {
+    id: crypto.randomUUID(),
+    title: "",
+    created: now,
+    updated: now,
+    system: "",
+    thinking: false,
+    tools: false,
+    forgotten: 0,
+    messages: [],
+  };
+}
+
+export function newUserMessage(text: string): UserMessage {
+  return { id: crypto.randomUUID(), role: "user", text };
+}
+
+export function newReply(): AssistantMessage {
+  return { id: crypto.randomUUID(), role: "assistant", rounds: [], state: "writing" };
+}
+
+const LONGEST_TITLE = 48;
+
+/** The first question, cut at a word. */
+export function titleOf(conversation: Conversation): string {
+  if (conversation.title) return conversation.title;
+  const first = conversation.messages.find((message) => message.role === "user");
+  const text = first?.text.replace(/\s+/g, " ").trim() ?? "";
+  if (!text) return "New chat";
+  if (text.length <= LONGEST_TITLE) return text;
+  return `${text.slice(0, LONGEST_TITLE).replace(/\s\S*$/, "")}…`;
+}
+
+/** What a reload finds of a reply that was being written: it is over. */
+export function afterReload(conversation: Conversation): Conversation {
+  for (const message of conversation.messages) {
+    if (message.role === "assistant" && message.state === "writing") message.state = "interrupted";
+  }
+  return conversation;
+}
+
+/** Leaves out the older half of what the model still sees; whole exchanges only. */
+export function forgetOldest(conversation: Conversation): boolean {
+  const asked = conversation.messages.flatMap((message, index) =>
+    message.role === "user" && index > conversation.forgotten ? [index] : [],
+  );
+  const next = asked[Math.floor(asked.length / 2)];
+  if (next === undefined) return false;
+  conversation.forgotten = next;
+  return true;
+}

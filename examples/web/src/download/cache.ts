@@ -1,0 +1,78 @@
+// The client's caches, and which file belongs where in them.
+import { PACKAGES, TENSOR_CACHE, type Package } from "../package/package";
+
+const CONFIG_SCOPE = "webllm/config";
+const MODEL_SCOPE = "webllm/model";
+const LIBRARY_SCOPE = "webllm/wasm";
+const SCOPES = [CONFIG_SCOPE, MODEL_SCOPE, LIBRARY_SCOPE];
+
+/**
+ * Where the client looks for a package's files. The version in it keeps it from mixing files of two
+ * compilations, and `/resolve/` keeps it from adding a path of its own.
+ */
+export function clientUrl(pack: Pick<Package, "url" | "version">): string {
+  return new URL(`resolve/${pack.version}/`, pack.url).href;
+}
+
+export async function openCache(pack: Package, name: string): Promise<Cache> {
+  return caches.open(scopeOf(pack, name));
+}
+
+export function keyOf(pack: Pick<Package, "url" | "version">, name: string): string {
+  return clientUrl(pack) + name;
+}
+
+function scopeOf(pack: Package, name: string): string {
+  if (name === pack.library) return LIBRARY_SCOPE;
+  const ofModel = pack.shards.has(name) || name === TENSOR_CACHE || name.startsWith("tokenizer");
+  return ofModel ? MODEL_SCOPE : CONFIG_SCOPE;
+}
+
+/** Bytes of the files that are not there yet. */
+export async function missingBytes(pack: Package): Promise<number> {
+  const present = new Set<string>();
+  for (const scope of SCOPES) {
+    for (const { url } of await (await caches.open(scope)).keys()) present.add(url);
+  }
+  return pack.files
+    .filter((file) => !present.has(keyOf(pack, file.name)))
+    .reduce((sum, file) => sum + file.nbytes, 0);
+}
+
+export async function dropOtherVersions(pack: Package): Promise<void> {
+  const family = new URL("resolve/", pack.url).href;
+  await drop((url) => url.startsWith(family) && !url.startsWith(clientUrl(pack)));
+}
+
+/** Removes all that was downloaded from a package's folder. */
+export async function removePackage(url: string): Promise<void> {
+  await drop((each) => each.startsWith(new URL("resolve/", url).href));
+  const known = await caches.open(PACKAGES);
+  for (const request of await known.keys()) {
+    if (request.url.startsWith(url)) await known.delete(request);
+  }
+}
+
+export async function removeAllPackages(): Promise<void> {
+  for (const name of [...SCOPES, PACKAGES]) await caches.delete(name);
+}
+
+/** The folders of which anything is stored. */
+export async function storedPackages(): Promise<string[]> {
+  const folders = new Set<string>();
+  for (const scope of SCOPES) {
+    for (const { url } of await (await caches.open(scope)).keys()) {
+      folders.add(url.replace(/resolve\/[0-9a-f]{16}\/[^/]*$/, ""));
+    }
+  }
+  return [...folders].sort();
+}
+
+async function drop(which: (url: string) => boolean): Promise<void> {
+  for (const scope of SCOPES) {
+    const cache = await caches.open(scope);
+    for (const request of await cache.keys()) {
+      if (which(request.url)) await cache.delete(request);
+    }
+  }
+}

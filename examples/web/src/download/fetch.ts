@@ -1,0 +1,31 @@
+// A request whose failures are said in words that help.
+import { UserError } from "../package/user_error";
+
+/** No answer at all: the network, the server, or a server that does not allow this page. */
+export class Unreachable extends UserError {}
+
+/** Fetches, or throws: AbortError if aborted, Unreachable without an answer, UserError for a refusal. */
+export async function fetchChecked(url: string, init: RequestInit = {}): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(url, { cache: "no-cache", ...init });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new Unreachable(
+      `${new URL(url).host} cannot be reached.`,
+      navigator.onLine === false
+        ? "This device is offline. What was downloaded is kept."
+        : "Check the address; another site has to allow this page with an Access-Control-Allow-Origin header.",
+    );
+  }
+  if (response.status >= 500) {
+    throw new Unreachable(`${url} answers ${response.status} ${response.statusText}.`, "The server has a problem; try again later.");
+  }
+  if (!response.ok) {
+    throw new UserError(
+      `${url} answers ${response.status} ${response.statusText}.`,
+      "Give the folder that gemma4-compile wrote, with all of its files.",
+    );
+  }
+  return response;
+}

@@ -1,0 +1,194 @@
+// A package in the stock client, in a worker that ends with the engine.
+import type { ChatCompletionChunk, ChatCompletionMessageParam } from "@mlc-ai/web-llm";
+import { CONVERSATION_OVERRIDES } from "../chat/prompt";
+import { clientUrl } from "../download/cache";
+import { storedLibrary } from "../download/download";
+import { MANIFEST, type Package, type Sampling } from "../package/package";
+import { asUserError, EngineLost, RESTART } from "./failures";
+import type { FromWorker, ToWorker } from "./protocol";
+
+const MODEL_ID = "gemma4";
+
+export interface GenerationOptions extends Sampling {
+  maxTokens: number | undefined;
+  seed: number | undefined;
+}
+
+export interface Usage {
+  promptTokens: number;
+  /** Of the whole conversation, as it lies in the KV state. */
+  contextTokens: number;
+  tokens: number;
+  tokensPerSecond: number;
+  firstTokenSeconds: number;
+}
+
+export type Piece = { text: string } | { finish: string } | { usage: Usage };
+
+/** Waits for the worker's messages about one start or one reply. */
+interface Listener {
+  hear(message: FromWorker): void;
+  fail(error: Error): void;
+}
+
+export class Engine {
+  private listener: Listener | undefined;
+  private replies = 0;
+  private history: ChatCompletionMessageParam[] | undefined;
+  private contextTokens = 0;
+  private ended: EngineLost | undefined;
+
+  private constructor(
+    private readonly worker: Worker,
+    private readonly libraryUrl: string,
+    readonly contextLength: number,
+    private readonly onLost: (error: EngineLost) => void,
+  ) {
+    worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.hear(data);
+    worker.onerror = (event) => this.lose(new EngineLost(event.message || "The engine cannot start.", RESTART));
+  }
+
+  /** Hands a downloaded package to the client. `report` gets the share that is done and what it is. */
+  static async start(
+    pack: Package,
+    context: number,
+    report: (share: number, text: string) => void,
+    onLost: (error: EngineLost) => void,
+  ): Promise<Engine> {
+    // The checked bytes themselves: the client would ask a server on localhost again.
+    const libraryUrl = URL.createObjectURL(await storedLibrary(pack));
+    const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "engine" });
+    const engine = new Engine(worker, libraryUrl, context, onLost);
+    try {
+      await engine.load(pack, report);
+      return engine;
+    } catch (error) {
+      engine.dispose();
+      throw asUserError(error);
+    }
+  }
+
+  private async load(pack: Package, report: (share: number, text: string) => void): Promise<void> {
+    const record = {
+      model: clientUrl(pack),
+      model_id: MODEL_ID,
+      model_lib: this.libraryUrl,
+      model_manifest: MANIFEST,
+      required_features: pack.requirements.features.filter((feature) => feature === "shader-f16"),
+      overrides: { ...CONVERSATION_OVERRIDES, context_window_size: this.contextLength },
+    };
+    await this.listen((resolve) => (message) => {
+      if (message.kind === "progress") report(message.share, message.text);
+      else if (message.kind === "started") resolve();
+    }, { kind: "start", model: MODEL_ID, config: { cacheBackend: "cache", model_list: [record] } });
+  }
+
+  /** Streams a reply to `take`. `stop` ends it early; a lost device ends it with EngineLost. */
+  async reply(messages: ChatCompletionMessageParam[], options: GenerationOptions, take: (piece: Piece) => void): Promise<void> {
+    const reused = this.history !== undefined && same(this.history, messages.slice(0, -1));
+    this.history = undefined;
+    const id = ++this.replies;
+    let text = "";
+    let finish = "";
+    try {
+      await this.listen((resolve) => (message) => {
+        if (!("id" in message) || message.id !== id) return;
+        if (message.kind === "end") resolve();
+        if (message.kind !== "chunk") return;
+        for (const piece of this.piecesOf(message.chunk, reused, finish)) {
+          if ("text" in piece) text += piece.text;
+          if ("finish" in piece) finish = piece.finish;
+          take(piece);
+        }
+      }, { kind: "reply", id, request: request(messages, options) });
+    } catch (error) {
+      const failure = asUserError(error);
+      if (failure instanceof EngineLost) this.lose(failure);
+      throw failure;
+    }
+    // After any other end the client starts over with the whole conversation.
+    if (finish === "stop") this.history = [...messages, { role: "assistant", content: text }];
+  }
+
+  stop(): void {
+    this.send({ kind: "stop" });
+  }
+
+  /** Ends the worker, and with it all that it holds on the device. */
+  dispose(): void {
+    this.ended ??= new EngineLost("The model was unloaded.", RESTART);
+    this.listener?.fail(this.ended);
+    this.worker.terminate();
+    URL.revokeObjectURL(this.libraryUrl);
+  }
+
+  private async listen(listener: (resolve: () => void) => (message: FromWorker) => void, message: ToWorker): Promise<void> {
+    if (this.ended) throw this.ended;
+    await new Promise<void>((resolve, fail) => {
+      this.listener = { hear: listener(resolve), fail };
+      this.send(message);
+    }).finally(() => (this.listener = undefined));
+  }
+
+  private hear(message: FromWorker): void {
+    if (message.kind === "lost") this.lose(new EngineLost(`The graphics device was lost: ${message.text}`, RESTART));
+    else if (message.kind === "failed") this.listener?.fail(asUserError(message.text));
+    else this.listener?.hear(message);
+  }
+
+  private lose(error: EngineLost): void {
+    if (this.ended) return;
+    this.ended = error;
+    this.listener?.fail(error);
+    this.onLost(error);
+  }
+
+  private send(message: ToWorker): void {
+    if (!this.ended) this.worker.postMessage(message);
+  }
+
+  private piecesOf({ choices, usage }: ChatCompletionChunk, reused: boolean, finish: string): Piece[] {
+    const pieces: Piece[] = [];
+    const [choice] = choices;
+    if (choice?.delta.content) pieces.push({ text: choice.delta.content });
+    if (choice?.finish_reason) pieces.push({ finish: choice.finish_reason });
+    if (usage) {
+      const { prompt_tokens, completion_tokens, extra } = usage;
+      // The client counts the stop token, which is neither shown nor forwarded.
+      const tokens = completion_tokens - (finish === "stop" ? 1 : 0);
+      this.contextTokens = (reused ? this.contextTokens : 0) + prompt_tokens + tokens;
+      pieces.push({
+        usage: {
+          promptTokens: prompt_tokens,
+          contextTokens: this.contextTokens,
+          tokens,
+          tokensPerSecond: extra.decode_tokens_per_s,
+          firstTokenSeconds: extra.time_to_first_token_s,
+        },
+      });
+    }
+    return pieces;
+  }
+}
+
+function request(messages: ChatCompletionMessageParam[], options: GenerationOptions) {
+  return {
+    messages,
+    stream: true as const,
+    stream_options: { include_usage: true },
+    temperature: options.temperature,
+    top_p: options.topP,
+    repetition_penalty: options.repetitionPenalty,
+    frequency_penalty: options.frequencyPenalty,
+    presence_penalty: options.presencePenalty,
+    max_tokens: options.maxTokens ?? null,
+    seed: options.seed ?? null,
+  };
+}
+
+function same(history: ChatCompletionMessageParam[], messages: ChatCompletionMessageParam[]): boolean {
+  return (
+    history.length === messages.length &&
+    history.every(({ role, content }, index) => role === messages[index]!.role && content === messages[index]!.content)
+  );
+}

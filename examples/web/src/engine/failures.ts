@@ -1,0 +1,33 @@
+// How a reply can fail, in a file without the client: the page knows it before the client is loaded.
+import { UserError } from "../package/user_error";
+
+/** The engine is dead; the conversation is not. */
+export class EngineLost extends UserError {}
+
+/** The person may go on by leaving out the oldest messages. */
+export class ContextFull extends UserError {}
+
+export const RESTART =
+  "Start the model again; it is still downloaded. If this repeats, choose a shorter context or a smaller package.";
+
+/** What the client threw, which crosses the worker's border as text. */
+export function asUserError(error: unknown): UserError {
+  if (error instanceof UserError) return error;
+  const text = error instanceof Error ? error.message : String(error);
+  if (/exceed context window size/.test(text)) {
+    return new ContextFull(
+      "The conversation is longer than the model's context.",
+      "Leave out the oldest messages, or start a new chat.",
+    );
+  }
+  if (/out of memory|allocation failed|DeviceLost/i.test(text)) {
+    return new EngineLost(
+      "There is not enough graphics memory for this model.",
+      "Close other tabs and programs, choose a shorter context, or use a smaller package.",
+    );
+  }
+  const told = text.replace(/^Error: /, "");
+  // An exception in the compiled program ends it for good.
+  if (/RuntimeError|unreachable|disposed|device.*lost/i.test(text)) return new EngineLost(`The model stopped: ${told}`, RESTART);
+  return new UserError(`The model did not answer: ${told}`, "Write the answer again; if this repeats, reload the page.");
+}

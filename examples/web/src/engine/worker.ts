@@ -1,0 +1,44 @@
+// The stock client, off the page's own thread. It also says when the graphics device is gone, which
+// the client only logs.
+import { MLCEngine } from "@mlc-ai/web-llm";
+import type { FromWorker, ToWorker } from "./protocol";
+
+const engine = new MLCEngine({ logLevel: "WARN" });
+engine.setInitProgressCallback(({ progress, text }) => tell({ kind: "progress", share: progress, text }));
+
+function tell(message: FromWorker): void {
+  postMessage(message);
+}
+
+const requestDevice = GPUAdapter.prototype.requestDevice;
+GPUAdapter.prototype.requestDevice = async function (descriptor) {
+  const device = await requestDevice.call(this, descriptor);
+  void device.lost.then(({ reason, message }) => tell({ kind: "lost", text: message || reason }));
+  device.addEventListener("uncapturederror", ({ error }) => tell({ kind: "lost", text: error.message }));
+  return device;
+};
+
+async function start({ model, config }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+  try {
+    engine.setAppConfig(config);
+    await engine.reload(model);
+    tell({ kind: "started" });
+  } catch (error) {
+    tell({ kind: "failed", id: undefined, text: String(error) });
+  }
+}
+
+async function reply({ id, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
+  try {
+    for await (const chunk of await engine.chat.completions.create(request)) tell({ kind: "chunk", id, chunk });
+    tell({ kind: "end", id });
+  } catch (error) {
+    tell({ kind: "failed", id, text: String(error) });
+  }
+}
+
+self.onmessage = ({ data }: MessageEvent<ToWorker>) => {
+  if (data.kind === "start") void start(data);
+  else if (data.kind === "reply") void reply(data);
+  else engine.interruptGenerate();
+};

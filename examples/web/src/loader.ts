@@ -1,0 +1,237 @@
+// From an address to a model that answers: what the package needs, the download, the engine; and what
+// happens when one of them fails.
+import type { Session } from "./chat/session";
+import { missingBytes, storedPackages } from "./download/cache";
+import { download, type Progress } from "./download/download";
+import { RateMeter } from "./download/rate";
+import { Engine } from "./engine/engine";
+import type { EngineLost } from "./engine/failures";
+import { Ownership } from "./engine/ownership";
+import { findDevice, NoWebGpu } from "./package/device";
+import { packageUrl, readPackage, type Package } from "./package/package";
+import { contextLengths, judge, type Device } from "./package/requirements";
+import { formatBytes, formatSeconds, MIB } from "./package/units";
+import { UserError } from "./package/user_error";
+import type { StartState } from "./view/start";
+
+/** So little that nobody has to be asked. */
+const SMALL_BYTES = 64 * MIB;
+const SHOW_EVERY_MS = 100;
+/** A second loss of the device within this time is not answered by starting again. */
+const CALM_MS = 60_000;
+
+export interface LoaderEvents {
+  state(state: StartState): void;
+  failed(error: unknown): void;
+}
+
+export class Loader {
+  private pack: Package | undefined;
+  private address = "";
+  private device: Device | undefined;
+  private abort: AbortController | undefined;
+  private downloading = false;
+  private lostAt = -Infinity;
+  private readonly ownership = new Ownership(() => this.onTaken());
+
+  constructor(
+    private readonly session: Session,
+    private readonly events: LoaderEvents,
+  ) {}
+
+  /** Shows the field for an address. */
+  async choose(): Promise<void> {
+    this.unload();
+    await this.attempt(async () => {
+      this.device = await findDevice();
+      this.events.state({ kind: "choose", stored: await storedPackages() });
+    }, "");
+  }
+
+  /** Reads a package, and goes on as far as nobody has to be asked. */
+  async open(address: string): Promise<void> {
+    this.unload();
+    this.address = address;
+    await this.attempt(async () => {
+      this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
+      this.device = await findDevice();
+      const url = packageUrl(address, document.baseURI);
+      this.pack = await readPackage(url);
+      this.session.pack = this.pack;
+      this.session.changeSettings({ lastPackage: url });
+      const small = Math.max(this.pack.totalBytes, this.pack.requirements.weightsBytes) <= SMALL_BYTES;
+      await this.check(small || this.session.settings.accepted.includes(url));
+    }, "Try again");
+  }
+
+  /** What fits and what does not; goes on where all fits and nobody has to be asked. */
+  private async check(goOn: boolean): Promise<void> {
+    const pack = this.pack!;
+    const { settings } = this.session;
+    const missing = await missingBytes(pack);
+    const context = this.context();
+    const findings = judge(pack, this.device!, context, settings.allowedMemory, missing);
+    if (goOn && findings.every((finding) => finding.kind === "fits")) return this.load();
+    const contexts = contextLengths(pack);
+    this.events.state({ kind: "check", pack, findings, missing, contexts, context, allowed: settings.allowedMemory });
+  }
+
+  setContext(tokens: number): void {
+    const { settings } = this.session;
+    this.session.changeSettings({ context: { ...settings.context, [this.pack!.url]: tokens } });
+    void this.check(false);
+  }
+
+  setAllowed(bytes: number): void {
+    this.session.changeSettings({ allowedMemory: bytes });
+    void this.check(false);
+  }
+
+  /** The person agreed to the download. */
+  async start(): Promise<void> {
+    const { settings } = this.session;
+    const { url } = this.pack!;
+    this.session.changeSettings({ accepted: [...new Set([...settings.accepted, url])] });
+    // Where the browser asks, this is the moment; a refusal only means that it may clean up.
+    await navigator.storage?.persist?.();
+    await this.attempt(() => this.load(), "Try again");
+  }
+
+  pause(): void {
+    this.abort?.abort();
+  }
+
+  async retry(): Promise<void> {
+    if (this.address) await this.open(this.address);
+    else await this.choose();
+  }
+
+  async takeOver(): Promise<void> {
+    await this.ownership.take(true);
+    await this.retry();
+  }
+
+  /** The files of a package were removed while it may be in use. */
+  removed(url: string): void {
+    if (this.pack?.url === url && !this.session.engine) void this.open(url);
+  }
+
+  /** A smaller context than the package's, if one was chosen. */
+  private context(): number {
+    const pack = this.pack!;
+    const chosen = this.session.settings.context[pack.url] ?? pack.contextLength;
+    return Math.min(chosen, pack.contextLength);
+  }
+
+  private async load(): Promise<void> {
+    const pack = this.pack!;
+    if (!(await this.ownership.take())) {
+      this.events.state({ kind: "elsewhere" });
+      return;
+    }
+    const abort = (this.abort = new AbortController());
+    const awake = await keepAwake();
+    this.downloading = true;
+    this.events.state({ kind: "progress", title: `Checking ${pack.title}`, share: 0, text: "", pausable: true });
+    try {
+      await download(pack, this.downloadReporter(pack), abort.signal);
+    } catch (error) {
+      if (!abort.signal.aborted) throw error;
+      this.events.state({ kind: "failed", title: "The download is paused.", hint: "What has arrived is kept.", retry: "Go on" });
+      return;
+    } finally {
+      this.downloading = false;
+      void awake?.release();
+    }
+    const starting = (share: number, detail: string) =>
+      this.events.state({ kind: "progress", title: "Starting the model", share, text: startingText(detail), pausable: false });
+    starting(0, "");
+    let engine: Engine | undefined;
+    engine = await Engine.start(pack, this.context(), starting, (error) => this.onLost(error, engine));
+    if (abort.signal.aborted) return engine.dispose();
+    this.session.engine = engine;
+    this.events.state({ kind: "ready" });
+  }
+
+  private downloadReporter(pack: Package): (progress: Progress) => void {
+    const meter = new RateMeter();
+    let counted = 0;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const show = ({ checkedBytes, downloadedBytes, totalBytes, repaired, waiting }: Progress) => {
+      const now = performance.now();
+      const done = checkedBytes + downloadedBytes;
+      const left = meter.secondsLeft(totalBytes - done, now);
+      const parts = [`${formatBytes(done)} of ${formatBytes(totalBytes)}`];
+      if (waiting) parts.push("the connection broke off, trying again");
+      else if (downloadedBytes && left !== undefined) {
+        parts.push(`${formatBytes(meter.perSecond(now))}/s`, `about ${formatSeconds(left)} left`);
+      }
+      if (repaired.length) parts.push(`repairing ${repaired.join(", ")}`);
+      const title = downloadedBytes || waiting ? `Downloading ${pack.title}` : `Checking ${pack.title}`;
+      this.events.state({ kind: "progress", title, share: done / totalBytes, text: parts.join(" · "), pausable: true });
+    };
+    return (progress) => {
+      meter.add(Math.max(0, progress.downloadedBytes - counted), performance.now());
+      counted = progress.downloadedBytes;
+      timer ??= setTimeout(() => {
+        timer = undefined;
+        if (this.abort && !this.abort.signal.aborted && this.downloading) show(progress);
+      }, SHOW_EVERY_MS);
+    };
+  }
+
+  /** The conversation stays; the model starts again by itself, unless it has just done so. */
+  private onLost(error: EngineLost, engine: Engine | undefined): void {
+    if (!engine || this.session.engine !== engine) return; // while it starts: `load` tells
+    this.session.engine = undefined;
+    engine.dispose();
+    const calm = performance.now() - this.lostAt > CALM_MS;
+    this.lostAt = performance.now();
+    if (!calm) {
+      this.events.state({ kind: "failed", title: error.message, hint: error.hint, retry: "Start again" });
+      return;
+    }
+    this.events.failed(new UserError(error.message, "The model starts again. The conversation is kept; write the answer again when it is there."));
+    void this.attempt(() => this.load(), "Start again");
+  }
+
+  private onTaken(): void {
+    this.unload();
+    this.events.state({ kind: "elsewhere" });
+  }
+
+  private unload(): void {
+    this.abort?.abort();
+    this.session.engine?.dispose();
+    this.session.engine = undefined;
+  }
+
+  private async attempt(action: () => Promise<void>, retry: string): Promise<void> {
+    try {
+      await action();
+    } catch (error) {
+      if (error instanceof NoWebGpu) {
+        this.events.state({ kind: "no-webgpu", error });
+        return;
+      }
+      if (!(error instanceof UserError)) console.error(error);
+      const message = error instanceof Error ? error.message : String(error);
+      const hint = error instanceof UserError ? error.hint : "Reload the page; the browser's console says more.";
+      this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
+    }
+  }
+}
+
+// The client's own progress texts count bytes and seconds that were told before.
+function startingText(detail: string): string {
+  if (/shader/i.test(detail)) return "Preparing the graphics programs…";
+  return detail ? "Moving the weights to the graphics device…" : "Starting the engine…";
+}
+
+async function keepAwake(): Promise<WakeLockSentinel | undefined> {
+  try {
+    return await navigator.wakeLock?.request("screen");
+  } catch {
+    return undefined; // refused, for example on a low battery
+  }
+}

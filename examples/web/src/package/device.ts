@@ -1,0 +1,59 @@
+// Asks the browser for its graphics device and its storage.
+import { CLIENT_LIMITS, type Device, type LimitName } from "./requirements";
+import { UserError } from "./user_error";
+import { GIB } from "./units";
+
+/** Why there is no WebGPU, and the ways to it: shown as a page of its own. */
+export class NoWebGpu extends UserError {
+  constructor(
+    message: string,
+    readonly ways: string[],
+  ) {
+    super(message, ways[0]!);
+  }
+}
+
+export async function findDevice(): Promise<Device> {
+  const adapter = await findAdapter();
+  const limits = {} as Record<LimitName, number>;
+  for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = adapter.limits[name];
+  const { description, vendor, architecture } = adapter.info;
+  return {
+    name: description || [vendor, architecture].filter(Boolean).join(" ") || "this graphics device",
+    features: new Set(adapter.features),
+    limits,
+    memoryBytes: ((navigator as { deviceMemory?: number }).deviceMemory ?? 0) * GIB,
+    freeStorageBytes: await freeStorage(),
+  };
+}
+
+export async function freeStorage(): Promise<number | undefined> {
+  const { quota, usage } = (await navigator.storage?.estimate?.()) ?? {};
+  return quota === undefined ? undefined : Math.max(0, quota - (usage ?? 0));
+}
+
+async function findAdapter(): Promise<GPUAdapter> {
+  if (!isSecureContext) {
+    throw new NoWebGpu("Browsers offer WebGPU only to pages from https or localhost.", [
+      "Open this page through https, or as http://localhost.",
+      "On the same network: forward the port (ssh -L 8000:localhost:8000), or put a TLS proxy in front.",
+    ]);
+  }
+  if (!navigator.gpu) {
+    throw new NoWebGpu("This browser has no WebGPU.", [
+      "Chrome or Edge 113 and newer on Windows, macOS and ChromeOS; Chrome 121 and newer on Android 12.",
+      "Safari 26 on macOS, iOS and iPadOS.",
+      "Firefox 141 and newer on Windows, 145 on Macs with Apple silicon.",
+      "On Linux, Chrome may need chrome://flags/#enable-unsafe-webgpu and a current Vulkan driver.",
+    ]);
+  }
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) {
+    throw new NoWebGpu("WebGPU found no graphics device.", [
+      "See that hardware acceleration is on in the browser's settings, then restart the browser.",
+      "Update the graphics driver; chrome://gpu says what the browser thinks of it.",
+      "In a virtual machine or over remote desktop there may be no device to find.",
+    ]);
+  }
+  return adapter;
+}

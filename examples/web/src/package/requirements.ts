@@ -1,0 +1,147 @@
+// Whether this browser can run a package: asked before the download, the client asks after it.
+import type { Package } from "./package";
+import { formatBytes, formatCount, MIB } from "./units";
+
+/** What the page found out about the device; plain data, so that tests can make it up. */
+export interface Device {
+  name: string;
+  features: ReadonlySet<string>;
+  limits: Readonly<Record<LimitName, number>>;
+  /** What the browser says about the machine's memory, rounded and capped by it; 0: it says nothing. */
+  memoryBytes: number;
+  /** What this site may still store; undefined: the browser says nothing. */
+  freeStorageBytes: number | undefined;
+}
+
+export interface Finding {
+  /** fits: fine. risk: may go wrong, and the person may try. blocks: cannot work. */
+  kind: "fits" | "risk" | "blocks";
+  text: string;
+  /** What to do about it. */
+  hint?: string;
+}
+
+export type LimitName = keyof typeof CLIENT_LIMITS;
+
+// What the client requests of every device, whatever the model.
+export const CLIENT_LIMITS = {
+  maxBufferSize: 256 * MIB,
+  maxStorageBufferBindingSize: 128 * MIB,
+  maxComputeWorkgroupStorageSize: 32 << 10,
+  maxStorageBuffersPerShaderStage: 10,
+  maxComputeInvocationsPerWorkgroup: 256,
+} as const;
+
+// The client creates its device with one of these two sizes of a binding.
+const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
+const F16 = "shader-f16";
+// Below this nobody has to think about memory.
+const SMALL_BYTES = 256 * MIB;
+const LEAST_CONTEXT = 512;
+
+/** GPU memory in bytes at a context length of N tokens. */
+export function neededMemory(pack: Pick<Package, "requirements" | "contextLength">, context: number): number {
+  const { weightsBytes, kvSlidingBytes, kvFullBytes, activationBytes } = pack.requirements;
+  return weightsBytes + kvSlidingBytes + activationBytes + (kvFullBytes * context) / pack.contextLength;
+}
+
+/** Context lengths that a person can choose: the package's own, and halves of it. */
+export function contextLengths(pack: Pick<Package, "contextLength">): number[] {
+  const lengths = [];
+  for (let length = pack.contextLength; length >= LEAST_CONTEXT; length = Math.floor(length / 2)) lengths.push(length);
+  return lengths.length ? lengths : [pack.contextLength];
+}
+
+/**
+ * What fits, what does not, and why.
+ *
+ * `context` is the chosen length, `allowedBytes` the memory that the person allows (0: no limit),
+ * `missingBytes` what is still to be downloaded.
+ */
+export function judge(pack: Package, device: Device, context: number, allowedBytes: number, missingBytes: number): Finding[] {
+  return [...judgeFeatures(pack, device), ...judgeLimits(pack, device), judgeMemory(pack, device, context, allowedBytes), judgeStorage(device, missingBytes)];
+}
+
+function judgeFeatures(pack: Package, device: Device): Finding[] {
+  const missing = pack.requirements.features.filter((feature) => !device.features.has(feature));
+  return missing.map((feature) =>
+    feature === F16
+      ? {
+          kind: "blocks",
+          text: `This package (${pack.recipe}) computes in 16-bit floats, and this browser does not offer them here (WebGPU feature ${F16}).`,
+          hint: `Use the same model compiled with --quant ${pack.recipe.startsWith("q") ? "q4f32" : "f32"}, which runs on every WebGPU device; or a newer browser or graphics driver.`,
+        }
+      : {
+          kind: "blocks",
+          text: `The package needs the WebGPU feature ${feature}, and this browser does not offer it here.`,
+          hint: "Compile the package without it (--limits default), or use another browser or driver.",
+        },
+  );
+}
+
+function judgeLimits(pack: Package, device: Device): Finding[] {
+  const findings: Finding[] = [];
+  for (const [name, least] of Object.entries(CLIENT_LIMITS) as [LimitName, number][]) {
+    const offered = device.limits[name];
+    if (offered >= least) continue;
+    findings.push({
+      kind: "blocks",
+      text: `The graphics device is too small for the WebLLM client: ${name} is ${formatCount(offered)}, and ${formatCount(least)} is needed.`,
+      hint: "No package helps here; try a machine with a newer graphics device.",
+    });
+  }
+  const largest = pack.requirements.maxBindingBytes;
+  const binding = CLIENT_BINDINGS.find((size) => size <= device.limits.maxStorageBufferBindingSize) ?? 0;
+  if (binding && largest > binding) {
+    findings.push({
+      kind: "blocks",
+      text: `The package binds ${formatBytes(largest)} at once, and the client gets ${formatBytes(binding)} from this device.`,
+      hint: "Compile it again with a shorter --context or --prefill-chunk, or with the default --limits.",
+    });
+  }
+  if (!findings.length) findings.push({ kind: "fits", text: `Runs on ${device.name}` });
+  return findings;
+}
+
+function judgeMemory(pack: Package, device: Device, context: number, allowedBytes: number): Finding {
+  const needed = neededMemory(pack, context);
+  const size = formatBytes(needed);
+  // Unified or not, a browser never gets all of the memory.
+  const usable = device.memoryBytes * 0.75;
+  const limit = allowedBytes || usable;
+  if (!limit || needed <= limit || (!allowedBytes && needed <= SMALL_BYTES)) {
+    return { kind: "fits", text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context` };
+  }
+  const reason = allowedBytes
+    ? `you allow ${formatBytes(allowedBytes)}`
+    : `this device has about ${formatBytes(device.memoryBytes)} of memory in all`;
+  const shorter = contextLengths(pack).find((length) => length < context && neededMemory(pack, length) <= limit);
+  return {
+    kind: allowedBytes ? "blocks" : "risk",
+    text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context, and ${reason}.`,
+    hint: shorter
+      ? `Choose a context of ${formatCount(shorter)} tokens.`
+      : smallerPackage(pack, limit),
+  };
+}
+
+function smallerPackage(pack: Package, limit: number): string {
+  const { recipe, requirements } = pack;
+  const bits = recipe.startsWith("q4") ? 4 : recipe.startsWith("q8") ? 8 : recipe === "f16" ? 16 : 32;
+  const in4 = (requirements.weightsBytes * 4.5) / (bits < 16 ? bits + 0.5 : bits);
+  if (bits > 4 && in4 < limit) return `Compiled with --quant q4f16 the weights take about ${formatBytes(in4)}.`;
+  return "Use a smaller model: gemma-4-E2B-it is the smallest of the family.";
+}
+
+function judgeStorage(device: Device, missingBytes: number): Finding {
+  const free = device.freeStorageBytes;
+  if (free !== undefined && missingBytes > free) {
+    return {
+      kind: "blocks",
+      text: `The download takes ${formatBytes(missingBytes)}, and the browser lets this site store ${formatBytes(free)} more.`,
+      hint: "Remove other downloaded models below, free space on the disk, or leave private browsing.",
+    };
+  }
+  if (missingBytes === 0) return { kind: "fits", text: "Downloaded: it starts without the network" };
+  return { kind: "fits", text: `Downloads ${formatBytes(missingBytes)}, once` };
+}

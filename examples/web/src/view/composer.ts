@@ -1,0 +1,75 @@
+// The field for the next message, and the switches of the conversation.
+import type { Session } from "../chat/session";
+import { byId } from "./dom";
+
+// What is being written outlives a reload of the tab.
+const DRAFT = "gemma4-draft";
+
+export class Composer {
+  readonly field = byId<HTMLTextAreaElement>("prompt");
+  private readonly form = byId<HTMLFormElement>("composer");
+  private readonly send = byId<HTMLButtonElement>("send");
+  private readonly stop = byId<HTMLButtonElement>("stop");
+  private readonly thinking = byId<HTMLButtonElement>("thinking");
+  private readonly tools = byId<HTMLButtonElement>("tools");
+
+  constructor(
+    private readonly session: Session,
+    private readonly editLast: () => boolean,
+  ) {
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.submit();
+    });
+    this.field.addEventListener("keydown", (event) => this.onKey(event));
+    this.field.value = sessionStorage.getItem(DRAFT) ?? "";
+    this.field.addEventListener("input", () => {
+      sessionStorage.setItem(DRAFT, this.field.value);
+      this.show();
+    });
+    this.stop.addEventListener("click", () => this.session.stop());
+    this.thinking.addEventListener("click", () => {
+      this.session.change({ thinking: !this.session.current.thinking });
+      this.show();
+    });
+    this.tools.addEventListener("click", () => {
+      this.session.change({ tools: !this.session.current.tools });
+      this.show();
+    });
+  }
+
+  show(): void {
+    const { session, field } = this;
+    const ready = session.engine !== undefined;
+    const { busy } = session;
+    // The focus must not fall to the page when the button that has it disappears.
+    const hadFocus = document.activeElement === this.send || document.activeElement === this.stop;
+    this.send.hidden = busy;
+    this.stop.hidden = !busy;
+    this.send.disabled = !ready || !field.value.trim();
+    if (hadFocus) field.focus();
+    field.placeholder = ready ? "Message" : "Write while the model loads";
+    this.thinking.hidden = !session.pack?.thinks;
+    this.tools.hidden = !session.pack?.usesTools;
+    this.thinking.setAttribute("aria-pressed", String(session.current.thinking));
+    this.tools.setAttribute("aria-pressed", String(session.current.tools));
+  }
+
+  private submit(): void {
+    const text = this.field.value.trim();
+    if (!text || this.session.busy || !this.session.engine) return;
+    this.field.value = "";
+    sessionStorage.removeItem(DRAFT);
+    void this.session.ask(text);
+    this.show();
+  }
+
+  private onKey(event: KeyboardEvent): void {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      this.submit();
+    } else if (event.key === "ArrowUp" && !this.field.value) {
+      if (this.editLast()) event.preventDefault();
+    }
+  }
+}

@@ -1,0 +1,44 @@
+// A model's answer as HTML. What it writes is data: no HTML of its own, no images (their address would
+// tell others what was said here), no links that are not plain addresses, no inline styles.
+import MarkdownIt from "markdown-it";
+
+const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, typographer: false });
+parser.disable("image");
+parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+const rules = parser.renderer.rules;
+
+rules["link_open"] = (tokens, index, options, _, self) => {
+  tokens[index]!.attrSet("target", "_blank");
+  tokens[index]!.attrSet("rel", "noopener noreferrer nofollow");
+  return self.renderToken(tokens, index, options);
+};
+
+// A table's alignment comes as a style, which the page's policy refuses: it becomes a class.
+for (const name of ["th_open", "td_open"]) {
+  rules[name] = (tokens, index, options, _, self) => {
+    const token = tokens[index]!;
+    const side = /text-align:(\w+)/.exec(String(token.attrGet("style") ?? ""))?.[1];
+    token.attrs = (token.attrs ?? []).filter(([key]) => key !== "style");
+    if (side) token.attrJoin("class", `to-${side}`);
+    return self.renderToken(tokens, index, options);
+  };
+}
+rules["table_open"] = () => '<div class="table" tabindex="0" role="group" aria-label="Table"><table>';
+rules["table_close"] = () => "</table></div>";
+
+function codeBlock(code: string, language: string): string {
+  const escape = parser.utils.escapeHtml;
+  const name = language ? escape(language) : "text";
+  return (
+    `<div class="code"><div class="code-head"><span>${name}</span>` +
+    `<button type="button" class="copy-code" aria-label="Copy code">Copy</button></div>` +
+    `<pre tabindex="0" aria-label="Code, ${name}"><code>${escape(code)}</code></pre></div>`
+  );
+}
+rules["fence"] = (tokens, index) => codeBlock(tokens[index]!.content, tokens[index]!.info.trim().split(/\s+/)[0]!);
+rules["code_block"] = (tokens, index) => codeBlock(tokens[index]!.content, "");
+
+/** HTML of an answer. Safe to insert: everything in it was escaped or written above. */
+export function renderMarkdown(text: string): string {
+  return parser.render(text);
+}

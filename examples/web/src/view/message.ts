@@ -1,0 +1,193 @@
+// One message of the conversation, and how it changes while it is written.
+import { answerText, splitReply, type Part } from "../chat/reply";
+import { describeCall } from "../chat/tools";
+import type { AssistantMessage, Message, ReplyState, UserMessage } from "../chat/transcript";
+import { formatCount } from "../package/units";
+import { copyText, h, iconButton, patchChildren } from "./dom";
+import { icon } from "./icons";
+import { renderMarkdown } from "./markdown";
+
+export interface MessageActions {
+  regenerate(): void;
+  edit(id: string, text: string): void;
+  announce(text: string): void;
+}
+
+const ENDINGS: Partial<Record<ReplyState, string>> = {
+  stopped: "Stopped",
+  cut: "Ended by the limit of tokens",
+  interrupted: "Interrupted",
+};
+
+/** Text that is copied when nothing is selected. */
+export function textOf(message: Message): string {
+  if (message.role === "user") return message.text;
+  return message.rounds.map((round) => answerText(round.opened + round.raw)).filter(Boolean).join("\n\n");
+}
+
+export class MessageView {
+  readonly element: HTMLLIElement;
+  private readonly body = h("div", { class: "body" });
+  private readonly foot = h("div", { class: "foot" });
+  private frame = 0;
+
+  constructor(
+    private readonly message: Message,
+    private readonly actions: MessageActions,
+    private last: boolean,
+  ) {
+    const name = message.role === "user" ? "You" : "Model";
+    this.element = h(
+      "li",
+      { class: "message", "data-role": message.role, "data-id": message.id },
+      h("h2", { class: "sr-only" }, name),
+      this.body,
+      this.foot,
+    );
+    if (message.role === "user") this.drawUser(message);
+    else this.draw();
+  }
+
+  /** The last reply has more buttons. */
+  setLast(last: boolean): void {
+    if (this.last === last) return;
+    this.last = last;
+    if (this.message.role === "assistant") this.drawFoot(this.message);
+  }
+
+  /** Draws at the next frame: tokens may come faster than a screen shows them. */
+  update(): void {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  /** Draws now, even in a tab that nobody sees. */
+  draw(): void {
+    if (this.message.role !== "assistant") return;
+    const reply = this.message;
+    this.element.dataset["state"] = reply.state;
+    patchChildren(this.body, this.drawReply(reply));
+    this.drawFoot(reply);
+  }
+
+  private drawReply(reply: AssistantMessage): DocumentFragment {
+    const fragment = document.createDocumentFragment();
+    const writing = reply.state === "writing";
+    reply.rounds.forEach((round, index) => {
+      const inWork = writing && index === reply.rounds.length - 1;
+      let results = 0;
+      for (const part of splitReply(round.opened + round.raw, inWork)) {
+        const result = part.kind === "call" && part.call ? round.results[results++]?.text : undefined;
+        fragment.append(this.drawPart(part, inWork, result));
+      }
+    });
+    if (writing && !textOf(reply)) fragment.append(h("p", { class: "waiting" }, h("span"), h("span"), h("span")));
+    return fragment;
+  }
+
+  private drawPart(part: Part, inWork: boolean, result: string | undefined): HTMLElement {
+    if (part.kind === "answer") {
+      const answer = h("div", { class: "answer" });
+      answer.innerHTML = renderMarkdown(part.text);
+      return answer;
+    }
+    if (part.kind === "call") {
+      const what = part.call ? describeCall(part.call) : part.text;
+      const failed = result?.startsWith("error") ?? false;
+      const outcome = result === undefined ? (inWork ? "…" : "not run") : result;
+      return h(
+        "div",
+        { class: failed ? "call failed" : "call" },
+        icon("calculator"),
+        h("code", {}, what),
+        h("span", { class: "call-result" }, result === undefined ? outcome : `= ${outcome}`),
+      );
+    }
+    const text = part.open && inWork ? "Thinking…" : "Thoughts";
+    // Open or not is the reader's choice: it survives the redrawing.
+    const wasOpen = this.body.querySelector<HTMLDetailsElement>("details.thought")?.open ?? false;
+    const inner = h("div", { class: "answer" });
+    inner.innerHTML = renderMarkdown(part.text);
+    return h("details", { class: "thought", open: wasOpen }, h("summary", {}, icon("thought"), text), inner);
+  }
+
+  private drawFoot(reply: AssistantMessage): void {
+    if (reply.state === "writing") {
+      this.foot.replaceChildren();
+      return;
+    }
+    const { stats } = reply;
+    const ending = ENDINGS[reply.state];
+    const numbers = stats && [
+      `${formatCount(stats.tokens)} tokens`,
+      `${stats.tokensPerSecond.toFixed(1)} tokens/s`,
+      `first after ${stats.firstTokenSeconds.toFixed(1)} s`,
+    ];
+    this.foot.replaceChildren(
+      ...[
+        ending && h("span", { class: "ending" }, ending),
+        this.copyButton(),
+        this.last && iconButton(icon("retry"), "Write the answer again", () => this.actions.regenerate()),
+        numbers && h("span", { class: "stats" }, numbers.join(" · ")),
+      ].filter((each): each is HTMLElement => Boolean(each)),
+    );
+  }
+
+  private drawUser(message: UserMessage): void {
+    this.body.replaceChildren(h("p", { class: "asked" }, message.text));
+    this.foot.replaceChildren(
+      this.copyButton(),
+      iconButton(icon("edit"), "Edit this message and ask again", () => this.startEdit()),
+    );
+  }
+
+  /** Opens the message for editing. */
+  startEdit(): void {
+    if (this.message.role !== "user") return;
+    const message = this.message;
+    const field = h("textarea", { "aria-label": "Edited message", rows: "3" });
+    field.value = message.text;
+    const close = () => this.drawUser(message);
+    const send = () => {
+      const text = field.value.trim();
+      if (text) this.actions.edit(message.id, text);
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        close();
+      } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      }
+    });
+    this.body.replaceChildren(
+      h(
+        "form",
+        { class: "edit", onsubmit: (event: Event) => (event.preventDefault(), send()) },
+        field,
+        h(
+          "div",
+          { class: "buttons" },
+          h("button", { type: "button", class: "quiet", onclick: close }, "Cancel"),
+          h("button", { type: "submit", class: "primary" }, "Ask again"),
+        ),
+      ),
+    );
+    this.foot.replaceChildren();
+    field.focus();
+  }
+
+  private copyButton(): HTMLButtonElement {
+    const button = iconButton(icon("copy"), "Copy", () => {
+      void copyText(textOf(this.message)).then((done) => {
+        button.replaceChildren(icon(done ? "check" : "close"));
+        this.actions.announce(done ? "Copied" : "The browser did not allow copying");
+        setTimeout(() => button.replaceChildren(icon("copy")), 1500);
+      });
+    });
+    return button;
+  }
+}

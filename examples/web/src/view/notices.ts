@@ -1,0 +1,46 @@
+// Messages about what went wrong or can be undone, above the field.
+import { UserError } from "../package/user_error";
+import { byId, h, iconButton } from "./dom";
+import { icon } from "./icons";
+
+export interface Action {
+  label: string;
+  run(): void;
+}
+
+const UNDO_MS = 12_000;
+
+function show(kind: "error" | "info", lines: string[], actions: Action[]): HTMLElement {
+  const notice = h("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "status" });
+  const close = () => notice.remove();
+  notice.append(
+    icon(kind === "error" ? "warning" : "check"),
+    h("div", { class: "lines" }, ...lines.map((line) => h("p", {}, line))),
+    ...actions.map(({ label, run }) =>
+      h("button", { type: "button", class: "quiet", onclick: () => (close(), run()) }, label),
+    ),
+    iconButton(icon("close"), "Dismiss", close),
+  );
+  byId("notices").append(notice);
+  return notice;
+}
+
+/** An error, in words for people; what was not foreseen is also logged. */
+export function showError(error: unknown, actions: Action[] = []): void {
+  const message = error instanceof Error ? error.message : String(error);
+  const lines = error instanceof UserError ? [message, error.hint] : [message];
+  if (!(error instanceof UserError)) console.error(error);
+  clearErrors();
+  show("error", lines, actions);
+}
+
+export function showUndo(what: string, undo: () => void): void {
+  document.querySelectorAll("#notices .info").forEach((notice) => notice.remove());
+  const notice = show("info", [what], [{ label: "Undo", run: undo }]);
+  setTimeout(() => notice.remove(), UNDO_MS);
+}
+
+/** Takes away errors: something new begins. */
+export function clearErrors(): void {
+  document.querySelectorAll("#notices .error").forEach((notice) => notice.remove());
+}

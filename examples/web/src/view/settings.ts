@@ -1,0 +1,141 @@
+// The dialog: the conversation's system prompt, sampling, looks, and what is stored.
+import type { Session } from "../chat/session";
+import { removeAllPackages, removePackage, storedPackages } from "../download/cache";
+import { formatBytes } from "../package/units";
+import { byId, h } from "./dom";
+import { applyTheme, type Theme } from "./theme";
+
+interface NumberField {
+  id: string;
+  key: "temperature" | "topP" | "repetitionPenalty" | "maxTokens" | "seed";
+  /** What holds while the field is empty. */
+  standard: (session: Session) => string;
+}
+
+const NUMBERS: NumberField[] = [
+  { id: "temperature", key: "temperature", standard: ({ pack }) => String(pack?.sampling.temperature ?? 1) },
+  { id: "top-p", key: "topP", standard: ({ pack }) => String(pack?.sampling.topP ?? 1) },
+  { id: "repetition", key: "repetitionPenalty", standard: ({ pack }) => String(pack?.sampling.repetitionPenalty ?? 1) },
+  { id: "max-tokens", key: "maxTokens", standard: () => "no limit" },
+  { id: "seed", key: "seed", standard: () => "random" },
+];
+
+export class SettingsDialog {
+  private readonly dialog = byId<HTMLDialogElement>("settings");
+  private readonly system = byId<HTMLTextAreaElement>("system");
+  private readonly systemDefault = byId<HTMLInputElement>("system-default");
+
+  /** `onRemoved` is called with the address of a package whose files were removed. */
+  constructor(
+    private readonly session: Session,
+    private readonly onRemoved: (url: string) => void,
+  ) {
+    byId("open-settings").addEventListener("click", () => void this.open());
+    byId("close-settings").addEventListener("click", () => this.dialog.close());
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog) this.dialog.close(); // beside the box
+    });
+    this.system.addEventListener("input", () => this.keepSystem());
+    this.systemDefault.addEventListener("change", () => this.keepSystem());
+    for (const field of NUMBERS) {
+      const input = byId<HTMLInputElement>(field.id);
+      input.addEventListener("change", () => this.keepNumber(field, input));
+    }
+    byId("reset-sampling").addEventListener("click", () => {
+      for (const { key } of NUMBERS) session.changeSettings({ [key]: undefined });
+      this.fillNumbers();
+    });
+    for (const input of this.dialog.querySelectorAll<HTMLInputElement>('input[name="theme"]')) {
+      input.addEventListener("change", () => {
+        session.changeSettings({ theme: input.value as Theme });
+        applyTheme(input.value as Theme);
+      });
+    }
+    this.setUpClearing();
+  }
+
+  async open(): Promise<void> {
+    const { session } = this;
+    this.system.value = session.current.system;
+    this.systemDefault.checked = Boolean(session.settings.system) && session.settings.system === session.current.system;
+    this.fillNumbers();
+    for (const input of this.dialog.querySelectorAll<HTMLInputElement>('input[name="theme"]')) {
+      input.checked = input.value === session.settings.theme;
+    }
+    this.dialog.showModal();
+    await this.fillStorage();
+  }
+
+  private keepSystem(): void {
+    this.session.change({ system: this.system.value });
+    this.session.changeSettings({ system: this.systemDefault.checked ? this.system.value : "" });
+  }
+
+  private keepNumber({ key }: NumberField, input: HTMLInputElement): void {
+    if (!input.reportValidity()) return;
+    this.session.changeSettings({ [key]: input.value === "" ? undefined : Number(input.value) });
+  }
+
+  private fillNumbers(): void {
+    for (const { id, key, standard } of NUMBERS) {
+      const input = byId<HTMLInputElement>(id);
+      input.value = String(this.session.settings[key] ?? "");
+      input.placeholder = standard(this.session);
+    }
+  }
+
+  private async fillStorage(): Promise<void> {
+    const { usage, quota } = (await navigator.storage?.estimate?.()) ?? {};
+    const lasts = await navigator.storage?.persisted?.();
+    byId("storage").textContent =
+      usage === undefined || quota === undefined
+        ? "This browser does not say what is stored."
+        : `${formatBytes(usage)} stored of ${formatBytes(quota)} that the browser allows. ` +
+          (lasts ? "It is kept until you remove it." : "The browser may remove it when the disk gets full.");
+    const folders = await storedPackages();
+    byId("stored").replaceChildren(
+      ...folders.map((url) =>
+        h(
+          "li",
+          {},
+          h("span", { class: "address" }, url),
+          h(
+            "button",
+            { type: "button", class: "quiet", "aria-label": `Remove ${url}`, onclick: () => void this.remove(url) },
+            "Remove",
+          ),
+        ),
+      ),
+    );
+    byId<HTMLButtonElement>("clear-models").hidden = folders.length === 0;
+  }
+
+  private async remove(url: string): Promise<void> {
+    await removePackage(url);
+    this.session.changeSettings({ accepted: this.session.settings.accepted.filter((each) => each !== url) });
+    this.onRemoved(url);
+    await this.fillStorage();
+  }
+
+  private setUpClearing(): void {
+    byId("clear-models").addEventListener("click", () => {
+      void removeAllPackages().then(() => {
+        this.session.changeSettings({ accepted: [] });
+        if (this.session.pack) this.onRemoved(this.session.pack.url);
+        return this.fillStorage();
+      });
+    });
+    const all = byId<HTMLButtonElement>("clear-chats");
+    const text = all.textContent;
+    let sure = false;
+    all.addEventListener("click", () => {
+      if (sure) void this.session.removeAll().then(() => this.dialog.close());
+      sure = !sure;
+      all.textContent = sure ? "Really delete all chats" : text;
+    });
+    this.dialog.addEventListener("close", () => {
+      sure = false;
+      all.textContent = text;
+    });
+  }
+}

@@ -1,0 +1,204 @@
+// What stands where the chat will be until there is a model: choosing a package, what it needs, the
+// download, and every way in which that can fail.
+import type { Package } from "../package/package";
+import type { NoWebGpu } from "../package/device";
+import type { Finding } from "../package/requirements";
+import { formatBytes, formatCount, GIB } from "../package/units";
+import { byId, h } from "./dom";
+import { icon } from "./icons";
+
+export type StartState =
+  | { kind: "choose"; stored: string[] }
+  | { kind: "busy"; text: string }
+  | { kind: "check"; pack: Package; findings: Finding[]; missing: number; contexts: number[]; context: number; allowed: number }
+  | { kind: "progress"; title: string; share: number; text: string; pausable: boolean }
+  | { kind: "failed"; title: string; hint: string; retry: string }
+  | { kind: "no-webgpu"; error: NoWebGpu }
+  | { kind: "elsewhere" }
+  | { kind: "ready" };
+
+export interface StartActions {
+  open(address: string): void;
+  choose(): void;
+  start(): void;
+  pause(): void;
+  retry(): void;
+  takeOver(): void;
+  setContext(tokens: number): void;
+  setAllowed(bytes: number): void;
+}
+
+const ALLOWANCES = [0, 2, 4, 8, 16, 24, 48].map((gigabytes) => gigabytes * GIB);
+
+export class StartView {
+  private readonly box = byId("start");
+  private shown: StartState = { kind: "ready" };
+
+  constructor(private readonly actions: StartActions) {}
+
+  show(state: StartState): void {
+    const { shown } = this;
+    this.shown = state;
+    this.box.hidden = state.kind === "ready";
+    this.box.dataset["kind"] = state.kind;
+    if (state.kind === "progress" && shown.kind === "progress" && shown.pausable === state.pausable) this.move(state);
+    else this.box.replaceChildren(...this.draw(state));
+  }
+
+  private draw(state: StartState): HTMLElement[] {
+    switch (state.kind) {
+      case "choose":
+        return this.drawChoose(state.stored);
+      case "busy":
+        return [h("p", { class: "lead", id: "status", role: "status" }, state.text)];
+      case "check":
+        return this.drawCheck(state);
+      case "progress":
+        return this.drawProgress(state);
+      case "failed":
+        return [
+          h("h2", {}, icon("warning"), "That did not work"),
+          h("div", { id: "error", role: "alert" }, h("p", {}, state.title), h("p", { class: "hint" }, state.hint)),
+          this.buttons(state.retry, () => this.actions.retry()),
+        ];
+      case "no-webgpu":
+        return [
+          h("h2", {}, icon("blocked"), "The model cannot run here"),
+          h(
+            "div",
+            { id: "error", role: "alert" },
+            h("p", {}, state.error.message),
+            h("p", {}, "What helps:"),
+            h("ul", {}, ...state.error.ways.map((way) => h("li", {}, way))),
+          ),
+          h(
+            "p",
+            { class: "hint" },
+            "Without a graphics device the model runs in a terminal: compile it with --target cpu, then gemma4-chat. " +
+              "Your chats can be read here all the same.",
+          ),
+          this.buttons("Look again", () => this.actions.retry()),
+        ];
+      case "elsewhere":
+        return [
+          h("h2", {}, "The model is open in another tab"),
+          h("p", { class: "hint" }, "Two at once would need the graphics memory twice."),
+          this.buttons("Use it here", () => this.actions.takeOver()),
+        ];
+      case "ready":
+        return [];
+    }
+  }
+
+  private drawChoose(stored: string[]): HTMLElement[] {
+    const field = h("input", {
+      id: "package",
+      type: "text",
+      inputmode: "url",
+      autocomplete: "url",
+      spellcheck: "false",
+      required: true,
+      placeholder: "https://huggingface.co/you/gemma-4-E2B-q4f16",
+    });
+    const form = h(
+      "form",
+      {
+        id: "loader",
+        onsubmit: (event: Event) => {
+          event.preventDefault();
+          this.actions.open(field.value);
+        },
+      },
+      h("label", { for: "package" }, "Address of a package"),
+      h("div", { class: "row" }, field, h("button", { id: "load", type: "submit", class: "primary" }, "Open")),
+      h("p", { class: "hint" }, "A folder that gemma4-compile wrote with --target webgpu, on any web server or on a model hub."),
+    );
+    const known = h(
+      "ul",
+      { class: "stored" },
+      ...stored.map((url) =>
+        h("li", {}, h("button", { type: "button", class: "link", onclick: () => this.actions.open(url) }, url)),
+      ),
+    );
+    return [
+      h("h2", {}, "Chat with a model that runs in this tab"),
+      h("p", { class: "lead" }, "It is downloaded once and computes on this device. What you write stays here."),
+      form,
+      ...(stored.length ? [h("h3", {}, "Downloaded"), known] : []),
+    ];
+  }
+
+  private drawCheck(state: Extract<StartState, { kind: "check" }>): HTMLElement[] {
+    const { pack, findings, missing, contexts, context, allowed } = state;
+    const blocked = findings.some((finding) => finding.kind === "blocks");
+    const items = findings.map(({ kind, text, hint }) =>
+      h(
+        "li",
+        { class: kind },
+        icon(kind === "fits" ? "check" : kind === "risk" ? "warning" : "blocked"),
+        h("div", {}, h("p", {}, text), hint ? h("p", { class: "hint" }, hint) : undefined),
+      ),
+    );
+    const label = missing ? `Download ${formatBytes(missing)}` : "Start";
+    const go = h("button", { id: "download", type: "button", class: "primary", onclick: () => this.actions.start() }, label);
+    go.disabled = blocked;
+    return [
+      h("h2", {}, icon("chip"), pack.title),
+      h("p", { class: "lead" }, `${pack.recipe} · ${formatBytes(pack.totalBytes)} · ${formatCount(pack.contextLength)} tokens of context`),
+      blocked
+        ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)
+        : h("ul", { class: "findings" }, ...items),
+      h(
+        "div",
+        { class: "fields" },
+        choice("context", "Context", contexts, context, (tokens) => `${formatCount(tokens)} tokens`, this.actions.setContext),
+        choice("allowed", "Graphics memory to use", ALLOWANCES, allowed, (bytes) => (bytes ? `at most ${bytes / GIB} GiB` : "what it needs"), this.actions.setAllowed),
+      ),
+      h("div", { class: "buttons" }, go, this.other()),
+    ];
+  }
+
+  private drawProgress(state: Extract<StartState, { kind: "progress" }>): HTMLElement[] {
+    const bar = h("progress", { id: "progress", max: "1", "aria-label": state.title });
+    bar.value = state.share;
+    const pause = h("button", { id: "pause", type: "button", class: "quiet", onclick: () => this.actions.pause() }, "Pause");
+    return [
+      h("h2", { id: "progress-title" }, state.title),
+      bar,
+      h("p", { class: "lead numbers", id: "status" }, state.text),
+      ...(state.pausable ? [h("div", { class: "buttons" }, pause)] : []),
+    ];
+  }
+
+  private move(state: Extract<StartState, { kind: "progress" }>): void {
+    byId("progress-title").textContent = state.title;
+    byId<HTMLProgressElement>("progress").value = state.share;
+    byId("status").textContent = state.text;
+  }
+
+  private buttons(label: string, run: () => void): HTMLElement {
+    const go = h("button", { id: "again", type: "button", class: "primary", onclick: run }, label);
+    return h("div", { class: "buttons" }, go, this.other());
+  }
+
+  private other(): HTMLElement {
+    return h("button", { type: "button", class: "quiet", onclick: () => this.actions.choose() }, "Another package");
+  }
+}
+
+function choice(
+  id: string,
+  label: string,
+  values: number[],
+  chosen: number,
+  name: (value: number) => string,
+  onchange: (value: number) => void,
+): HTMLElement {
+  const select = h("select", { id, onchange: () => onchange(Number(select.value)) });
+  for (const value of values) {
+    const option = h("option", { value: String(value) }, name(value));
+    option.selected = value === chosen;
+    select.append(option);
+  }
+  return h("div", { class: "field" }, h("label", { for: id }, label), select);
+}

@@ -1,0 +1,121 @@
+// Scenarios with the stock client on SwiftShader: one browser, one tab, one after the other.
+import assert from "node:assert/strict";
+
+const READY_MS = 150_000;
+const ANSWER_MS = 60_000;
+const SHARD = /params_shard_0\.bin$/;
+const HEAVY = /\.(bin|wasm)$/;
+
+async function answerOf({ ask, answered }, page, question) {
+  await ask(page, question);
+  const item = await answered(page, ANSWER_MS);
+  assert.equal(await item.getAttribute("data-state"), "done");
+  return item.locator(".answer").innerText();
+}
+
+export const REAL = {
+  /** The connection breaks off in the middle of the weights; the rest comes by a range request. */
+  async first_run({ context, server, open, state, requested, expectComplaint }) {
+    const [page] = context.pages();
+    server.faults["/tiny/params_shard_0.bin"] = ["cut"];
+    await open(page, "tiny");
+    await page.locator("#status", { hasText: "broke off" }).waitFor();
+    await state(page, "ready");
+    expectComplaint(/ERR_CONTENT_LENGTH_MISMATCH/); // the browser's own words for it
+    const shards = requested(0, SHARD);
+    assert.equal(shards.length, 2);
+    assert.match(shards[1].range, /^bytes=\d+-$/);
+    assert.notEqual(shards[1].range, "bytes=0-");
+    assert.equal(requested(0, /\.wasm$/).length, 1, "the client takes the library that was checked");
+  },
+
+  /** Greedy answers, word for word, to questions that need the turns before. */
+  async memory({ context, job, ...tools }) {
+    const [page] = context.pages();
+    await page.locator("#open-settings").click();
+    await page.locator("#temperature").fill("0");
+    await page.locator("#close-settings").click();
+    let used = 0;
+    for (const [question, answer] of job.answers.memory) {
+      assert.equal(await answerOf({ ...tools }, page, question), answer);
+      const told = Number((await page.locator("#context-text").innerText()).split(" ")[0]);
+      assert.ok(told > used, `the context grows: ${used}, ${told}`);
+      used = told;
+    }
+    // As many tokens as the template's own prompt has, and the last reply.
+    assert.equal(used, job.answers.memoryTokens);
+    assert.match(await page.locator("#messages li .stats").last().innerText(), /tokens\/s · first after/);
+  },
+
+  async regenerate({ context, job, answered }) {
+    const [page] = context.pages();
+    await page.getByRole("button", { name: "Write the answer again" }).click();
+    await page.locator('#messages li[data-state="writing"]').waitFor();
+    const item = await answered(page, ANSWER_MS);
+    assert.equal(await item.locator(".answer").innerText(), job.answers.memory.at(-1)[1]);
+    assert.equal(await page.locator("#messages li").count(), 2 * job.answers.memory.length);
+    await page.getByRole("button", { name: "Undo" }).waitFor();
+  },
+
+  /** With signs that the client would read as places for something else. */
+  async system_prompt({ context, job, ...tools }) {
+    const [page] = context.pages();
+    await page.locator("#new-chat").click();
+    await page.locator("#open-settings").click();
+    await page.locator("#system").fill(job.answers.system[0]);
+    await page.locator("#close-settings").click();
+    assert.equal(await answerOf({ ...tools }, page, job.answers.system[1]), job.answers.system[2]);
+  },
+
+  async stop({ context, ask, answered, job, ...tools }) {
+    const [page] = context.pages();
+    await page.locator("#new-chat").click();
+    await ask(page, "What is the capital of France?"); // some thirty tokens of refusal
+    await page.locator("#messages li:last-child .answer").waitFor({ timeout: ANSWER_MS });
+    await page.keyboard.press("Escape");
+    const item = await answered(page);
+    assert.equal(await item.getAttribute("data-state"), "stopped");
+    assert.equal(await answerOf({ ask, answered, ...tools }, page, job.answers.memory[1][0]), job.answers.memory[1][1]);
+  },
+
+  /** The graphics device disappears in the middle of a reply: the model starts again by itself. */
+  async device_lost({ context, job, ask, answered, state, expectComplaint }) {
+    const [page] = context.pages();
+    await page.locator("#new-chat").click();
+    await ask(page, job.answers.memory[1][0]);
+    await page.locator("#messages li:last-child .answer").waitFor({ timeout: ANSWER_MS });
+    await page.workers()[0].evaluate(() => self.testDevice.destroy());
+    await page.locator('#messages li[data-state="interrupted"]').waitFor();
+    await page.locator("#notices", { hasText: "device was lost" }).waitFor();
+    await state(page, "ready");
+    expectComplaint(/Device was lost/); // the client logs it, too
+    await page.getByRole("button", { name: "Write the answer again" }).click();
+    const item = await answered(page, ANSWER_MS);
+    assert.equal(await item.locator(".answer").innerText(), job.answers.memory[1][1]);
+  },
+
+  /** A reload brings the chats back and asks the server for nothing but the file that was damaged. */
+  async reload_and_repair({ context, server, requested }) {
+    const [page] = context.pages();
+    const before = await page.locator("#messages").innerText();
+    const damaged = await page.evaluate(async () => {
+      const cache = await caches.open("webllm/model");
+      const key = (await cache.keys()).find((request) => request.url.endsWith(".bin"));
+      const data = new Uint8Array(await (await cache.match(key)).arrayBuffer());
+      data[1000] ^= 1;
+      await cache.put(key, new Response(data));
+      return key.url;
+    });
+    const from = server.requests.length;
+    await page.reload();
+    await page.locator("#progress-title", { hasText: "Starting the model" }).waitFor({ timeout: READY_MS });
+    assert.deepEqual(requested(from, HEAVY).map((request) => request.path), ["/tiny/params_shard_0.bin"]);
+    const repaired = await page.evaluate(async (url) => {
+      const data = await (await caches.match(url)).arrayBuffer();
+      return new Uint8Array(data)[1000];
+    }, damaged);
+    assert.equal(repaired, new Uint8Array(await (await fetch(`${server.url}tiny/params_shard_0.bin`)).arrayBuffer())[1000]);
+    assert.equal(await page.locator("#messages").innerText(), before);
+    assert.ok((await page.locator("#conversations li").count()) >= 3);
+  },
+};

@@ -1,0 +1,60 @@
+// Stands in for the page's engine worker: says what a test wants to see, at once and without a
+// graphics device. It speaks the page's own protocol (examples/web/src/engine/protocol.ts).
+
+const CODE = "def longest(text):\n    return max(text.split(), key=len)\n";
+const SCRIPTS = [
+  [/markdown/, `# Title\n\nSome **bold** text, \`code\` and a [link](https://example.org/).\n\n\`\`\`python\n${CODE}\`\`\`\n\n` +
+    "| Word | Count |\n|:-----|------:|\n| tree | 3 |\n\n- one\n- two\n\n> quoted\n\n" +
+    "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\n\n" +
+    "![leak](https://example.org/leak.png) [bad](javascript:window.hacked=1)\n"],
+  [/Please think/, "<|channel>thought\nThe person wants **care**.\n<channel|>A careful answer."],
+  [/tool_response>response[^]*thought\n$/, "That was easy.\n<channel|>8 plus 19 is 27."],
+  [/tool_response>response/, "8 plus 19 is 27."],
+  [/8 plus/, 'Let me see.<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>'],
+  [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
+];
+const TOKEN_MS = 15;
+
+let stopped = false;
+self.requests = [];
+
+const tell = (message) => postMessage(message);
+const chunk = (id, fields) => tell({ kind: "chunk", id, chunk: { choices: [], ...fields } });
+
+async function reply(id, request) {
+  self.requests.push(request);
+  stopped = false;
+  const asked = request.messages.at(-1).content;
+  if (/overflow/.test(asked) && request.messages.length > 3) {
+    return tell({ kind: "failed", id, text: "Error: Prompt tokens exceed context window size: 9" });
+  }
+  const text = SCRIPTS.find(([pattern]) => pattern.test(asked))?.[1] ?? `Answer ${self.requests.length}.`;
+  // Pieces end in the middle of words and of marks.
+  const pieces = text.match(/[^]{1,5}/g);
+  let said = 0;
+  for (const piece of pieces) {
+    if (stopped) break;
+    chunk(id, { choices: [{ delta: { content: piece }, finish_reason: null }] });
+    said++;
+    if (/lost/.test(asked)) return tell({ kind: "lost", text: "for the test" });
+    await new Promise((resolve) => setTimeout(resolve, TOKEN_MS));
+  }
+  chunk(id, { choices: [{ delta: {}, finish_reason: stopped ? "abort" : "stop" }] });
+  chunk(id, {
+    usage: {
+      prompt_tokens: 20,
+      completion_tokens: said,
+      extra: { decode_tokens_per_s: 1000 / TOKEN_MS, time_to_first_token_s: 0.05 },
+    },
+  });
+  tell({ kind: "end", id });
+}
+
+self.onmessage = ({ data }) => {
+  if (data.kind === "stop") stopped = true;
+  else if (data.kind === "reply") void reply(data.id, data.request);
+  else {
+    tell({ kind: "progress", share: 1, text: "" });
+    tell({ kind: "started" });
+  }
+};
