@@ -310,20 +310,7 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
         "suppressed_tokens": list(build.suppressed),
-        "requirements": _requirements(build.numbers),
-    }
-
-
-def _requirements(plan: Plan) -> dict[str, Any]:
-    """What a device must offer, for readers that cannot look into the library before a download."""
-    (kv,) = (kv for kv in plan.kv if kv.context_length == plan.context_length)
-    return {
-        "features": list(plan.features),
-        "max_binding_bytes": plan.largest_binding_bytes,
-        "weights_bytes": plan.recipe.weights_bytes,
-        "kv_sliding_bytes": kv.sliding_bytes,
-        "kv_full_bytes": kv.full_bytes,
-        "activation_bytes": plan.activation_bytes,
+        "requirements": build.numbers.provenance(),
     }
 
 

@@ -145,6 +145,18 @@ class Plan:
             memory_bytes=self.device_memory_bytes,
         )
 
+    def provenance(self) -> dict[str, object]:
+        """What a device must offer, for readers that see the package before its library."""
+        (kv,) = (kv for kv in self.kv if kv.context_length == self.context_length)
+        return {
+            "features": list(self.features),
+            "max_binding_bytes": self.largest_binding_bytes,
+            "weights_bytes": self.recipe.weights_bytes,
+            "kv_sliding_bytes": kv.sliding_bytes,
+            "kv_full_bytes": kv.full_bytes,
+            "activation_bytes": self.activation_bytes,
+        }
+
     def check(self) -> None:
         """Refuse what cannot work on the target.
 

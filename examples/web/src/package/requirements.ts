@@ -37,7 +37,7 @@ const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
 const F16 = "shader-f16";
 // Below this nobody has to think about memory.
 const SMALL_BYTES = 256 * MIB;
-const LEAST_CONTEXT = 512;
+const LEAST_CONTEXT = 256;
 
 /** GPU memory in bytes at a context length of N tokens. */
 export function neededMemory(pack: Pick<Package, "requirements" | "contextLength">, context: number): number {
