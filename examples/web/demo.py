@@ -1,4 +1,4 @@
-"""The demo: compiles a model for WebGPU, builds the page, serves both on localhost.
+"""The demo: compiles a model for WebGPU, builds the page, lets `gemma4-serve` serve both.
 
 With `--headless` it asks one question in headless Chromium instead, prints the answer and ends; the
 exit code is 0 if the model answered.
@@ -7,19 +7,14 @@ exit code is 0 if the model answered.
 from __future__ import annotations
 
 import argparse
-import functools
-import http.server
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE / "dist"
-PACKAGE_PATH = "/package/"
 
 
 class Failure(Exception):
@@ -54,49 +49,11 @@ def compile_package(model: str, quantization: str, output: Path) -> None:
     run(command, Path.cwd(), "compile")
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the built page, and the package below `PACKAGE_PATH`."""
-
-    extensions_map = {  # noqa: RUF012  (as the base class has it)
-        ".html": "text/html",
-        ".js": "text/javascript",
-        ".css": "text/css",
-        ".json": "application/json",
-        ".svg": "image/svg+xml",
-        ".wasm": "application/wasm",
-        "": "application/octet-stream",
-    }
-
-    def __init__(self, *args: object, package: Path, **kwargs: object) -> None:
-        self.package = package
-        super().__init__(*args, directory=str(PAGE), **kwargs)  # type: ignore[arg-type]
-
-    def translate_path(self, path: str) -> str:
-        """Map a URL to a file; what lies in the package has no sub-folders."""
-        plain = unquote(urlsplit(path).path)
-        if plain.startswith(PACKAGE_PATH):
-            return str(self.package / Path(plain).name)
-        return super().translate_path(path)
-
-    def end_headers(self) -> None:
-        """Keep browsers from using files of an earlier compilation."""
-        self.send_header("Cache-Control", "no-cache")
-        super().end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Stay silent: the page shows the progress."""
-
-
-def serve(package: Path, port: int) -> http.server.ThreadingHTTPServer:
-    """Start serving in a thread of its own; port 0 takes a free one."""
-    handler = functools.partial(Handler, package=package.resolve())
-    try:
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        message = f"port {port} cannot be used: {error.strerror}"
-        raise Failure(message, "choose another one with --port") from error
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+def serve(package: Path, port: int, *, opens: bool) -> subprocess.Popen[str]:
+    """Start `gemma4-serve` on the package and the built page."""
+    command = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
+    command += ["--page", str(PAGE), "--port", str(port), "--open" if opens else "--no-open"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -121,13 +78,21 @@ def main() -> None:
     install_page()
     compile_package(options.model, options.quant, options.output)
     run(["npm", "run", "--silent", "build"], HERE, "page")
-    server = serve(options.output, 0 if options.headless else options.port)
-    url = f"http://localhost:{server.server_address[1]}/?package={PACKAGE_PATH}"
-    if options.headless:
-        command = ["node", str(HERE / "ask.mjs"), url, options.question]
-        sys.exit(subprocess.run(command, check=False).returncode)
-    print(f"Open {url} (Ctrl+C ends)", flush=True)
-    threading.Event().wait()
+    port = 0 if options.headless else options.port
+    opens = not options.headless and sys.stdout.isatty()
+    with serve(options.output, port, opens=opens) as server:
+        assert server.stdout is not None, "asked for above"
+        url = server.stdout.readline().strip()
+        if not url:
+            raise Failure("gemma4-serve did not start", "its messages are above")
+        try:
+            if options.headless:
+                command = ["node", str(HERE / "ask.mjs"), url, options.question]
+                sys.exit(subprocess.run(command, check=False).returncode)
+            print(f"Open {url} (Ctrl+C ends)", flush=True)
+            server.wait()
+        finally:
+            server.terminate()
 
 
 if __name__ == "__main__":

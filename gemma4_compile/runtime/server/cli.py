@@ -1,4 +1,4 @@
-"""`gemma4-serve DIR`: an OpenAI-compatible API on a compiled package."""
+"""`gemma4-serve DIR`: OpenAI's API on a native package, or the chat page with one for browsers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 import os
 import sys
 import traceback
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
-from gemma4_compile.runtime.server.pages import folder_routes
+from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
 
@@ -38,7 +39,8 @@ _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gemma4-serve",
-        description="Serve a compiled package with OpenAI's API; a package for browsers as files.",
+        description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
+        "the page that chats with it in the browser.",
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
     parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
@@ -50,7 +52,16 @@ def _parser() -> argparse.ArgumentParser:
         "--thinking", action="store_true", help="think before answering, unless a request says"
     )
     parser.add_argument(
-        "--page", type=Path, metavar="FOLDER", help="serve this built chat page at `/`, too"
+        "--page",
+        type=Path,
+        metavar="FOLDER",
+        help="serve this built chat page at `/` (for browsers: the one that is found)",
+    )
+    parser.add_argument(
+        "--open",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stdout.isatty(),
+        help="open the page in a browser (default: in a terminal)",
     )
     parser.add_argument(
         "--allow-origin",
@@ -98,8 +109,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     _check(arguments)
     provenance = Provenance.from_json(read_artifact(arguments.package / abi.PROVENANCE_FILE))
     if (provenance.library or "").endswith(_BROWSER_SUFFIX):
-        routes = folder_routes(arguments.page, arguments.package)
-        listen(routes, arguments.host, arguments.port, arguments.allow_origin)
+        _serve_page(arguments)
         return
     service = _load(arguments)
     limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
@@ -126,6 +136,20 @@ def _load(arguments: argparse.Namespace) -> Service:
     return Service(model, worker, thinking=arguments.thinking)
 
 
+def _serve_page(arguments: argparse.Namespace) -> None:
+    """Serve a package for browsers, and the page if there is one; the page checks the files."""
+    page = arguments.page or find_page()
+    if page is None:
+        print(
+            f"warning: no built page here, so only the package is served, at {PACKAGE_PATH}\n"
+            "hint: npm ci && npm run build in a checkout's examples/web, then --page its dist",
+            file=sys.stderr,
+        )
+    routes = folder_routes(page, arguments.package)
+    opens = arguments.open and page is not None
+    listen(routes, arguments.host, arguments.port, arguments.allow_origin, opens=opens)
+
+
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.page is not None and not (arguments.page / "index.html").is_file():
         raise UsageError(
@@ -139,8 +163,17 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{option}: expected {lowest} to {highest}, found {value}")
 
 
-def listen(routes: Sequence[BaseRoute], host: str, port: int, origins: Sequence[str]) -> None:
+def listen(
+    routes: Sequence[BaseRoute],
+    host: str,
+    port: int,
+    origins: Sequence[str],
+    *,
+    opens: bool = False,
+) -> None:
     """Serve until interrupted; prints the address on stdout once it listens.
+
+    `opens` opens the address in the user's browser, too.
 
     Raises
     ------
@@ -161,7 +194,10 @@ def listen(routes: Sequence[BaseRoute], host: str, port: int, origins: Sequence[
         with config.bind_socket() as socket:
             socket.listen()  # from here on connections wait, and none is refused
             shown = f"[{host}]" if ":" in host else host
-            print(f"http://{shown}:{socket.getsockname()[1]}", flush=True)
+            address = f"http://{shown}:{socket.getsockname()[1]}"
+            print(address, flush=True)
+            if opens:
+                webbrowser.open(address)
             uvicorn.Server(config).run([socket])
     except SystemExit as error:  # uvicorn's answer to an address that it cannot have
         raise UsageError(

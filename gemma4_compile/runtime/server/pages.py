@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+PACKAGE_PATH = "/package/"
+# docs/web.md says why each of them.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "
+        "style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self' blob: data: https: http://localhost:* http://127.0.0.1:*; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+# The build puts a hash of the contents into these files' names.
+HASHED = "assets/"
+FOR_EVER = "public, max-age=31536000, immutable"
+ASK_AGAIN = "no-cache"
+# Weights do not get smaller, and a range is one of the file's own bytes.
+_INCOMPRESSIBLE = (".bin", ".png")
+_COMPRESSION_LEVEL = 5
+
+_INSTALLED = Path(__file__).parents[2] / "page"
+_CHECKOUT = Path(__file__).parents[3] / "examples" / "web" / "dist"
 
 
 def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
@@ -14,11 +45,61 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
     Parameters
     ----------
     page : a built chat page, served at `/`, or None
-    package : a package, served at `/package/`, or None
+    package : a package, served at `/package/`, or None; the page opens it by itself
     """
     routes: list[BaseRoute] = []
     if package is not None:
-        routes.append(Mount("/package", StaticFiles(directory=package)))
+        routes.append(Mount(PACKAGE_PATH.rstrip("/"), _Compressed(_Files(directory=package))))
     if page is not None:
-        routes.append(Mount("/", StaticFiles(directory=page, html=True)))
+        files = _Files(directory=page, html=True, opens_package=package is not None)
+        routes.append(Mount("/", _Compressed(files)))
     return routes
+
+
+def find_page() -> Path | None:
+    """Return the built page: the one that is installed, or the checkout's; None: there is none."""
+    return next((path for path in (_INSTALLED, _CHECKOUT) if (path / "index.html").is_file()), None)
+
+
+class _Files(StaticFiles):
+    """Files with the page's headers; their path decides how long a browser may keep them."""
+
+    def __init__(self, *, directory: Path, html: bool = False, opens_package: bool = False) -> None:
+        super().__init__(directory=directory, html=html)
+        self._opens_package = opens_package
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Send the bare page on to the page with the package."""
+        if self._opens_package and path == "." and not scope["query_string"]:
+            return RedirectResponse(f"?package={PACKAGE_PATH}")
+        return await super().get_response(path, scope)
+
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        headers = MutableHeaders(raw=response.raw_headers)
+        for name, value in HEADERS.items():
+            headers[name] = value
+        path = self.get_path(scope).replace(os.sep, "/")
+        headers["Cache-Control"] = FOR_EVER if path.startswith(HASHED) else ASK_AGAIN
+        return response
+
+
+class _Compressed:
+    """Compresses what gets smaller, for clients that understand it and want the whole file."""
+
+    def __init__(self, files: StaticFiles) -> None:
+        self._files = files
+        self._compressing = GZipMiddleware(files, compresslevel=_COMPRESSION_LEVEL)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        plain = scope["type"] != "http" or scope["path"].endswith(_INCOMPRESSIBLE)
+        if plain or "range" in Headers(scope=scope):
+            await self._files(scope, receive, send)
+        else:
+            await self._compressing(scope, receive, send)

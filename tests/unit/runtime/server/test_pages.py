@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
-from gemma4_compile.runtime.server.pages import folder_routes
+import pytest
+
+from gemma4_compile.runtime.server import pages
+from gemma4_compile.runtime.server.pages import HEADERS, folder_routes
 from tests.live_server import serving
 
 
@@ -13,7 +17,81 @@ def test_page_and_package_are_served_and_nothing_beside_them(tmp_path: Path) -> 
         (folder / name).write_text(name)
     (tmp_path / "secret.txt").write_text("secret")
     with serving(folder_routes(page, package)) as live:
-        assert live.request("GET", "/")[2] == b"index.html"
+        assert live.request("GET", "/?package=/package/")[2] == b"index.html"
         assert live.request("GET", "/package/model.wasm")[2] == b"model.wasm"
         for path in ("/secret.txt", "/../secret.txt", "/package/%2e%2e/secret.txt", "/package/"):
             assert live.request("GET", path)[0] == 404, path
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> tuple[Path, Path]:
+    page, package = tmp_path / "page", tmp_path / "package"
+    (page / "assets").mkdir(parents=True)
+    package.mkdir()
+    (page / "index.html").write_text("<title>page</title>" * 100)
+    (page / "assets" / "index-1a2b.js").write_text("let x = 1;" * 500)
+    (package / "params_shard_0.bin").write_bytes(bytes(range(256)) * 16)
+    (package / "model.wasm").write_bytes(b"\0asm" * 500)
+    return page, package
+
+
+def test_every_file_has_the_headers_of_the_page(site: tuple[Path, Path]) -> None:
+    with serving(folder_routes(*site)) as live:
+        for path, kind in (
+            ("/?package=/package/", "text/html; charset=utf-8"),
+            ("/assets/index-1a2b.js", "text/javascript; charset=utf-8"),
+            ("/package/model.wasm", "application/wasm"),
+            ("/package/params_shard_0.bin", "application/octet-stream"),
+        ):
+            status, headers, _ = live.request("GET", path)
+            assert (status, headers["content-type"]) == (200, kind)
+            assert {name: headers[name.lower()] for name in HEADERS} == HEADERS
+            kept = "immutable" in headers["cache-control"]
+            assert kept == path.startswith("/assets/")
+    assert "'unsafe-eval'" not in HEADERS["Content-Security-Policy"]
+
+
+def test_a_download_goes_on_where_it_stopped(site: tuple[Path, Path]) -> None:
+    with serving(folder_routes(*site)) as live:
+        path = "/package/params_shard_0.bin"
+        status, headers, body = live.request(
+            "GET", path, Range="bytes=4000-", Accept_Encoding="gzip"
+        )
+    assert (status, headers["content-range"]) == (206, "bytes 4000-4095/4096")
+    assert body == (site[1] / "params_shard_0.bin").read_bytes()[4000:]
+
+
+def test_only_what_gets_smaller_is_compressed(site: tuple[Path, Path]) -> None:
+    with serving(folder_routes(*site)) as live:
+        for path, compressed in (
+            ("/package/model.wasm", True),
+            ("/package/params_shard_0.bin", False),
+        ):
+            _, headers, body = live.request("GET", path, Accept_Encoding="gzip")
+            assert (headers.get("content-encoding") == "gzip") == compressed
+            found = gzip.decompress(body) if compressed else body
+            assert found == (site[1] / Path(path).name).read_bytes()
+            assert "content-encoding" not in live.request("GET", path)[1]
+
+
+def test_the_page_opens_the_package_beside_it(site: tuple[Path, Path]) -> None:
+    page, package = site
+    with serving(folder_routes(page, package)) as live:
+        status, headers, _ = live.request("GET", "/")
+        assert (status, headers["location"]) == (307, "?package=/package/")
+    with serving(folder_routes(page, None)) as live:
+        assert live.request("GET", "/")[0] == 200
+
+
+def test_the_installed_page_goes_before_the_checkouts(
+    monkeypatch: pytest.MonkeyPatch, site: tuple[Path, Path], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pages, "_INSTALLED", tmp_path / "nowhere")
+    monkeypatch.setattr(pages, "_CHECKOUT", site[0])
+    assert pages.find_page() == site[0]
+    monkeypatch.setattr(pages, "_INSTALLED", site[1])
+    (site[1] / "index.html").touch()
+    assert pages.find_page() == site[1]
+    monkeypatch.setattr(pages, "_INSTALLED", tmp_path / "nowhere")
+    monkeypatch.setattr(pages, "_CHECKOUT", tmp_path / "nowhere")
+    assert pages.find_page() is None
