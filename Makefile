@@ -16,12 +16,12 @@ WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint fix types tree test smoke demo bench all clean
+.PHONY: help setup lock lint fix types tree test smoke demo wheel bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt)"
 	@echo "make test    install what the tests need, then lint, types and every test"
-	@echo "make setup | lint | fix | types | smoke | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make setup | lint | fix | types | smoke | wheel | bench | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -88,6 +88,12 @@ ifdef HEADLESS
 	@bash tools/install-webgpu-debian.sh
 endif
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(HEADLESS),--headless)
+
+# The page goes into the wheel as it is built here; a wheel made otherwise has none.
+wheel: $(VENV)/dev.stamp examples/web/node_modules/.package-lock.json
+	cd examples/web && npm run --silent build
+	rm -rf gemma4_compile/page && cp -r examples/web/dist gemma4_compile/page
+	$(BIN)/python -m build; status=$$?; rm -rf gemma4_compile/page; exit $$status
 
 bench: $(VENV)/user.stamp
 	$(BIN)/python -m benchmarks.compile_library

@@ -14,7 +14,7 @@ import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
 
 const HERE = import.meta.dirname;
-const STEP_MS = 15_000;
+const STEP_MS = 30_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const axe = await fs.readFile(job.axe, "utf8");
 const scripted = await fs.readFile(path.join(HERE, "scripted_engine.js"), "utf8");
@@ -55,9 +55,9 @@ async function openBrowser({ real }) {
   });
   await context.route("**/assets/worker-*.js", async (route) => {
     const headers = { ...HEADERS, "content-type": "text/javascript" };
-    if (!real) return route.fulfill({ body: scripted, headers });
-    const response = await route.fetch();
-    return route.fulfill({ response, body: SHOW_DEVICE + (await response.text()) });
+    const file = path.join(job.page, "assets", path.basename(new URL(route.request().url()).pathname));
+    const body = real ? SHOW_DEVICE + (await fs.readFile(file, "utf8")) : scripted;
+    return route.fulfill({ body, headers });
   });
   const complaints = [];
   const watch = (page) => {
@@ -70,6 +70,7 @@ async function openBrowser({ real }) {
     context,
     complaints,
     close: async () => {
+      await context.unrouteAll({ behavior: "ignoreErrors" });
       await context.close();
       await fs.rm(profile, { recursive: true, force: true });
     },

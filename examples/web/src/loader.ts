@@ -17,6 +17,7 @@ import type { StartState } from "./view/start";
 /** So little that nobody has to be asked. */
 const SMALL_BYTES = 64 * MIB;
 const SHOW_EVERY_MS = 100;
+const PAUSED = "paused";
 /** A second loss of the device within this time is not answered by starting again. */
 const CALM_MS = 60_000;
 
@@ -42,6 +43,7 @@ export class Loader {
   /** Shows the field for an address. */
   async choose(): Promise<void> {
     this.unload();
+    this.ownership.give();
     await this.attempt(async () => {
       this.device = await findDevice();
       this.events.state({ kind: "choose", stored: await storedPackages() });
@@ -98,7 +100,7 @@ export class Loader {
   }
 
   pause(): void {
-    this.abort?.abort();
+    this.abort?.abort(PAUSED);
   }
 
   async retry(): Promise<void> {
@@ -137,6 +139,7 @@ export class Loader {
       await download(pack, this.downloadReporter(pack), abort.signal);
     } catch (error) {
       if (!abort.signal.aborted) throw error;
+      if (abort.signal.reason !== PAUSED) return; // another package, or another tab
       this.events.state({ kind: "failed", title: "The download is paused.", hint: "What has arrived is kept.", retry: "Go on" });
       return;
     } finally {

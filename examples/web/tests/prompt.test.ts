@@ -1,0 +1,95 @@
+import { describe, expect, it } from "vitest";
+import { toMessages } from "../src/chat/prompt";
+import { afterReload, forgetOldest, newConversation, newReply, newUserMessage, titleOf } from "../src/chat/transcript";
+import type { AssistantMessage, Conversation } from "../src/chat/transcript";
+
+function reply(...raws: string[]): AssistantMessage {
+  return { ...newReply(), state: "done", rounds: raws.map((raw) => ({ opened: "", raw, results: [] })) };
+}
+
+function conversation(...texts: string[]): Conversation {
+  const made = newConversation(0);
+  texts.forEach((text, index) => made.messages.push(index % 2 ? reply(text) : newUserMessage(text)));
+  made.messages.push(newReply());
+  return made;
+}
+
+/** What the client forwards: the messages one behind the other. */
+function prompt(of: Conversation, opening = ""): string {
+  return toMessages(of, opening).map((message) => message.content as string).join("");
+}
+
+describe("toMessages", () => {
+  it("is the template's prompt over several turns", () => {
+    expect(prompt(conversation(" Hi there ", "Hello.", "Bye"))).toBe(
+      "<|turn>user\nHi there<turn|>\n<|turn>model\nHello.<turn|>\n<|turn>user\nBye<turn|>\n<|turn>model\n",
+    );
+  });
+
+  it("opens a system turn for a system prompt, thinking or tools, and not otherwise", () => {
+    const made = conversation("Hi");
+    made.system = " Be brief. ";
+    made.thinking = true;
+    expect(prompt(made)).toBe("<|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
+    Object.assign(made, { system: " ", thinking: false, tools: true });
+    expect(prompt(made)).toMatch(/^<\|turn>system\n<\|tool>declaration:calculator\{[^]*<tool\|><turn\|>\n<\|turn>user\n/);
+  });
+
+  it("opens the new reply with an empty thought where the model's template does, and no earlier one", () => {
+    const opening = "<|channel>thought\n<channel|>";
+    const made = conversation("A", "B", "C");
+    expect(prompt(made, opening)).toBe(
+      `<|turn>user\nA<turn|>\n<|turn>model\nB<turn|>\n<|turn>user\nC<turn|>\n<|turn>model\n${opening}`,
+    );
+    made.thinking = true;
+    expect(prompt(made, opening)).not.toContain(opening);
+  });
+
+  it("drops earlier thoughts", () => {
+    expect(prompt(conversation("A", "<|channel>thought\nHm\n<channel|>B", "C"))).not.toContain("Hm");
+  });
+
+  it("goes on in the same turn after a tool, thoughts kept until the turn ends", () => {
+    const made = conversation("8 + 19?");
+    const last = made.messages.at(-1) as AssistantMessage;
+    const results = [{ name: "calculator", text: "27" }];
+    last.rounds = [
+      { opened: "", raw: "<|channel>thought\nHm\n<channel|>CALL", results },
+      { opened: "<|channel>thought\n", raw: "", results: [] },
+    ];
+    expect(prompt(made)).toBe(
+      "<|turn>user\n8 + 19?<turn|>\n<|turn>model\n<|channel>thought\nHm\n<channel|>CALL" +
+        '<|tool_response>response:calculator{value:<|"|>27<|"|>}<tool_response|><|channel>thought\n',
+    );
+    last.rounds[1]!.raw = "Easy.\n<channel|>27.";
+    made.messages.push(newUserMessage("Thanks"), newReply());
+    expect(prompt(made)).toBe(
+      "<|turn>user\n8 + 19?<turn|>\n<|turn>model\nCALL" +
+        '<|tool_response>response:calculator{value:<|"|>27<|"|>}<tool_response|>27.' +
+        "<turn|>\n<|turn>user\nThanks<turn|>\n<|turn>model\n",
+    );
+  });
+
+  it("leaves out what was forgotten, and keeps the system turn", () => {
+    const made = conversation("A", "B", "C", "D", "E");
+    made.system = "S";
+    expect(forgetOldest(made)).toBe(true);
+    expect(prompt(made)).toMatch(/^<\|turn>system\nS<turn\|>\n<\|turn>user\n[CE]/);
+    while (forgetOldest(made));
+    expect(prompt(made)).toBe("<|turn>system\nS<turn|>\n<|turn>user\nE<turn|>\n<|turn>model\n");
+  });
+});
+
+describe("a conversation", () => {
+  it("is named by its first question, cut at a word", () => {
+    expect(titleOf(newConversation())).toBe("New chat");
+    const title = titleOf(conversation("word ".repeat(30)));
+    expect(title).toMatch(/^(word )+word…$/);
+    expect(title.length).toBeLessThan(50);
+  });
+
+  it("has no reply in work after a reload", () => {
+    const made = afterReload(conversation("Hi"));
+    expect((made.messages.at(-1) as AssistantMessage).state).toBe("interrupted");
+  });
+});

@@ -1,0 +1,142 @@
+import { describe, expect, it } from "vitest";
+import { RateMeter } from "../src/download/rate";
+import { describe as read, packageUrl, type Package } from "../src/package/package";
+import { CLIENT_LIMITS, contextLengths, judge, neededMemory, type Device } from "../src/package/requirements";
+import { formatBytes, formatSeconds, GIB, MIB } from "../src/package/units";
+import { sha256 } from "../src/download/hash";
+
+const PACK = {
+  recipe: "q4f16",
+  contextLength: 4096,
+  requirements: {
+    features: ["shader-f16"],
+    maxBindingBytes: 100 * MIB,
+    weightsBytes: 2 * GIB,
+    kvSlidingBytes: 100 * MIB,
+    kvFullBytes: 400 * MIB,
+    activationBytes: 100 * MIB,
+  },
+} as Package;
+const DEVICE: Device = {
+  name: "Test",
+  features: new Set(["shader-f16"]),
+  limits: { ...CLIENT_LIMITS },
+  memoryBytes: 16 * GIB,
+  freeStorageBytes: 10 * GIB,
+};
+
+function blocks(pack: Package, device: Device, context = 4096, allowed = 0, missing = GIB) {
+  return judge(pack, device, context, allowed, missing).filter((finding) => finding.kind !== "fits");
+}
+
+describe("judge", () => {
+  it("finds nothing wrong where all fits", () => expect(blocks(PACK, DEVICE)).toEqual([]));
+
+  it("names the recipe that would run without 16-bit floats", () => {
+    const [finding] = blocks(PACK, { ...DEVICE, features: new Set() });
+    expect(finding?.hint).toContain("--quant q4f32");
+  });
+
+  it("names the limit that is too small, and both numbers", () => {
+    const limits = { ...DEVICE.limits, maxStorageBuffersPerShaderStage: 8 };
+    expect(blocks(PACK, { ...DEVICE, limits })[0]?.text).toMatch(/maxStorageBuffersPerShaderStage is 8, and 10/);
+  });
+
+  it("knows that the client takes one of two sizes of a binding", () => {
+    const pack = { ...PACK, requirements: { ...PACK.requirements, maxBindingBytes: 200 * MIB } };
+    const limits = { ...DEVICE.limits, maxStorageBufferBindingSize: 512 * MIB };
+    expect(blocks(pack, { ...DEVICE, limits })[0]?.text).toMatch(/binds 200 MiB at once.*128 MiB/);
+    limits.maxStorageBufferBindingSize = 2 * GIB;
+    expect(blocks(pack, { ...DEVICE, limits })).toEqual([]);
+  });
+
+  it("finds the longest context within what is allowed", () => {
+    expect(neededMemory(PACK, 4096)).toBe(2 * GIB + 600 * MIB);
+    const [finding] = blocks(PACK, DEVICE, 4096, 2 * GIB + 310 * MIB);
+    expect(finding).toMatchObject({ kind: "blocks", hint: "Choose a context of 1,024 tokens." });
+    expect(blocks(PACK, DEVICE, 1024, 2 * GIB + 310 * MIB)).toEqual([]);
+    expect(contextLengths(PACK)).toEqual([4096, 2048, 1024, 512, 256]);
+  });
+
+  it("offers a smaller recipe or model where no context helps", () => {
+    expect(blocks(PACK, DEVICE, 4096, GIB)[0]?.hint).toContain("E2B");
+    expect(blocks({ ...PACK, recipe: "f32" }, DEVICE, 4096, GIB)[0]?.hint).toMatch(/q4f16.*288 MiB/);
+  });
+
+  it("warns on a small machine without forbidding", () => {
+    expect(blocks(PACK, { ...DEVICE, memoryBytes: 2 * GIB })[0]?.kind).toBe("risk");
+    expect(blocks(PACK, { ...DEVICE, memoryBytes: 0 })).toEqual([]);
+  });
+
+  it("compares the download with what may be stored", () => {
+    expect(blocks(PACK, { ...DEVICE, freeStorageBytes: MIB })[0]?.text).toMatch(/lets this site store 1.0 MiB/);
+    expect(blocks(PACK, { ...DEVICE, freeStorageBytes: 0 }, 4096, 0, 0)).toEqual([]);
+  });
+});
+
+describe("packageUrl", () => {
+  it.each([
+    ["package", "http://a.b/page/package/"],
+    ["https://x.y/p?q#h", "https://x.y/p/"],
+    ["https://huggingface.co/me/m", "https://huggingface.co/me/m/resolve/main/"],
+    ["https://huggingface.co/me/m/tree/v2", "https://huggingface.co/me/m/resolve/v2/"],
+    ["https://huggingface.co/me/m/resolve/v2/", "https://huggingface.co/me/m/resolve/v2/"],
+  ])("%s", (text, url) => expect(packageUrl(text, "http://a.b/page/")).toBe(url));
+
+  it.each(["javascript:alert(1)", "file:///etc", "http://"])("refuses %s", (text) =>
+    expect(() => packageUrl(text, "http://a.b/")).toThrow(),
+  );
+});
+
+describe("a package's small files", () => {
+  const encode = (value: unknown) => new TextEncoder().encode(JSON.stringify(value)) as Uint8Array<ArrayBuffer>;
+
+  async function files(change: Record<string, unknown> = {}) {
+    const config = encode({ quantization: "q4f16_1", context_window_size: 1024 });
+    return new Map([
+      ["mlc-chat-config.json", config],
+      ["mlc-model-manifest.json", encode({ schema: "mlc.model-package", tasks: { "chat.completions": {} } })],
+      ["tensor-cache.json", encode({ records: [{ dataPath: "params_shard_0.bin", records: [{ dtype: "float16", nbytes: 8 }] }] })],
+      [
+        "provenance.json",
+        encode({
+          schema: "gemma4_compile.package",
+          schema_version: 1,
+          library: "model.wasm",
+          build: {},
+          files: { "mlc-chat-config.json": { nbytes: config.length, sha256: await sha256(config) } },
+          ...change,
+        }),
+      ],
+    ]);
+  }
+
+  it("are enough for packages without requirements of their own", async () => {
+    const pack = await read("https://x.y/my-model/", await files(), false);
+    expect(pack).toMatchObject({ title: "my-model", recipe: "q4f16_1", contextLength: 1024 });
+    expect(pack.requirements).toMatchObject({ features: ["shader-f16"], weightsBytes: 8 });
+  });
+
+  it.each([
+    [{ library: "model.so" }, /no library for browsers/],
+    [{ schema_version: 2 }, /unknown kind/],
+    [{ files: { "mlc-chat-config.json": { nbytes: 1, sha256: "0" } } }, /is not the file/],
+  ])("are refused: %o", async (change, words) => {
+    await expect(read("https://x.y/m/", await files(change), false)).rejects.toThrow(words);
+  });
+});
+
+describe("numbers", () => {
+  it("are written as people read them", () => {
+    expect([0, 1023, 1536, 40 * MIB, 2.61 * GIB].map(formatBytes)).toEqual(["0 B", "1023 B", "1.5 KiB", "40 MiB", "2.61 GiB"]);
+    expect([0.2, 59, 60, 125, 4320].map(formatSeconds)).toEqual(["1 s", "59 s", "1 min", "2 min 5 s", "1 h 12 min"]);
+  });
+
+  it("measure a rate over the last seconds only", () => {
+    const meter = new RateMeter();
+    expect(meter.secondsLeft(10, 0)).toBeUndefined();
+    for (let at = 0; at <= 20_000; at += 100) meter.add(at <= 10_000 ? 10_000 : 1_000, at);
+    expect(meter.perSecond(20_000)).toBeCloseTo(10_000, -2);
+    expect(meter.secondsLeft(50_000, 20_000)).toBeCloseTo(5, 1);
+  });
+});
