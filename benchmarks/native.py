@@ -176,10 +176,13 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
     parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--commit", help="of the code that runs, where it is no checkout")
+    parser.add_argument(
+        "--commit", help="of the library and of the code that runs, where this is no checkout"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    build = Provenance.from_json(read_artifact(options.package / abi.PROVENANCE_FILE)).build
+    provenance = Provenance.from_json(read_artifact(options.package / abi.PROVENANCE_FILE))
+    build = provenance.build
     with tempfile.TemporaryDirectory(prefix="gemma4-bench-") as scratch:
         synthetic = not (options.package / abi.TENSOR_CACHE_FILE).exists()
         begin = time.perf_counter()
@@ -189,11 +192,14 @@ def main() -> None:
         else:
             package = Package.open(options.package)
         where = environment()
+        if options.commit:
+            del where["uncommitted_changes"]  # not known
+            where["commit"] = options.commit
         common = {
             "benchmark": "native",
             **where,
             "versions": build["versions"],
-            "commit": options.commit or where["commit"],
+            "library": provenance.files[provenance.library or ""][1][:12],
             "model": options.model or str(build["source"].get("id", build["source"]["kind"])),
             **{name: build[name] for name in ("target", "recipe", "limits", "activations")},
             "prefill_chunk": build["prefill_chunk"],
