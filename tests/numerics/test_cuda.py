@@ -65,6 +65,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
     shapes = [
         *test_int8_kernels.odd_shapes()[::2],
         *test_gemm_kernels.OPERATORS,
+        *test_gemm_kernels.INT8_OPERATORS,
         *(DECODE[name] for name in ("groups of five", "halves of odd length")),
         *(CHUNK[name] for name in ("groups of three", "scalars")),
     ]
