@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,16 @@ def test_the_installed_page_goes_before_the_checkouts(
     monkeypatch.setattr(pages, "_INSTALLED", tmp_path / "nowhere")
     monkeypatch.setattr(pages, "_CHECKOUT", tmp_path / "nowhere")
     assert pages.find_page() is None
+
+
+def test_the_policy_is_the_same_wherever_it_stands() -> None:
+    root = Path(__file__).parents[4]
+    policy = HEADERS["Content-Security-Policy"]
+    # A policy in the page itself cannot forbid frames.
+    of_the_page, frames = policy.rsplit("; ", 1)
+    assert frames == "frame-ancestors 'none'"
+    assert f'content="{of_the_page}"' in (root / "examples/web/index.html").read_text()
+    assert f"Content-Security-Policy: {policy}\n" in (root / "docs/web.md").read_text()
+    server = (root / "tests/web/page_server.mjs").read_text()
+    told = server.partition('"content-security-policy":')[2].partition('"cross-origin')[0]
+    assert "".join(re.findall(r'"([^"]*)"', told)) == policy
