@@ -87,7 +87,7 @@ def test_the_self_test_of_its_kernels_finds_no_fault(package: Path) -> None:
     chosen = {name: kernels[name] for name in one_of_a_kind.values()}
     chunk = opened.chat_config.prefill_chunk_size
     results = list(check_kernels(library, where, chosen, chunk))
-    assert len(results) > 20
+    assert {result.kind for result in results} == set(one_of_a_kind)
     assert not [result for result in results if result.problem]
     # They are other kernels than the plain forms: not every bit is the same.
     assert any(result.error_share > 0 for result in results)
