@@ -331,5 +331,5 @@ def make_plan(
         ),
         activation_tensor_bytes=prefill_chunk * tensors[-1],
         activation_bytes=prefill_chunk * max(sum(sizes) for sizes in together) + logits,
-        features=(SHADER_F16,) if uses_f16 and is_webgpu else (),
+        features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
     )

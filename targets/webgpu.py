@@ -39,10 +39,13 @@ COMPAT = replace(
 )
 """For adapters that offer WebGPU's own minimum."""
 
-H200 = replace(DEFAULT, profile="h200", tuning=read_tuning("h200"), activations=INT8)
-"""The default limits, tuned on an NVIDIA H200: for large discrete GPUs."""
+SUBGROUPS = replace(DEFAULT, profile="subgroups", features=("subgroups",), simd_width=32)
+"""For adapters with subgroups of 32 threads and more: NVIDIA's, Apple's, most of AMD's."""
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, H200)}
+H200 = replace(SUBGROUPS, profile="h200", tuning=read_tuning("h200"), activations=INT8)
+"""Tuned on an NVIDIA H200: for large discrete GPUs."""
+
+PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, SUBGROUPS, H200)}
 
 # --- Border between library and client ---
 

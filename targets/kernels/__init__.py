@@ -32,7 +32,7 @@ from gemma4_compile.targets.kernels.int8_experts import (
     make_int8_expert_gate_up,
 )
 from gemma4_compile.targets.kernels.int8_gemv import make_int8_gemv
-from gemma4_compile.targets.kernels.int8_vectors import (
+from gemma4_compile.targets.kernels.int8_rounding import (
     make_round_rows,
     make_rounded_merge,
     make_rounded_norm,

@@ -11,6 +11,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, let, store, when
+from gemma4_compile.targets.kernels.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 WARP = 32  # TVM's arguments of an exchange; the generators that know simdgroups take no other
@@ -74,6 +75,15 @@ def sum_over_simdgroup(value: Any, lanes: int, operation: Operation = add) -> Ce
         lanes //= 2
         total.set(operation(total.value, _from_thread("down", total.value, lanes)))
     return total
+
+
+def max_over_neighbours(value: Any, count: int) -> Any:
+    """The largest of `count` neighbouring threads, a part of a simdgroup; each of them gets it."""
+    top = Cell("float32", value)
+    while count > 1:
+        count //= 2
+        top.set(tirx.max(top.value, from_neighbour(top.value, count)))
+    return let(top.value)
 
 
 def _from_thread(where: str, value: Any, number: int) -> Any:

@@ -15,3 +15,10 @@ DOT4 = "dot4I8Packed"
 def dot4(a: Any, b: Any) -> Any:
     """Sum of the products of four signed bytes of two uint32: int32."""
     return tirx.call_pure_extern("int32", DOT4, a, b)
+
+
+def from_neighbour(value: Any, distance: int) -> Any:
+    """A float32 of the thread whose number in the simdgroup differs in this bit."""
+    # Not pure: no pass may move it behind a condition, where threads would be missing.
+    bit = tirx.const(distance, "uint32")
+    return tirx.call_extern("float32", "subgroupShuffleXor", value, bit)

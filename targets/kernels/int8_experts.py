@@ -67,14 +67,15 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             )
             staged = StagedVector(cols)
             quads = float_quads(x, cols, thread, threads)
-            staged.fill(quads, thread, threads, operator.bits == 4)
+            staged.fill(quads, thread, threads, operator.bits == 4, spec.simd_width)
             share.load(staged.read)
             sums = RowSums(shape, thread)
             rows_of.run(
                 lambda turn, *row: sums.put(turn * shape.slots + slot, lane, share.dot(*row))
             )
             sums.finish()
-            store_packed(shape, sums, block, thread, results, k, operator.interleaved_out)
+            order = operator.interleaved_out
+            store_packed(shape, sums, block, thread, results, k, order, spec.simd_width)
     return build.result
 
 

@@ -204,13 +204,15 @@ this block writes it."""
 
 
 def _declare_source(
-    build: FunctionBuilder, operator: Int8Linear, threads: int
+    build: FunctionBuilder, operator: Int8Linear, threads: int, simd_width: int
 ) -> PackedVector | QuadMaker:
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
     if isinstance(operator, Int8NormedLinear):
         norm, norm_args = operator.norm, NormArguments.declare(build, operator.norm)
-        return lambda thread, out, writes: norm_quads(norm, norm_args, out, writes, thread, threads)
+        return lambda thread, out, writes: norm_quads(
+            norm, norm_args, out, writes, thread, threads, simd_width
+        )
     if isinstance(operator, Int8MergedLinear):
         splits, heads, dim = operator.splits, operator.heads, operator.head_dim
         sums = build.arg("sums", (splits, heads, dim), "float32")
@@ -234,7 +236,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     # Measured: many rows a block, and no norm whose registers would be missing.
     keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:
-        source = _declare_source(build, operator, threads)
+        source = _declare_source(build, operator, threads, spec.simd_width)
         weights = WeightReader(build, operator.layout)
         ple = operator.tail == Tail.GELU_GATE.value
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
@@ -262,7 +264,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             else:
                 staged = StagedVector(cols)
                 quads = source(thread, out, block == 0)
-                staged.fill(quads, thread, threads, operator.interleaved)
+                staged.fill(quads, thread, threads, operator.interleaved, spec.simd_width)
                 share.load(staged.read)
             sums = RowSums(shape, thread)
             rows_of.run(
@@ -270,7 +272,8 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             )
             sums.finish()
             if operator.packed_out:
-                store_packed(shape, sums, block, thread, results, 0, operator.interleaved_out)
+                order = operator.interleaved_out
+                store_packed(shape, sums, block, thread, results, 0, order, spec.simd_width)
             else:
                 _store(operator, shape, sums, first, thread, results[0], gate, layer)
     return build.result
@@ -301,6 +304,7 @@ def store_packed(
     results: Sequence[Any],
     position: Any,
     interleaved: bool,
+    simd_width: int,
 ) -> None:
     """Gate and up to rounded products: a group of results from PACKED_ROWS rows."""
     outputs = shape.tile // 2
@@ -326,4 +330,5 @@ def store_packed(
         interleaved,
         lambda quad, word: store(words, word, position, block * quads + quad),
         lambda group, scale: store(scales, scale, position, block * groups + group),
+        simd_width,
     )

@@ -30,10 +30,13 @@ class StagedVector:
         self._words = shared((QUADS * self._pitch,), "uint32")
         self._scales = shared((self._groups,))
 
-    def fill(self, quads: Sequence[Any], thread: Any, threads: int, interleaved: bool) -> None:
+    def fill(
+        self, quads: Sequence[Any], thread: Any, threads: int, interleaved: bool, simd_width: int
+    ) -> None:
         """Round the threads' quads into it; ends with a barrier."""
+        put_word, put_scale = self._put_word, self._put_scale
         count = self._groups * QUADS
-        round_quads(quads, thread, threads, count, interleaved, self._put_word, self._put_scale)
+        round_quads(quads, thread, threads, count, interleaved, put_word, put_scale, simd_width)
         barrier()
 
     def _put_word(self, quad: Any, word: Any) -> None:

@@ -66,6 +66,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/int8_experts.py",
         "targets/kernels/int8_gemv.py",
         "targets/kernels/int8_lanes.py",
+        "targets/kernels/int8_rounding.py",
         "targets/kernels/int8_vectors.py",
     ),
     "tests/numerics/test_gemm_kernels.py": ("targets/kernels/int8_tiles.py",),
