@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--limits",
         default="default",
         metavar="PROFILE",
-        help="default, compat or h200 (both webgpu only)",
+        help="default; webgpu also has compat, subgroups and h200",
     )
     parser.add_argument(
         "--activations",

@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.int8 import GROUP, LEVELS, RoundedMerge, RoundedNorm
+from gemma4_compile.model_spec.operators.int8 import (
+    GROUP,
+    LEVELS,
+    RoundedMerge,
+    RoundedNorm,
+    RoundRows,
+)
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
@@ -148,6 +154,17 @@ def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Pa
     cases = [make_case(operator, seed) for seed, operator in enumerate(odd_shapes())]
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def test_kernels_of_odd_shapes_with_subgroups(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    """Lavapipe's subgroups have 8 threads, as many as a group has words."""
+    tried = [RoundRows(None, 1312, "float32", False), *odd_shapes()[4::2]]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
+    spec = replace(target_spec("webgpu", "subgroups"), simd_width=8)
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
