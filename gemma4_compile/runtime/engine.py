@@ -67,7 +67,7 @@ class Engine:
         if not 1 <= self.context_length <= compiled:
             raise UsageError(
                 f"context length: expected 1 to {compiled}, found {self.context_length}",
-                hint="compile the package with a larger --context-length",
+                hint="compile the package with a larger --context",
             )
         self.device = Device.open(package.target)
         library = NativeLibrary(package.library_path, self.device)
@@ -208,7 +208,7 @@ class Engine:
             raise ContextFullError(
                 f"the context is full: it holds {self.length} of {self.context_length} tokens, and "
                 f"{len(ids)} more do not fit",
-                hint="start a new conversation, or compile with a larger --context-length",
+                hint="start a new conversation, or compile with a larger --context",
             )
 
     def _read(self, logits: Any) -> Float32Array:

@@ -24,6 +24,12 @@ assert "tvm" not in sys.modules, "the compiler's Python package is imported"
 layers = ("passes", "pipeline", "model_spec", "quantization", "targets")
 found = [name for name in sys.modules if name.split(".")[:2][-1] in layers and "gemma4" in name]
 assert not found, found
+for name in ("starlette", "uvicorn", "llguidance"):
+    assert name not in sys.modules, f"{name} is loaded, which only the server or schemas need"
+
+import gemma4_compile.runtime.cli, gemma4_compile.runtime.server.cli
+assert "libtvm_compiler" not in Path("/proc/self/maps").read_text(), "a command loads the compiler"
+assert "tvm" not in sys.modules, "a command imports the compiler's Python package"
 """
 
 

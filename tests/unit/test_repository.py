@@ -23,7 +23,6 @@ EXCEPTIONS: dict[str, str] = {
 }
 # Files that are tested together elsewhere, by the place where they are.
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
-    "tests/unit/runtime/test_cli.py": ("gemma4_compile/runtime/console.py",),
     "tests/unit/runtime/server: test_api.py over connections, test_requests.py by field": (
         "gemma4_compile/runtime/server/answers.py",
         "gemma4_compile/runtime/server/api_error.py",

@@ -1,0 +1,84 @@
+"""What is shown; test_cli.py runs the commands that show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.runtime import Reply
+from gemma4_compile.runtime.console import Console, speed
+from gemma4_compile.runtime.generation import TextDelta, ThoughtDelta
+from gemma4_compile.runtime.tool_calls import ToolCall
+
+PARTS = [ThoughtDelta("hm, "), ThoughtDelta("yes"), TextDelta("It "), TextDelta("is.")]
+
+
+def show(console: Console, parts: list[TextDelta | ThoughtDelta | ToolCall]) -> None:
+    thinking = False
+    for part in parts:
+        thinking = console._show(part, thinking)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "colour", "shown"),
+    [
+        (True, "", "\x1b[2mhm, yes\x1b[0m\n"),
+        (True, "1", "hm, yes\n"),
+        (False, "", "hm, yes\n"),
+    ],
+)
+def test_thoughts_are_dimmed_on_a_terminal_that_may_be_styled(
+    terminal: bool,
+    colour: str,
+    shown: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setenv("NO_COLOR", colour)
+    show(Console(), [*PARTS])
+    assert capsys.readouterr() == ("It is.", shown)
+
+
+def test_a_call_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Console(), [ToolCall("weather", {"city": "Rome"})])
+    assert capsys.readouterr().out == '[weather {"city": "Rome"}]'
+
+
+def test_loading_is_told_at_its_end_and_a_quiet_console_says_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for quiet in (False, True):
+        with Console(quiet=quiet).loading(Path("package"), "cuda") as progress:
+            progress(1_000_000, 2_500_000)
+            progress(2_500_000, 2_500_000)
+        err = capsys.readouterr().err
+        assert err.startswith("loaded package (cuda, 2.5 MB of weights) in ") is not quiet
+        assert err == "" or not quiet
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason", "expected"),
+    [
+        (0, "stop", "[0 tokens; prompt of 9, 4 of them known]"),
+        (1, "stop", "[1 token, first after 0.25 s; prompt of 9, 4 of them known]"),
+        (
+            3,
+            "length",
+            "[3 tokens, first after 0.25 s, then 12.5 tok/s, ended by --max-tokens; "
+            "prompt of 9, 4 of them known]",
+        ),
+    ],
+)
+def test_one_line_says_how_fast_it_was(tokens: int, reason: str, expected: str) -> None:
+    reply = Reply(
+        text="x",
+        token_ids=(7,) * tokens,
+        finish_reason=reason,  # type: ignore[arg-type]
+        prompt_tokens=9,
+        reused_tokens=4,
+        first_token_s=0.25,
+        tokens_per_s=12.5 if tokens > 1 else 0.0,
+    )
+    assert speed(reply) == expected
