@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import socket
 import sys
 import traceback
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -116,7 +117,13 @@ def _serve(arguments: argparse.Namespace) -> None:
     routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
     routes += folder_routes(arguments.page, None)
     try:
-        listen(routes, arguments.host, arguments.port, arguments.allow_origin)
+        listen(
+            routes,
+            arguments.host,
+            arguments.port,
+            arguments.allow_origin,
+            on_stop=service.worker.begin_stop,
+        )
     finally:
         service.worker.stop()
 
@@ -163,6 +170,18 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{option}: expected {lowest} to {highest}, found {value}")
 
 
+class _Server(uvicorn.Server):
+    """Tells when it begins to stop, so that nothing keeps its connections open."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_stop()
+        await super().shutdown(sockets)
+
+
 def listen(
     routes: Sequence[BaseRoute],
     host: str,
@@ -170,10 +189,14 @@ def listen(
     origins: Sequence[str],
     *,
     opens: bool = False,
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until interrupted; prints the address on stdout once it listens.
 
-    `opens` opens the address in the user's browser, too.
+    Parameters
+    ----------
+    opens : open the address in the user's browser, too
+    on_stop : called in the event loop when the server begins to stop
 
     Raises
     ------
@@ -191,14 +214,14 @@ def listen(
         server_header=False,
     )
     try:
-        with config.bind_socket() as socket:
-            socket.listen()  # from here on connections wait, and none is refused
+        with config.bind_socket() as bound:
+            bound.listen()  # from here on connections wait, and none is refused
             shown = f"[{host}]" if ":" in host else host
-            address = f"http://{shown}:{socket.getsockname()[1]}"
+            address = f"http://{shown}:{bound.getsockname()[1]}"
             print(address, flush=True)
             if opens:
                 webbrowser.open(address)
-            uvicorn.Server(config).run([socket])
+            _Server(config, on_stop).run([bound])
     except SystemExit as error:  # uvicorn's answer to an address that it cannot have
         raise UsageError(
             f"cannot listen on {host}:{port}", hint="choose another --host or --port"

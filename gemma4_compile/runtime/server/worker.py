@@ -46,11 +46,16 @@ class Ticket:
     def __init__(self, start: Starter) -> None:
         self._start = start
         self._cancelled = threading.Event()
+        self._cause: Exception | None = None
         self._channel: _Channel[Event | Exception | None] = _Channel()
         self.generation: Generation | None = None
 
-    def cancel(self) -> None:
-        """End it after the token or the chunk of the prompt that runs now."""
+    def cancel(self, cause: Exception | None = None) -> None:
+        """End it after the token or the chunk of the prompt that runs now.
+
+        Its reader gets `cause`; without one the events just end, for a reader who is gone.
+        """
+        self._cause = cause
         self._cancelled.set()
 
     async def events(self) -> AsyncIterator[Event]:
@@ -63,23 +68,20 @@ class Ticket:
     def run(self, generator: Generator) -> None:
         """Generate; in the worker's thread."""
         if self._cancelled.is_set():
-            self._channel.put(None)
+            self._channel.put(self._cause)
             return
         try:
             self.generation = self._start(generator)
             for event in self.generation:
                 if self._cancelled.is_set():
                     self.generation.close()
-                    break
+                    self._channel.put(self._cause)
+                    return
                 if not isinstance(event, PromptProgress):
                     self._channel.put(event)
             self._channel.put(None)
         except Exception as error:  # the next request may well succeed: the state is rewound
             self._channel.put(error)
-
-    def refuse(self) -> None:
-        """Tell the reader that the server ends."""
-        self._channel.put(ApiError(503, "the server is stopping"))
 
 
 class Worker:
@@ -118,7 +120,7 @@ class Worker:
         """
         with self._lock:
             if self._stopping:
-                raise ApiError(503, "the server is stopping")
+                raise _stopping()
             busy = self._current is not None or self._waiting > 0
             if busy and self._waiting >= self._limit:
                 raise ApiError(
@@ -129,13 +131,17 @@ class Worker:
             self._queue.put(ticket)
             return ticket
 
-    def stop(self) -> None:
-        """Cancel what runs, refuse what waits, and end the thread."""
+    def begin_stop(self) -> None:
+        """Take no more requests, end what runs, refuse what waits; returns at once."""
         with self._lock:
             self._stopping = True
             if self._current is not None:
-                self._current.cancel()
+                self._current.cancel(_stopping())
             self._queue.put(None)
+
+    def stop(self) -> None:
+        """Do so, and wait until the thread has ended."""
+        self.begin_stop()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -150,10 +156,12 @@ class Worker:
             with self._lock:
                 self._waiting -= 1
                 self._current = ticket
-                stopping = self._stopping
-            if stopping:
-                ticket.refuse()
-            else:
-                ticket.run(generator)
+                if self._stopping:
+                    ticket.cancel(_stopping())
+            ticket.run(generator)
             with self._lock:
                 self._current = None
+
+
+def _stopping() -> ApiError:
+    return ApiError(503, "the server is stopping")

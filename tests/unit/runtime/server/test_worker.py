@@ -104,9 +104,9 @@ def test_stopping_ends_what_runs_and_refuses_what_waits() -> None:
         with pytest.raises(ApiError, match="stopping"):
             worker.submit(start)
         gate.set()
-        await told(first)
-        with pytest.raises(ApiError, match="stopping"):
-            await told(second)
+        for ticket in (first, second):
+            with pytest.raises(ApiError, match="stopping"):
+                await told(ticket)
         await stopping
         assert first.generation is not None
         assert first.generation.finish_reason == "interrupted"
