@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
 from gemma4_compile.quantization.convert import (
     RowReader,
@@ -153,3 +154,24 @@ def test_vector_is_float32_in_every_recipe() -> None:
         arrays, _ = collect(vector, recipe, None, 64)
         assert arrays["n.weight"].dtype == np.float32
         assert np.array_equal(arrays["n.weight"], TENSORS["n"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("recipe", ["q4f16", "f32"])
+@pytest.mark.parametrize("arrangement", Arrangement)
+def test_weight_that_is_not_finite_is_named_as_the_checkpoint_names_it(
+    arrangement: Arrangement, recipe: str, value: float
+) -> None:
+    param = parameter(arrangement)
+    good, _ = reader()
+    spoilt = param.sources[-1].name
+
+    def read_rows(name: str, begin: int, end: int) -> np.ndarray:
+        rows = good(name, begin, end)
+        if name == spoilt and begin <= 150 < end:
+            rows[150 - begin, 7] = value
+        return rows
+
+    (stored,) = storage_plan([param], RECIPES[recipe], None)
+    with pytest.raises(QuantizationError, match=f"checkpoint tensor `{spoilt}`: row 150 holds a"):
+        _ = [step.run(read_rows) for step in conversion_steps(stored)]
