@@ -262,6 +262,25 @@ export const SCRIPTED = {
     }));
   },
 
+  /** Another context for a model that runs; what was downloaded and said stays. */
+  async change_the_context({ context, server, open, state, requested, answered, ask }) {
+    await inPage(context, async (page) => {
+      await open(page, "tiny");
+      await state(page, "ready");
+      await say({ ask, answered }, page, "Hello");
+      const from = server.requests.length;
+      await page.locator("#open-settings").click();
+      await page.locator("#change-model").click();
+      await state(page, "check");
+      await page.locator("#context").selectOption({ label: "256 tokens" });
+      await page.locator("#download", { hasText: "Start" }).click();
+      await state(page, "ready");
+      await say({ ask, answered }, page, "Hello again");
+      assert.match(await page.locator("#context-text").innerText(), /of 256 tokens/);
+      assert.deepEqual(requested(from, HEAVY), []);
+    });
+  },
+
   async clearing({ context, open, state }) {
     await inPage(context, async (page) => {
       await open(page, "tiny");

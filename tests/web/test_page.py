@@ -53,6 +53,7 @@ SCRIPTED = (
     "context_full",
     "lost_twice",
     "one_tab_owns_the_model",
+    "change_the_context",
     "clearing",
     "looks",
 )

@@ -78,6 +78,13 @@ export class Loader {
     this.events.state({ kind: "check", pack, findings, missing, contexts, context, allowed: settings.allowedMemory });
   }
 
+  /** Unloads the model and shows what it needs, with the choice of context and memory. */
+  async review(): Promise<void> {
+    if (!this.pack || !this.device) return this.choose();
+    this.unload();
+    await this.attempt(() => this.check(false), "Try again");
+  }
+
   setContext(tokens: number): void {
     const { settings } = this.session;
     this.session.changeSettings({ context: { ...settings.context, [this.pack!.url]: tokens } });

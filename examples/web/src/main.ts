@@ -87,7 +87,11 @@ async function main(): Promise<void> {
     },
     failed: (error) => showError(error),
   });
-  new SettingsDialog(session, (url) => loader.removed(url));
+  new SettingsDialog(session, {
+    removed: (url) => loader.removed(url),
+    review: () => void loader.review(),
+    choose: () => void loader.choose(),
+  });
 
   function showHead(): void {
     const { pack, engine, current } = session;

@@ -8,7 +8,7 @@ export class EngineLost extends UserError {}
 export class ContextFull extends UserError {}
 
 export const RESTART =
-  "Start the model again; it is still downloaded. If this repeats, choose a shorter context or a smaller package.";
+  "Start the model again; it is still downloaded. If this repeats, choose a shorter context (Settings, Model) or a smaller package.";
 
 /** What the client threw, which crosses the worker's border as text. */
 export function asUserError(error: unknown): UserError {
@@ -23,7 +23,7 @@ export function asUserError(error: unknown): UserError {
   if (/out of memory|allocation failed|DeviceLost/i.test(text)) {
     return new EngineLost(
       "There is not enough graphics memory for this model.",
-      "Close other tabs and programs, choose a shorter context, or use a smaller package.",
+      "Close other tabs and programs, choose a shorter context (Settings, Model), or use a smaller package.",
     );
   }
   const told = text.replace(/^Error: /, "");

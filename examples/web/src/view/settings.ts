@@ -20,16 +20,24 @@ const NUMBERS: NumberField[] = [
   { id: "seed", key: "seed", standard: () => "random" },
 ];
 
+export interface SettingsActions {
+  /** The files of a package were removed. */
+  removed(url: string): void;
+  review(): void;
+  choose(): void;
+}
+
 export class SettingsDialog {
   private readonly dialog = byId<HTMLDialogElement>("settings");
   private readonly system = byId<HTMLTextAreaElement>("system");
   private readonly systemDefault = byId<HTMLInputElement>("system-default");
 
-  /** `onRemoved` is called with the address of a package whose files were removed. */
   constructor(
     private readonly session: Session,
-    private readonly onRemoved: (url: string) => void,
+    private readonly actions: SettingsActions,
   ) {
+    byId("change-model").addEventListener("click", () => (this.dialog.close(), actions.review()));
+    byId("other-model").addEventListener("click", () => (this.dialog.close(), actions.choose()));
     byId("open-settings").addEventListener("click", () => void this.open());
     byId("close-settings").addEventListener("click", () => this.dialog.close());
     this.dialog.addEventListener("click", (event) => {
@@ -113,7 +121,7 @@ export class SettingsDialog {
   private async remove(url: string): Promise<void> {
     await removePackage(url);
     this.session.changeSettings({ accepted: this.session.settings.accepted.filter((each) => each !== url) });
-    this.onRemoved(url);
+    this.actions.removed(url);
     await this.fillStorage();
   }
 
@@ -121,7 +129,7 @@ export class SettingsDialog {
     byId("clear-models").addEventListener("click", () => {
       void removeAllPackages().then(() => {
         this.session.changeSettings({ accepted: [] });
-        if (this.session.pack) this.onRemoved(this.session.pack.url);
+        if (this.session.pack) this.actions.removed(this.session.pack.url);
         return this.fillStorage();
       });
     });
