@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -19,6 +19,9 @@ from typing import IO
 from gemma4_compile import abi
 from gemma4_compile.artifacts import Provenance, read_artifact
 from gemma4_compile.errors import ArtifactError, UsageError
+
+if sys.platform != "win32":
+    import fcntl
 
 LOCK_FILE = ".lock"
 PROGRESS_FILE = "progress.json"
@@ -38,6 +41,11 @@ def is_package(path: Path) -> bool:
 
 def check_output(output: Path, *, force: bool) -> None:
     """Raise UsageError if `output` holds something that a run must not replace."""
+    if sys.platform == "win32":
+        raise UsageError(
+            "packages cannot be written on Windows, whose open files cannot be replaced",
+            hint="run gemma4-compile in the Windows Subsystem for Linux; a package works anywhere",
+        )
     if not os.path.lexists(output):
         return
     if output.is_symlink() or not output.is_dir():

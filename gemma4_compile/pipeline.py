@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
-import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -32,6 +31,9 @@ from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tensor_file import check_unchanged
+
+if sys.platform != "win32":  # where packages are only planned
+    import resource
 
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
