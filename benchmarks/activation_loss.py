@@ -33,7 +33,7 @@ from training.tiny.evaluate import mark, tasks
 RESULTS = Path(__file__).resolve().parent / "results" / "activation_loss.jsonl"
 WIDE = {"hidden_size": 512, "intermediate_size": 1024}
 PLANTED = 128  # one channel of so many is large
-PROMPTS, PROMPT, DECODED = 4, 12, 32
+PROMPTS, PROMPT, DECODED = 4, 48, 32
 READERS = {
     "input_layernorm": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "pre_feedforward_layernorm": ("mlp.gate_proj", "mlp.up_proj"),

@@ -16,10 +16,10 @@ WIDTH, LEFT, RIGHT, BAR, GAP, TOP = 860, 190, 90, 26, 22, 58
 INK = "#24292f"
 GROUPS = (
     ("head", "#8250df", ("softcap",)),
-    ("gate, up, down, qkv, o", "#1f6feb", ("gemv", "gemm")),
     ("experts and router", "#bf8700", ("expert", "router", "group_rows")),
+    ("gate, up, down, qkv, o", "#1f6feb", ("gemv", "gemm")),
     ("attention", "#1a7f37", ("attention", "merge_splits", "rounded_merge", "prepare_qkv")),
-    ("norms", "#cf222e", ("norm",)),
+    ("norms, rounding", "#cf222e", ("norm", "round_rows")),
     ("other", "#8c959f", ("",)),
 )
 
