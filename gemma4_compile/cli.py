@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--activations",
         default=AUTO,
         metavar="FORM",
-        help="what decoding multiplies: exact vectors, or int8 in groups of 32 "
+        help="what matmuls multiply: exact vectors, or int8 in groups of 32 "
         f"({AUTO}, {', '.join(ACTIVATIONS)}; default: %(default)s, as --limits says)",
     )
     parser.add_argument(
