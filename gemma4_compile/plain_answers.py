@@ -21,6 +21,7 @@ from gemma4_compile.passes.kernel_arguments import (
     Array,
     Sizes,
     allowed_error,
+    moved_share,
     random_arguments,
 )
 from gemma4_compile.passes.plain_forms import run
@@ -42,8 +43,8 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     dict
         `args`: a file's name or an integer each; `work`: indices of arguments that a kernel may
         fill as it likes; `changed`: by the index of an argument, the files
-        of its values afterwards and of the largest error allowed; `packed`: whether its words are
-        int8 values, of which few may be one unit off.
+        of its values afterwards and of the largest error allowed; `packed`: the share of int8
+        values in its words that may be one unit off, 0 if they are none.
     """
     operator = operator_from(request["operator"])
     chunk = int(request["chunk"])
@@ -53,7 +54,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     run(operator, *after)
     names: list[str | int] = []
     changed: dict[str, dict[str, Any]] = {}
-    rounds = operator.kind.startswith(("int8", "rounded"))
+    rounds = operator.kind.startswith(("int8", "round"))
     for index, (old, new) in enumerate(zip(args, after, strict=True)):
         if isinstance(old, int) or isinstance(new, int):
             assert isinstance(old, int), "a scalar stays a scalar"
@@ -65,7 +66,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             changed[str(index)] = {
                 "expected": _save(folder, f"{index}-after", new),
                 "allowed": _save(folder, f"{index}-allowed", error),
-                "packed": rounds and new.dtype == np.uint32,
+                "packed": moved_share(operator) if rounds and new.dtype == np.uint32 else 0,
             }
     params = operator.prim_func().params
     work = [index for index, param in enumerate(params) if param.name == WORK_SPACE]

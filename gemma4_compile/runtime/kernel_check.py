@@ -28,7 +28,6 @@ Array = npt.NDArray[Any]
 
 _MODULE = "gemma4_compile.plain_answers"
 _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
-_MOVED_SHARE = 1e-3  # of packed int8 values, which two ways of summing may round differently
 
 
 class CompilerMissingError(Gemma4CompileError):
@@ -187,7 +186,7 @@ def _compare(found: Array, change: Mapping[str, Any], plain: _PlainAnswers) -> t
     expected, allowed = plain.load(change["expected"]), plain.load(change["allowed"])
     if change["packed"]:
         moved = np.abs(found.view(np.int8).astype(np.int64) - expected.view(np.int8))
-        share = max(float(moved.max()), float(moved.mean()) / _MOVED_SHARE)
+        share = max(float(moved.max()), float(moved.mean()) / change["packed"])
         return ("" if share <= 1 else f"{moved.sum()} of {moved.size} values are off"), share
     error = np.abs(found.astype(np.float64) - expected.astype(np.float64))
     error[found == expected] = 0  # infinities, too

@@ -20,6 +20,7 @@ from gemma4_compile.model_spec.operators.int8 import (
     RoundRows,
 )
 from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.passes.kernel_arguments import MOVED, MOVED_BYTES, moved_share
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
     Int8ExpertDown,
@@ -36,29 +37,6 @@ from tests.numerics.test_kernels import PART_BYTES, SUM_F32, config_of
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
-
-# Two ways of summing put a channel on different sides of a rounding edge once in some thousands:
-# it moves by one unit, a 127th of its group's largest (about 2.2 deviations), and a result by that
-# times a weight (2 deviations at most), where the largest result is about 3.5 sqrt(cols). Twice.
-MOVED = 2 * (2.2 * 2 / 127) / 3.5
-MOVED_BYTES = 1e-3  # share of packed channels that are one unit off
-
-
-def moved_share(operator: Operator) -> float:
-    """The share of an operator's packed result that may be one unit off.
-
-    A kernel that rounds its own vector moves every sum by up to MOVED / sqrt(cols) of the largest,
-    as said above, and then rounds what it made of the sums. A packed channel counts LEVELS units up
-    to its group's largest, and where it stands between two edges is as good as random: it moves as
-    often as its change is large in units. Left out, as it nearly cancels: the largest of a group is
-    below that of all, its scale moves along, and a product has two factors; but weights have 0.87
-    deviations on average, not 2, and half of the gates are closed. One byte of x moves about a
-    quarter of this share, as measured below.
-    """
-    cols = getattr(operator, "cols", None)
-    if cols is None or getattr(operator, "in_dtype", PACKED) == PACKED:
-        return MOVED_BYTES
-    return MOVED_BYTES + LEVELS * MOVED / sqrt(cols)
 
 
 def linear(
