@@ -150,6 +150,7 @@ class Plan:
         (kv,) = (kv for kv in self.kv if kv.context_length == self.context_length)
         return {
             "features": list(self.features),
+            "subgroup_size": self.target.simd_width if "subgroups" in self.features else 0,
             "max_binding_bytes": self.largest_binding_bytes,
             "weights_bytes": self.recipe.weights_bytes,
             "kv_sliding_bytes": kv.sliding_bytes,

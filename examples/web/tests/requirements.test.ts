@@ -10,6 +10,7 @@ const PACK = {
   contextLength: 4096,
   requirements: {
     features: ["shader-f16"],
+    subgroupSize: 0,
     maxBindingBytes: 100 * MIB,
     weightsBytes: 2 * GIB,
     kvSlidingBytes: 100 * MIB,
@@ -20,6 +21,7 @@ const PACK = {
 const DEVICE: Device = {
   name: "Test",
   features: new Set(["shader-f16"]),
+  subgroupSize: 8,
   limits: { ...CLIENT_LIMITS },
   memoryBytes: 16 * GIB,
   freeStorageBytes: 10 * GIB,
@@ -35,6 +37,13 @@ describe("judge", () => {
   it("names the recipe that would run without 16-bit floats", () => {
     const [finding] = blocks(PACK, { ...DEVICE, features: new Set() });
     expect(finding?.hint).toContain("--quant q4f32");
+  });
+
+  it("refuses subgroups that are too small, and warns of unknown ones", () => {
+    const pack = { ...PACK, requirements: { ...PACK.requirements, subgroupSize: 32 } };
+    expect(blocks(pack, DEVICE)).toMatchObject([{ kind: "blocks", text: expect.stringMatching(/32 threads.*have 8/) }]);
+    expect(blocks(pack, { ...DEVICE, subgroupSize: 0 })).toMatchObject([{ kind: "risk" }]);
+    expect(blocks(pack, { ...DEVICE, subgroupSize: 32 })).toEqual([]);
   });
 
   it("names the limit that is too small, and both numbers", () => {

@@ -18,9 +18,11 @@ export async function findDevice(): Promise<Device> {
   const limits = {} as Record<LimitName, number>;
   for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = adapter.limits[name];
   const { description, vendor, architecture } = adapter.info;
+  const { subgroupMinSize } = adapter.info as { subgroupMinSize?: number };
   return {
     name: description || [vendor, architecture].filter(Boolean).join(" ") || "this graphics device",
     features: new Set(adapter.features),
+    subgroupSize: subgroupMinSize ?? 0,
     limits,
     memoryBytes: ((navigator as { deviceMemory?: number }).deviceMemory ?? 0) * GIB,
     freeStorageBytes: await freeStorage(),

@@ -12,6 +12,8 @@ export interface PackageFile {
 /** What a device must offer, in bytes. The KV state of full attention grows with the context. */
 export interface Requirements {
   features: string[];
+  /** Threads that the smallest subgroup must have; 0: any. */
+  subgroupSize: number;
   maxBindingBytes: number;
   weightsBytes: number;
   kvSlidingBytes: number;
@@ -209,6 +211,7 @@ function requirementsFrom({ build }: Provenance, shards: TensorCache["records"])
   const usesF16 = tensors.some((tensor) => tensor.dtype === "float16");
   return {
     features: Array.isArray(told["features"]) ? (told["features"] as string[]) : usesF16 ? ["shader-f16"] : [],
+    subgroupSize: number("subgroup_size"),
     maxBindingBytes: number("max_binding_bytes") || Math.max(0, ...tensors.map((tensor) => tensor.nbytes)),
     weightsBytes: number("weights_bytes") || tensors.reduce((sum, tensor) => sum + tensor.nbytes, 0),
     kvSlidingBytes: number("kv_sliding_bytes"),

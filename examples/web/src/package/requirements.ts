@@ -6,6 +6,8 @@ import { formatBytes, formatCount, MIB } from "./units";
 export interface Device {
   name: string;
   features: ReadonlySet<string>;
+  /** Threads of the smallest subgroup; 0: the browser does not say. */
+  subgroupSize: number;
   limits: Readonly<Record<LimitName, number>>;
   /** What the browser says about the machine's memory, rounded and capped by it; 0: it says nothing. */
   memoryBytes: number;
@@ -64,6 +66,15 @@ export function judge(pack: Package, device: Device, context: number, allowedByt
 
 function judgeFeatures(pack: Package, device: Device): Finding[] {
   const missing = pack.requirements.features.filter((feature) => !device.features.has(feature));
+  const { subgroupSize } = pack.requirements;
+  if (!missing.length && device.subgroupSize < subgroupSize) {
+    const known = device.subgroupSize > 0;
+    return [{
+      kind: known ? "blocks" : "risk",
+      text: `The package was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupSize}` : "this browser does not say how large they are here"}.`,
+      hint: "With smaller ones its answers would be wrong. Use the same model compiled with --limits default.",
+    }];
+  }
   return missing.map((feature) =>
     feature === F16
       ? {
