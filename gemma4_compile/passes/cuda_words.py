@@ -9,14 +9,15 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from gemma4_compile.targets.kernels.builtins import DOT4
+from gemma4_compile.targets.kernels.builtins import DOT4, EXCHANGE
 
 CUDA_DOT4 = "__dp4a"
+CUDA_EXCHANGE = "__shfl_xor_sync"
 
 
 @module_pass(opt_level=0, name="CudaWords")
 class CudaWords:
-    """Products of four bytes, with the addition that CUDA's instruction does besides; choices.
+    """Products of four bytes, with the addition that CUDA's instruction does besides; more words.
 
     Before: ``t + dot4I8Packed(a, b)``. After: ``__dp4a(int32(a), int32(b), t)``. Without an
     addition t is 0. A vector of products takes in the lanes of a vector that is added to it. Must
@@ -24,6 +25,9 @@ class CudaWords:
 
     Before: ``select(condition, quad, other)``. After: ``condition ? quad : other``, which computes
     one of them: TVM's generator for CUDA cannot select vectors by one condition.
+
+    Before: ``subgroupShuffleXor(x, bit)``. After: ``__shfl_xor_sync(__activemask(), x, bit)``, with
+    the mask that TVM's own exchanges have: a block may hold less than a warp.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
@@ -31,19 +35,27 @@ class CudaWords:
         result = mod.clone()
         for var, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
-                entries = [(tvm.ir.Call, _product), (tirx.Add, _sum), (tirx.Select, _choice)]
+                entries = [(tvm.ir.Call, _call), (tirx.Add, _sum), (tirx.Select, _choice)]
                 result.update_func(var, func.with_body(tvm_ffi.structural_map(func.body, entries)))
         return result
 
 
-def _is_call(node: Any, name: str) -> bool:
-    if not isinstance(node, tvm.ir.Call) or node.op != tvm.ir.Op.get("tirx.call_pure_extern"):
+def _is_call(node: Any, name: str, kind: str = "call_pure_extern") -> bool:
+    if not isinstance(node, tvm.ir.Call) or node.op != tvm.ir.Op.get(f"tirx.{kind}"):
         return False
     return str(getattr(node.args[0], "value", "")) == name
 
 
 def _dp4a(a: Any, b: Any, total: Any) -> Any:
     return tirx.call_pure_extern("int32", CUDA_DOT4, a, b, total)
+
+
+def _call(node: Any) -> Any:
+    if not _is_call(node, EXCHANGE, "call_extern"):
+        return _product(node)
+    _, value, bit = node.args
+    mask = tirx.call_extern("uint32", "__activemask")
+    return tirx.call_extern("float32", CUDA_EXCHANGE, mask, value, bit.astype("int32"))
 
 
 def _product(node: Any) -> Any:

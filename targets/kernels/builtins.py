@@ -10,6 +10,7 @@ from typing import Any
 from tvm import tirx
 
 DOT4 = "dot4I8Packed"
+EXCHANGE = "subgroupShuffleXor"
 
 
 def dot4(a: Any, b: Any) -> Any:
@@ -21,4 +22,4 @@ def from_neighbour(value: Any, distance: int) -> Any:
     """A float32 of the thread whose number in the simdgroup differs in this bit."""
     # Not pure: no pass may move it behind a condition, where threads would be missing.
     bit = tirx.const(distance, "uint32")
-    return tirx.call_extern("float32", "subgroupShuffleXor", value, bit)
+    return tirx.call_extern("float32", EXCHANGE, value, bit)

@@ -1,4 +1,4 @@
-"""CUDA's word for a product of bytes takes the addition in; vectors are chosen by one condition."""
+"""CUDA's words for products of bytes, choices between vectors, and exchanges between threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gemma4_compile.model_spec.operators.tir import function, store
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.blocks import launch
-from gemma4_compile.targets.kernels.builtins import dot4
+from gemma4_compile.targets.kernels.builtins import dot4, from_neighbour
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:
@@ -62,3 +62,14 @@ def test_one_condition_chooses_between_vectors() -> None:
             store(y, tirx.Select(thread < 60, quad, nothing), T.ramp(thread * 4, 1, 4))
     source = cuda_source(build.result)
     assert re.search(r"if \(\(\(int\)threadIdx\.x\) < 60\) \{\n\s*\w+ = x_ptr", source)
+
+
+def test_neighbours_exchange_within_a_warp() -> None:
+    with function(scheduled=True) as build:
+        x = build.arg("x", (64,), "float32")
+        y = build.arg("y", (64,), "float32")
+        with launch(64, 1) as (_, _, thread):
+            store(y, from_neighbour(x[thread], 4), thread)
+    source = cuda_source(build.result)
+    assert "subgroupShuffleXor" not in source
+    assert re.search(r"= __shfl_xor_sync\(__activemask\(\), x_ptr\[.*\], 4\);", source)
