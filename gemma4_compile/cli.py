@@ -73,7 +73,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gemma4-compile",
-        description="Compile a Gemma 4 checkpoint into a package for the browser or for this CPU.",
+        description="Compile a Gemma 4 checkpoint into a package for the browser, for GPUs of NVIDIA "
+        "and Apple, or for this CPU.",
     )
     parser.add_argument(
         "model",
@@ -108,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         default=AUTO,
         metavar="FORM",
         help="what matmuls multiply: exact vectors, or int8 in groups of 32 "
-        f"({AUTO}, {', '.join(ACTIVATIONS)}; default: %(default)s, as --limits says)",
+        f"({AUTO}, {', '.join(ACTIVATIONS)}; default: %(default)s, as --target and --limits say)",
     )
     parser.add_argument(
         "--context",

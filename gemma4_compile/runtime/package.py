@@ -37,6 +37,10 @@ LoadProgress = Callable[[int, int], None]
 _ALIGNMENT_BYTES = 64  # what compiled kernels assume of the address of a buffer
 _NATIVE_SUFFIXES = (".so", ".dylib")
 _COMPILE_AGAIN = "compile the package again"
+_NOT_NATIVE = (
+    "compile with `--target cpu`, `cuda` or `metal`; "
+    "a package for `webgpu` runs in a browser: gemma4-serve DIR"
+)
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,8 @@ class Package:
         provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
         if provenance.library is None or not provenance.library.endswith(_NATIVE_SUFFIXES):
             raise ArtifactError(
-                f"`{directory}` holds no native library (found: {provenance.library})",
-                hint="compile the package with `--target cpu`; others run in a browser",
+                f"`{directory}` holds no native library (found: {provenance.library or 'none'})",
+                hint=_NOT_NATIVE,
             )
         target = provenance.build.get("target")
         if not isinstance(target, str):
