@@ -73,8 +73,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="gemma4-compile",
-        description="Compile a Gemma 4 checkpoint into a package for the browser, for GPUs of NVIDIA "
-        "and Apple, or for this CPU.",
+        description="Compile a Gemma 4 checkpoint into a package for the browser, for GPUs of "
+        "NVIDIA and Apple, or for this CPU.",
     )
     parser.add_argument(
         "model",
