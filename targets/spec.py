@@ -32,7 +32,7 @@ class TargetSpec:
     Attributes
     ----------
     name : name on the command line: ``webgpu``, ``cuda``, ``metal`` or ``cpu``
-    profile : name of the set of limits: ``default`` or ``compat``
+    profile : name of the set of limits, as ``--limits`` takes it
     device_type : where the tensors of the model live
     library_suffix : suffix of the model library, with its dot
     max_threads_per_block : threads in one thread block

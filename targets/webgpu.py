@@ -37,7 +37,10 @@ COMPAT = replace(
     max_shared_memory_bytes=16 * 1024,
     tuning=read_tuning("compat"),
 )
-"""For adapters that offer WebGPU's own minimum."""
+"""For adapters with fewer threads and less shared memory, in a client that asks for no more.
+
+The stock client refuses adapters with less than 32 KiB.
+"""
 
 SUBGROUPS = replace(DEFAULT, profile="subgroups", features=("subgroups",), simd_width=32)
 """For adapters with subgroups of 32 threads and more: NVIDIA's, Apple's, most of AMD's."""
