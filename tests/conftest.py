@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,3 +15,8 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("tiny") / "package"
     return packages.compile_package("tiny", "f32", folder, context_length=256)
+
+
+def pytest_configure() -> None:
+    """Processes that tests start must hear Ctrl-C, even if this one was started to ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from subprocess import PIPE
 
@@ -121,6 +122,8 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path)
         assert chat.stdin is not None
         assert chat.stdout is not None
         assert chat.stderr is not None
+        patience = threading.Timer(120, chat.kill)  # rather than wait for ever
+        patience.start()
         chat.stdin.write(b"Hi\n")
         assert chat.stdout.read(1)
         chat.send_signal(signal.SIGINT)
@@ -137,6 +140,7 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path)
         assert "Traceback" not in rest
         # The second prompt holds the first question and what was said before the stop.
         assert int(rest.split("prompt of ")[1].split(",")[0]) > 20
+        patience.cancel()
 
 
 def test_greedy_is_temperature_zero(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
