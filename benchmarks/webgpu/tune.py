@@ -208,6 +208,8 @@ def wgsl_of(func: tirx.PrimFunc, spec: TargetSpec) -> str:
     except Exception:
         if not kept:
             raise
+    finally:
+        tvm_ffi.remove_global_func(CODE)  # or nothing else could be compiled in this process
     (text,) = kept.values()
     return text.decode() if isinstance(text, bytes) else str(text)
 
