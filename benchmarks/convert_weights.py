@@ -63,6 +63,15 @@ class Measurement:
     stored_bytes: int
 
 
+def _peak_kib() -> int:
+    """Largest resident size; Linux's ru_maxrss begins with that of the process which forked."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        (line,) = (text for text in status.read_text().splitlines() if text.startswith("VmHWM"))
+        return int(line.split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def convert(sample: Sample, checkpoint: Path | None, output: Path) -> Measurement:
     """Convert into `output`, from a file or from made-up rows."""
     config = Gemma4Config.from_dict(config_json(sample.model))
@@ -76,7 +85,7 @@ def convert(sample: Sample, checkpoint: Path | None, output: Path) -> Measuremen
     cpu, begin = time.process_time(), time.monotonic()
     written = write_weights(output, plan, read_rows, "benchmark", lambda count: None)
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = _peak_kib()
     return Measurement(
         seconds=round(seconds, 2),
         cpu_seconds=round(cpu, 2),

@@ -24,10 +24,9 @@ from gemma4_compile.model_spec import (
     per_layer_embedding,
     scales,
 )
-from gemma4_compile.model_spec.operators import attention
+from gemma4_compile.model_spec.operators import attention, router
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import TakeLastRow, te_prim_func
-from gemma4_compile.model_spec.operators.router import Router
 from gemma4_compile.model_spec.operators.tir import Cell, let, store
 from gemma4_compile.quantization import operators as matrix_operators
 
@@ -95,7 +94,7 @@ def _unused_columns(name: str, values: Float32Array) -> Float32Array:
 
 
 def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Router._choose
+    right = router._choose
 
     def wrong(self: Any, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
         total = Cell("float32", f32(0.0))
@@ -111,7 +110,7 @@ def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
         with T.serial(0, self.top_k) as k:
             store(weights, kept[ids[i, k]] * expert_scale[ids[i, k]], i, k)
 
-    monkeypatch.setattr(Router, "_choose", wrong)
+    monkeypatch.setattr(router, "_choose", wrong)
 
 
 def _no_embedding_scale(monkeypatch: pytest.MonkeyPatch) -> None:

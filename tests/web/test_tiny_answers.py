@@ -42,7 +42,7 @@ def test_it_answers_word_for_word(
     package = Package.open(compiled(TINY, "cpu", recipe))  # for its tokenizer and its template
     tokenizer = package.load_tokenizer()
     template = ChatTemplate(package.load_chat_template(), package.special_tokens())
-    builder = PromptBuilder(tokenizer, template, thinking=False)
+    builder = PromptBuilder(tokenizer, template)
     # The last question of a conversation stands behind all that the model must remember.
     asked = [list(_prompts(conversation))[-1] for conversation in few()]
     steps: list[Step] = []
