@@ -11,7 +11,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from gemma4_compile.checkpoint import match, row_reader
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter, parameter_table
 from gemma4_compile.packaging import write_weights
+from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import target_spec
 from gemma4_compile.tensor_file import read_header
@@ -63,15 +63,6 @@ class Measurement:
     stored_bytes: int
 
 
-def _peak_kib() -> int:
-    """Largest resident size; Linux's ru_maxrss begins with that of the process which forked."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        (line,) = (text for text in status.read_text().splitlines() if text.startswith("VmHWM"))
-        return int(line.split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def convert(sample: Sample, checkpoint: Path | None, output: Path) -> Measurement:
     """Convert into `output`, from a file or from made-up rows."""
     config = Gemma4Config.from_dict(config_json(sample.model))
@@ -85,11 +76,10 @@ def convert(sample: Sample, checkpoint: Path | None, output: Path) -> Measuremen
     cpu, begin = time.process_time(), time.monotonic()
     written = write_weights(output, plan, read_rows, "benchmark", lambda count: None)
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-    peak = _peak_kib()
     return Measurement(
         seconds=round(seconds, 2),
         cpu_seconds=round(cpu, 2),
-        peak_memory_bytes=peak if sys.platform == "darwin" else peak * 1024,
+        peak_memory_bytes=peak_memory_bytes() or 0,
         checkpoint_bytes=2 * sum(_elements(p) for p in parameters),
         stored_bytes=sum(shard.nbytes for shard in written.cache.shards),
     )

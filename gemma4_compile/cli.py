@@ -33,6 +33,7 @@ from gemma4_compile.pipeline import (
     plan_model,
 )
 from gemma4_compile.plan_report import plan_json, plan_text
+from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.quantization_report import report_json, report_model, report_text
@@ -43,10 +44,6 @@ from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.certificate import check_tools, verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
 _DEBUG_HINT = "run again with --debug and report what it shows"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +22,7 @@ from gemma4_compile.output_directory import check_output, output_directory, writ
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.plan import Plan, make_plan
+from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme
@@ -31,9 +31,6 @@ from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tensor_file import check_unchanged
-
-if sys.platform != "win32":  # where packages are only planned
-    import resource
 
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
@@ -347,12 +344,6 @@ def _other_half(
     return None, tuple(name for name in old.files if name not in gone)
 
 
-def _peak_memory_bytes() -> int:
-    """Largest resident size of this process so far; ru_maxrss is KiB but on macOS."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """Compile a model into a package.
 
@@ -396,5 +387,5 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         library_bytes=package.files[library][0] if library else None,
         report=report,
         seconds=time.monotonic() - begin,
-        peak_memory_bytes=_peak_memory_bytes(),
+        peak_memory_bytes=peak_memory_bytes() or 0,
     )

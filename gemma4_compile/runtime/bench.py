@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,9 +11,6 @@ import numpy as np
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.generation import TokenEngine
-
-if sys.platform != "win32":
-    import resource
 
 LENGTHS = (128, 512, 2048, 8192, 32_768)
 DECODED = 32  # tokens
@@ -100,14 +96,6 @@ def _run(engine: TokenEngine, ids: list[int], clock: Callable[[], float]) -> tup
     end = clock()
     engine.clear()
     return middle - begin, end - middle
-
-
-def peak_memory_bytes() -> int | None:
-    """Largest resident size of this process so far; None where the system does not say."""
-    if sys.platform == "win32":
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # KiB but on macOS
 
 
 def table(measurements: list[Measurement]) -> str:

@@ -6,14 +6,14 @@ import argparse
 import contextlib
 import json
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gemma4_compile import __version__
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
-from gemma4_compile.runtime.bench import measure, peak_memory_bytes, table
+from gemma4_compile.process import EXIT_INTERRUPTED, peak_memory_bytes, report
+from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.diagnose import DEFAULT_FILE, diagnose
@@ -26,10 +26,6 @@ from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  arrow keys and history for input()
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 _COMMANDS = (
     "/clear starts a new conversation, /forget drops its oldest question and answer, "
@@ -245,12 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _run(arguments)
     except Gemma4CompileError as error:
-        if arguments.debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        return report(error, debug=arguments.debug)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0

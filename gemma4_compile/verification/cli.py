@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile import __version__
-from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.certificate import verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import DEFAULT_STEPS, VerifyRequest
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,12 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         certificate = verify_package(request, Terminal())
     except Gemma4CompileError as error:
-        if arguments.debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        return report(error, debug=arguments.debug)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

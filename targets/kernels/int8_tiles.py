@@ -21,6 +21,7 @@ from gemma4_compile.targets.kernels.blocks import local, shared
 from gemma4_compile.targets.kernels.builtins import dot4
 from gemma4_compile.targets.kernels.tile_loaders import (
     VECTOR,
+    DenseLoader,
     Loader,
     RowOf,
     Tile,
@@ -28,7 +29,6 @@ from gemma4_compile.targets.kernels.tile_loaders import (
     joined,
     lane_of,
     put,
-    read_vector,
     splat,
     transposed,
     vector,
@@ -64,8 +64,13 @@ def _signed_bytes(value: Any) -> Any:
     )
 
 
-class PackedLoader(Loader):
-    """Rows of packed vectors; words beyond the last are some others, whose scale is 0."""
+class PackedLoader(DenseLoader):
+    """Rows of packed vectors; words beyond the last are some others, whose scale is 0.
+
+    Parameters
+    ----------
+    interleaved : the order of bytes in `source`
+    """
 
     def __init__(
         self,
@@ -74,17 +79,11 @@ class PackedLoader(Loader):
         threads: int,
         skipped: int,
         row_of: RowOf,
-        words: Any,
+        source: Any,
         interleaved: bool,
     ) -> None:
-        super().__init__(tile, thread, threads, skipped, row_of)
-        self._source, self._interleaved = words, interleaved
-        self._raw = local((self._turns * VECTOR * VECTOR,), "uint32")
-
-    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
-        """See `Loader`."""
-        for i, row in enumerate(rows):
-            put(self._raw, turn * VECTOR + i, read_vector(self._source, row, quad))
+        super().__init__(tile, thread, threads, skipped, row_of, source)
+        self._interleaved = interleaved
 
     def decode_block(self, turn: int, item: Any) -> list[Any]:
         """See `Loader`."""

@@ -12,7 +12,7 @@ MAX_LINES = 400
 
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "errors", "abi", "nvidia", "tiny"),
+    ("__init__", "errors", "abi", "nvidia", "process", "tiny"),
     ("model_spec",),
     ("quantization",),
     ("targets",),
@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
 )
 # Stands beside the layers: it runs packages and shares only the words and the file formats.
-RUNTIME_MAY_IMPORT = {"__init__", "errors", "abi", "nvidia", "artifacts", "runtime"}
+RUNTIME_MAY_IMPORT = {"__init__", "errors", "abi", "nvidia", "process", "artifacts", "runtime"}
 
 MAY_RUN_PACKAGES = {"verification"}
 

@@ -7,7 +7,6 @@ import ipaddress
 import os
 import socket
 import sys
-import traceback
 import webbrowser
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from starlette.routing import BaseRoute
 from gemma4_compile import __version__, abi
 from gemma4_compile.artifacts import Provenance, read_artifact
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.process import EXIT_INTERRUPTED, report
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
@@ -29,9 +29,6 @@ from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
@@ -95,12 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _serve(arguments)
     except Gemma4CompileError as error:
-        if arguments.debug:
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        return report(error, debug=arguments.debug)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.bench import DECODED, REPEATS, measure, peak_memory_bytes, table
+from gemma4_compile.process import peak_memory_bytes
+from gemma4_compile.runtime.bench import DECODED, REPEATS, measure, table
 from tests.scripted_engine import VOCABULARY, ScriptedEngine
 
 PREFILL_S, DECODE_S = 0.5, 0.125  # of a chunk and of a token
