@@ -60,10 +60,10 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
 MAX_MERGED_SPLITS = 16  # a kernel on int8 vectors has the loads of all of them under way
 MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
 
-
-# Every block of a fused matmul repeats the norm. In a matrix of more weights than this the many
-# blocks pay more for it than a launch costs (measured: benchmarks/results, 31B).
-MAX_FUSED_WEIGHTS = 40 << 20
+# Every block of a fused matmul repeats the norm. In a matrix of more weights than this the blocks
+# of the exact form pay more for it than a launch costs (measured: benchmarks/results, 31B); those
+# of the int8 form take several tiles.
+MAX_EXACT_FUSED_WEIGHTS = 40 << 20
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,8 @@ class QuantizedMatrix(nn.Module):
         assert not isinstance(x, PackedVector), "packed for a matrix that takes none"
         tail = Tail(fields["tail"])
         if isinstance(x, PendingNorm):
-            if self._fuses(x, tail):
+            rows, width = self.stored.parameter.shape
+            if rows * width <= MAX_EXACT_FUSED_WEIGHTS and self._fuses(x, tail):
                 return self._normed(x, NormedLinear, x.dtype, tail_args, fields)[0]
             x = x.hidden
         elif isinstance(x, PendingMerge):
@@ -275,10 +276,8 @@ class QuantizedMatrix(nn.Module):
 
     def _fuses(self, x: PendingNorm, tail: Tail, packs: bool = False) -> bool:
         """Whether one launch can do the norm, too."""
-        rows, width = self.stored.parameter.shape
+        width = self.stored.parameter.shape[1]
         if x.rows != 1 or x.is_done or width > self.limits.fused_width:
-            return False
-        if rows * width > MAX_FUSED_WEIGHTS:
             return False
         buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
         return self.limits.max_buffers is None or buffers + packs <= self.limits.max_buffers

@@ -47,6 +47,7 @@ class Int8GemvTuning:
     rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
     min_blocks : aim: a block takes more rows only while so many blocks are left
+    norm_blocks : of a matmul that begins with a norm, at most: every block repeats it
     """
 
     threads: int = 128
@@ -54,6 +55,7 @@ class Int8GemvTuning:
     rows: int = 4
     groups_per_lane: int = 4
     min_blocks: int = 384
+    norm_blocks: int = 256
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ quantization/int8_operators.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.linear import Tail
@@ -25,6 +27,7 @@ from gemma4_compile.model_spec.operators.tir import (
     function,
     let,
     store,
+    when,
 )
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
@@ -166,6 +169,7 @@ class RowSums:
     def __init__(self, shape: Int8Shape, thread: Any) -> None:
         self._shape, self._thread = shape, thread
         self._memory = shared((shape.tile * shape.pitch,))
+        self._runs = shared((shape.tile * (shape.runs + 1),)) if shape.runs > 1 else None
 
     def put(self, row: Any, lane: Any, value: Any) -> None:
         """Set a lane's sum of a row of the tile."""
@@ -175,22 +179,20 @@ class RowSums:
         """Add up; afterwards every thread may ask for totals."""
         shape, runs = self._shape, self._shape.runs
         barrier()
-        if runs == 1:
+        if self._runs is None:
             return
-        second = shared((shape.tile * (runs + 1),))
         with strided(self._thread, shape.threads, shape.tile * runs) as item:
             row, run = let(tirx.floordiv(item, runs)), let(tirx.floormod(item, runs))
-            store(second, self._add(self._memory, row * shape.pitch + run, RUN, runs),
+            store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
                   row * (runs + 1) + run)  # fmt: skip
         barrier()
-        self._memory = second
 
     def total(self, row: Any) -> Any:
         """The sum of a row of the tile."""
         shape = self._shape
-        if shape.runs == 1:
+        if self._runs is None:
             return self._add(self._memory, row * shape.pitch, shape.lanes, 1)
-        return self._add(self._memory, row * (shape.runs + 1), shape.runs, 1)
+        return self._add(self._runs, row * (shape.runs + 1), shape.runs, 1)
 
     @staticmethod
     def _add(memory: Any, first: Any, count: int, step: int) -> Any:
@@ -227,12 +229,17 @@ def _declare_source(
 def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """Make the vector, multiply, add up, store.
 
-    Grid: rows / tile. Shared: the vector (unless it comes packed) and the partial sums of the
-    tile. With a norm, block 0 writes the new residual. Reference: the operator's `plain`.
+    A block that norms takes several tiles, one after the other, where there are many: every block
+    repeats the norm. Grid: tiles / tiles of a block. Shared: the vector (unless it comes packed)
+    and the partial sums of a tile. With a norm, block 0 writes the new residual. Reference: the
+    operator's `plain`.
     """
     rows, cols = operator.layout.rows, operator.cols
     shape = int8_shape(operator, spec)
     threads = shape.threads
+    norms = isinstance(operator, Int8NormedLinear)
+    tiles = -(-rows // shape.tile)
+    turns = -(-tiles // spec.tuning.int8_gemv.norm_blocks) if norms else 1
     # Measured: many rows a block, and no norm whose registers would be missing.
     keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:
@@ -241,22 +248,29 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
         ple = operator.tail == Tail.GELU_GATE.value
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
-        norms = isinstance(operator, Int8NormedLinear)
         out = build.arg("out", (1, cols), "float32") if norms else None
         results = [
             build.arg(f"y{index}", spec_shape, dtype)
             for index, (spec_shape, dtype) in enumerate(operator.result_specs)
         ]
-        with launch(threads, -(-rows // shape.tile)) as (block, _, thread):
+        with launch(threads, -(-tiles // turns)) as (block, _, thread):
             lane = let(tirx.floormod(thread, shape.lanes))
             slot = let(tirx.floordiv(thread, shape.lanes))
-            first = let(block * shape.tile)
+            first = let(block * (turns * shape.tile))
+
+            def row_of(turn: Any) -> tuple[Any, Any]:
+                own = tirx.min(first + turn * shape.slots + slot, rows - 1)
+                if turns == 1:
+                    return own, first
+                tile = turn // shape.rows
+                return own, let(tirx.min(first + tile * shape.tile, rows - 1))
+
             share = LaneShare(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
                 weights,
                 share,
-                shape.rows,
-                lambda turn: (tirx.min(first + turn * shape.slots + slot, rows - 1), first),
+                shape.rows * turns,
+                row_of,
                 ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
             )
             if isinstance(source, PackedVector):
@@ -267,15 +281,31 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 staged.fill(quads, thread, threads, operator.interleaved, spec.simd_width)
                 share.load(staged.read)
             sums = RowSums(shape, thread)
-            rows_of.run(
-                lambda turn, *row: sums.put(turn * shape.slots + slot, lane, share.dot(*row))
-            )
-            sums.finish()
-            if operator.packed_out:
-                order = operator.interleaved_out
-                store_packed(shape, sums, block, thread, results, 0, order, spec.simd_width)
+
+            def multiply_tile(turn: Any) -> None:
+                rows_of.run_some(
+                    turn * shape.rows,
+                    shape.rows,
+                    lambda row, *read: sums.put(row * shape.slots + slot, lane, share.dot(*read)),
+                )
+                sums.finish()
+                if operator.packed_out:
+                    tile = let(block * turns + turn)
+                    exists = tile < tiles if tiles % turns else None
+                    order = operator.interleaved_out
+                    store_packed(
+                        shape, sums, tile, thread, results, 0, order, spec.simd_width, exists
+                    )
+                else:
+                    begin = let(first + turn * shape.tile)
+                    _store(operator, shape, sums, begin, thread, results[0], gate, layer)
+
+            if turns == 1:
+                multiply_tile(0)
             else:
-                _store(operator, shape, sums, first, thread, results[0], gate, layer)
+                with T.serial(0, turns) as turn:
+                    multiply_tile(turn)
+                    barrier()  # the next tile's sums take the same places
     return build.result
 
 
@@ -305,8 +335,14 @@ def store_packed(
     position: Any,
     interleaved: bool,
     simd_width: int,
+    exists: Any = None,
 ) -> None:
-    """Gate and up to rounded products: a group of results from PACKED_ROWS rows."""
+    """Gate and up to rounded products: a group of results from PACKED_ROWS rows.
+
+    Parameters
+    ----------
+    exists : whether there is such a block; None if that is known
+    """
     outputs = shape.tile // 2
     values = shared((outputs,))
     with strided(thread, shape.threads, outputs) as item:
@@ -322,13 +358,18 @@ def store_packed(
         mine.append(let(tirx.Shuffle(lanes, list(range(WORD)))))
     words, scales = results
     groups = outputs // GROUP
+
+    def put(buffer: Any, value: Any, place: Any) -> None:
+        with nullcontext() if exists is None else when(exists):
+            store(buffer, value, position, place)
+
     round_quads(
         mine,
         thread,
         shape.threads,
         quads,
         interleaved,
-        lambda quad, word: store(words, word, position, block * quads + quad),
-        lambda group, scale: store(scales, scale, position, block * groups + group),
+        lambda quad, word: put(words, word, block * quads + quad),
+        lambda group, scale: put(scales, scale, block * groups + group),
         simd_width,
     )

@@ -238,12 +238,18 @@ class RowStream:
 
     def run(self, use: Callable[..., None]) -> None:
         """Call ``use(turn, words, scales)`` for each row."""
+        self.run_some(0, self._count, use)
+
+    def run_some(self, begin: Any, count: int, use: Callable[..., None]) -> None:
+        """Call it for the next `count` rows, of which the first is row `begin`, as turn 0."""
         step = len(self._ahead)
-        with T.serial(0, self._count // step) as pair:
+        assert count % step == 0, "every turn has a row"
+        with T.serial(0, count // step) as pair:
             for index, ahead in enumerate(self._ahead):
                 turn = let(pair * step + index)
+                following = let(begin + turn + step)
                 present = ahead.take()
                 if self._count > step:
-                    with when(turn + step < self._count):
-                        ahead.load(*self._row_of(turn + step))
+                    with when(following < self._count):
+                        ahead.load(*self._row_of(following))
                 use(turn, *present)

@@ -138,6 +138,27 @@ def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Pa
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
+def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    """Tiles that the blocks share evenly and not, in several parts, with and without a tail."""
+    packed: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value, "packed_out": True}
+    gate: dict[str, Any] = {"tail": Tail.GELU_GATE.value, "ple_width": 5 * 640}
+    tried = [
+        linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed),
+        linear(Int8NormedLinear, 288, (320,), **packed),
+        linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32"),
+        linear(Int8NormedLinear, 160, (640,), 8, normed=False, **gate),
+    ]
+    tried = [replace(operator, eps=1e-6) for operator in tried]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
+    spec = target_spec("webgpu", "default")
+    few = replace(spec.tuning.int8_gemv, norm_blocks=3)
+    spec = replace(spec, tuning=replace(spec.tuning, int8_gemv=few))
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
 def test_kernels_of_odd_shapes_with_subgroups(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     tried = [RoundRows(None, 1312, "float32", False), *odd_shapes()[4::2]]
     cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
