@@ -13,12 +13,12 @@ from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.router import (
     EXPERT_TILE,
-    ChooseExperts,
     CombineExperts,
     GroupRows,
     Router,
     RouterScores,
 )
+from gemma4_compile.model_spec.pending import PendingChoice
 
 
 class RouterWeights(nn.Module):
@@ -61,11 +61,12 @@ def run_experts(
         (rows, hidden_size) float32.
     """
     top_k = config.top_k_experts
-    ids, weights, hidden = _route(config, router, norm, x, rows, activation_dtype)
     n, width = x.shape
     if rows == 1:
-        chosen = experts.gate_up_proj.gate_up(hidden, ids, experts.down_proj)
-        return experts.down_proj.down(chosen, ids, weights)
+        choice, hidden = _score(config, router, norm, x, activation_dtype)
+        gated = experts.gate_up_proj.gate_up(hidden, choice, experts.down_proj)
+        return experts.down_proj.down(gated, choice)
+    ids, weights, hidden = _route(config, router, norm, x, rows, activation_dtype)
     group = GroupRows(config.num_experts, top_k, EXPERT_TILE)
     specs = [((n * top_k,), "int32"), ((group.tile_count(n * top_k), 3), "int32")]
     order, tiles = emit(group, [ids], specs)
@@ -84,27 +85,47 @@ def _route(
     activation_dtype: str,
 ) -> tuple[nn.Tensor, ...]:
     """Ids (rows, top_k) int32, weights (rows, top_k) f32, and the normed x of the experts."""
-    experts, top_k, width = config.num_experts, config.top_k_experts, config.hidden_size
-    fields: dict[str, Any] = {
+    top_k, fields = config.top_k_experts, _fields(config, router, activation_dtype)
+    args = [
+        x,
+        router.scale.weight,
+        router.proj.weight,
+        router.per_expert_scale.weight,
+        norm.weight,
+    ]
+    chosen = (x.shape[0], top_k)
+    specs: list[TensorSpec] = [
+        (chosen, "int32"),
+        (chosen, "float32"),
+        (tuple(x.shape), activation_dtype),
+    ]
+    return emit(Router(rows=rows, top_k=top_k, **fields), args, specs)
+
+
+def _score(
+    config: Gemma4Config,
+    router: RouterWeights,
+    norm: Vector,
+    x: nn.Tensor,
+    activation_dtype: str,
+) -> tuple[PendingChoice, nn.Tensor]:
+    """One position, whose projection a single block would read alone: the choice, and its x."""
+    scores, hidden = emit(
+        RouterScores(**_fields(config, router, activation_dtype)),
+        [x, router.scale.weight, router.proj.weight, norm.weight],
+        [((1, config.num_experts), "float32"), (tuple(x.shape), activation_dtype)],
+    )
+    choice = PendingChoice(scores, router.per_expert_scale.weight, config.top_k_experts)
+    return choice, hidden
+
+
+def _fields(config: Gemma4Config, router: RouterWeights, activation_dtype: str) -> dict[str, Any]:
+    width = config.hidden_size
+    return {
         "width": width,
-        "experts": experts,
+        "experts": config.num_experts,
         "eps": config.rms_norm_eps,
         "factor": float(width) ** -0.5,
         "weight_dtype": router.proj.weight.dtype,
         "out_dtype": activation_dtype,
     }
-    scale, projection = router.scale.weight, router.proj.weight
-    each = router.per_expert_scale.weight
-    hidden_spec: TensorSpec = (tuple(x.shape), activation_dtype)
-    chosen: list[TensorSpec] = [((x.shape[0], top_k), "int32"), ((x.shape[0], top_k), "float32")]
-    if rows != 1:  # a block a position
-        args = [x, scale, projection, each, norm.weight]
-        return emit(Router(rows=rows, top_k=top_k, **fields), args, [*chosen, hidden_spec])
-    # One block would read the whole projection alone.
-    scores, hidden = emit(
-        RouterScores(**fields),
-        [x, scale, projection, norm.weight],
-        [((1, experts), "float32"), hidden_spec],
-    )
-    ids, weights = emit(ChooseExperts(experts, top_k), [scores, each], chosen)
-    return ids, weights, hidden

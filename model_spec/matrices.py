@@ -11,7 +11,7 @@ from typing import Protocol
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PackedVector, PendingMerge, PendingNorm
+from gemma4_compile.model_spec.pending import PackedVector, PendingChoice, PendingMerge, PendingNorm
 
 
 class Matrix(Protocol):
@@ -53,13 +53,15 @@ class Experts(Protocol):
     def interleaved(self) -> bool | None:
         """The byte order of packed vectors that they multiply; None if they take none."""
 
-    def gate_up(self, x: nn.Tensor, ids: nn.Tensor, reader: Experts) -> nn.Tensor | PackedVector:
+    def gate_up(
+        self, x: nn.Tensor, choice: PendingChoice, reader: Experts
+    ) -> nn.Tensor | PackedVector:
         """Gate and up of one position's experts, in the form that `reader` takes.
 
-        (1, cols), (1, top_k) -> (top_k, width) float32 or packed.
+        (1, cols) -> (top_k, width) float32 or packed.
         """
 
-    def down(self, x: nn.Tensor | PackedVector, ids: nn.Tensor, weights: nn.Tensor) -> nn.Tensor:
+    def down(self, x: nn.Tensor | PackedVector, choice: PendingChoice) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
 
     def grouped(

@@ -15,6 +15,7 @@ from gemma4_compile.model_spec.operators.int8 import (
     packed_specs,
 )
 from gemma4_compile.model_spec.operators.norms import ResidualNorm
+from gemma4_compile.model_spec.operators.router import ChooseExperts
 
 
 @dataclass(frozen=True)
@@ -155,3 +156,44 @@ class PendingMerge:
         operator = RoundedMerge(heads, dim, splits, interleaved)
         words, scales = emit(operator, [self.sums, self.stats], packed_specs(heads * dim))
         return PackedVector(words, scales)
+
+
+class PendingChoice:
+    """The experts of one position, of which only the router's scores are known.
+
+    Nothing is emitted until somebody asks for `weights`, or for `ids` that no matmul has found.
+
+    Parameters
+    ----------
+    scores, expert_scale : (1, experts), (experts,) float32
+    """
+
+    def __init__(self, scores: nn.Tensor, expert_scale: nn.Tensor, top_k: int) -> None:
+        self.scores, self.expert_scale, self.top_k = scores, expert_scale, top_k
+        self._ids: nn.Tensor | None = None
+        self._weights: nn.Tensor | None = None
+
+    def found(self, ids: nn.Tensor) -> None:
+        """A matmul has chosen: (1, top_k) int32."""
+        self._ids = ids
+
+    @property
+    def ids(self) -> nn.Tensor:
+        """(1, top_k) int32."""
+        if self._ids is None:
+            self._choose()
+        assert self._ids is not None
+        return self._ids
+
+    @property
+    def weights(self) -> nn.Tensor:
+        """(1, top_k) float32."""
+        if self._weights is None:
+            self._choose()
+        assert self._weights is not None
+        return self._weights
+
+    def _choose(self) -> None:
+        operator = ChooseExperts(int(self.scores.shape[1]), self.top_k)
+        specs: list[TensorSpec] = [((1, self.top_k), "int32"), ((1, self.top_k), "float32")]
+        self._ids, self._weights = emit(operator, [self.scores, self.expert_scale], specs)

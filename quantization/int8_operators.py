@@ -23,6 +23,7 @@ from gemma4_compile.model_spec.operators.int8 import (
 )
 from gemma4_compile.model_spec.operators.math import gelu_tanh
 from gemma4_compile.model_spec.operators.norms import NormVector
+from gemma4_compile.model_spec.operators.router import chosen_ids, chosen_weights
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.operators import Linear, WeightLayout
 
@@ -131,9 +132,10 @@ class Int8MergedLinear(Int8Linear):
 
 @dataclass(frozen=True)
 class Int8ExpertGateUp(ExpertGateUp):
-    """`ExpertGateUp` on a rounded vector, its result packed for `Int8ExpertDown`.
+    """`ChooseExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
 
-    Arguments: as `ExpertGateUp`. Results: words and scales of (top_k, expert rows / 2).
+    Arguments: x (1, cols) in_dtype; s (1, experts) f32, of `RouterScores`; the tensors of all
+    parts. Results: words and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
     """
 
     kind: ClassVar[str] = "int8_expert_gate_up"
@@ -143,8 +145,9 @@ class Int8ExpertGateUp(ExpertGateUp):
         assert not self.accumulate, "all experts are in one call"
         layout = self.layout
         x = te.placeholder((1, self.cols), self.in_dtype, name="x")
-        ids = te.placeholder((1, self.top_k), "int32", name="ids")
+        scores = te.placeholder((1, self.experts), "float32", name="scores")
         weights = layout.placeholders()
+        ids = chosen_ids(scores, self.top_k)
         meaning = rounded(x)
         c = te.reduce_axis((0, self.cols), name="c")
         sums = te.compute(
@@ -159,14 +162,16 @@ class Int8ExpertGateUp(ExpertGateUp):
             lambda k, j: gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1],
             name="y",
         )
-        return te_prim_func([x, ids, *weights, *pack(y, self.interleaved_out)])
+        return te_prim_func([x, scores, *weights, *pack(y, self.interleaved_out), ids])
 
 
 @dataclass(frozen=True)
 class Int8ExpertDown(ExpertDown):
-    """`ExpertDown` on packed vectors.
+    """`ExpertDown` on packed vectors, which weighs the chosen experts itself.
 
-    Arguments: words, scales of (top_k, cols); then as `ExpertDown` from the ids on.
+    Arguments: words, scales of (top_k, cols); ids (1, top_k) int32; s (1, experts) f32, of
+    `RouterScores`; expert_scale (experts,) f32; the tensors of all parts. Result: (1, expert rows)
+    f32.
     """
 
     kind: ClassVar[str] = "int8_expert_down"
@@ -176,8 +181,10 @@ class Int8ExpertDown(ExpertDown):
         layout = self.layout
         words, scales = packed_placeholders(self.cols, self.top_k)
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
-        chosen = te.placeholder((1, self.top_k), "float32", name="chosen")
+        scores = te.placeholder((1, self.experts), "float32", name="scores")
+        expert_scale = te.placeholder((self.experts,), "float32", name="expert_scale")
         weights = layout.placeholders()
+        chosen = chosen_weights(ids, scores, expert_scale)
         x = unpack(words, scales, layout.bits == 4)
         k = te.reduce_axis((0, self.top_k), name="k")
         c = te.reduce_axis((0, self.cols), name="c")
@@ -189,7 +196,7 @@ class Int8ExpertDown(ExpertDown):
             ),
             name="y",
         )
-        return te_prim_func([words, scales, ids, chosen, *weights, y])
+        return te_prim_func([words, scales, ids, scores, expert_scale, *weights, y])
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,10 @@ MAX_MERGED_SPLITS = 16  # a kernel on int8 vectors has the loads of all of them 
 MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
 
 # Every block of a fused matmul repeats the norm. In a matrix of more weights than this the blocks
-# of the exact form pay more for it than a launch costs (measured: benchmarks/results, 31B); those
-# of the int8 form take several tiles.
+# pay more for it than a launch costs (measured: docs/performance.md, 31B). Those of the int8 form
+# take several tiles each; only the head is too large for them.
 MAX_EXACT_FUSED_WEIGHTS = 40 << 20
+MAX_INT8_FUSED_WEIGHTS = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,7 @@ class QuantizedMatrix(nn.Module):
         assert not isinstance(x, PackedVector), "packed for a matrix that takes none"
         tail = Tail(fields["tail"])
         if isinstance(x, PendingNorm):
-            rows, width = self.stored.parameter.shape
-            if rows * width <= MAX_EXACT_FUSED_WEIGHTS and self._fuses(x, tail):
+            if self._fuses(x, tail, MAX_EXACT_FUSED_WEIGHTS):
                 return self._normed(x, NormedLinear, x.dtype, tail_args, fields)[0]
             x = x.hidden
         elif isinstance(x, PendingMerge):
@@ -243,7 +243,7 @@ class QuantizedMatrix(nn.Module):
         packs, order = fields.get("packed_out", False), self.interleaved
         assert order is not None, "a matrix that takes packed vectors"
         if isinstance(x, PendingNorm):
-            if self._fuses(x, Tail(fields["tail"]), packs):
+            if self._fuses(x, Tail(fields["tail"]), MAX_INT8_FUSED_WEIGHTS, packs):
                 return [self._normed(x, Int8NormedLinear, "float32", tail_args, fields)]
             x = x.packed(order) if x.normed and not x.is_done else x.hidden
         elif isinstance(x, PendingMerge):
@@ -274,10 +274,14 @@ class QuantizedMatrix(nn.Module):
             "part_rows": layout.part_rows,
         }
 
-    def _fuses(self, x: PendingNorm, tail: Tail, packs: bool = False) -> bool:
+    def _fuses(
+        self, x: PendingNorm, tail: Tail, max_weights: int, packs: bool = False
+    ) -> bool:
         """Whether one launch can do the norm, too."""
-        width = self.stored.parameter.shape[1]
+        rows, width = self.stored.parameter.shape
         if x.rows != 1 or x.is_done or width > self.limits.fused_width:
+            return False
+        if rows * width > max_weights:
             return False
         buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
         return self.limits.max_buffers is None or buffers + packs <= self.limits.max_buffers

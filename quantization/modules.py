@@ -11,7 +11,7 @@ from gemma4_compile.model_spec.matrices import Experts
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.int8 import packed_specs
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.pending import PackedVector, round_rows
+from gemma4_compile.model_spec.pending import PackedVector, PendingChoice, round_rows
 from gemma4_compile.quantization.expert_operators import (
     ExpertDown,
     ExpertGateUp,
@@ -28,7 +28,7 @@ from gemma4_compile.quantization.int8_operators import (
 from gemma4_compile.quantization.matrix import KernelLimits, QuantizedMatrix
 from gemma4_compile.quantization.recipe import StoredParameter
 
-_INT8_BUFFERS = 5  # of Int8ExpertDown, besides its weights
+_INT8_BUFFERS = 6  # of Int8ExpertDown, besides its weights
 
 
 class QuantizedExperts(QuantizedMatrix):
@@ -80,33 +80,37 @@ class QuantizedExperts(QuantizedMatrix):
     ) -> tuple[nn.Tensor, ...]:
         return emit(operator, [*inputs, *self._tensors(self.stored.parts)], specs)
 
-    def gate_up(self, x: nn.Tensor, ids: nn.Tensor, reader: Experts) -> nn.Tensor | PackedVector:
+    def gate_up(
+        self, x: nn.Tensor, choice: PendingChoice, reader: Experts
+    ) -> nn.Tensor | PackedVector:
         """Gate and up of one position's experts, in the form that `reader` takes.
 
-        (1, cols), (1, top_k) -> (top_k, width) float32 or packed.
+        (1, cols) -> (top_k, width) float32 or packed. The int8 form chooses by itself.
         """
-        top_k, rows = int(ids.shape[1]), self.stored.parameter.row_group
+        top_k, rows = choice.top_k, self.stored.parameter.row_group
         order = reader.interleaved
         packs = self.interleaved is not None and order is not None
         if not packs or rows % PACKED_ROWS or int(x.shape[1]) > self.limits.fused_width:
-            return self._run(ExpertGateUp, [x, ids], (top_k, rows // 2), top_k)
+            return self._run(ExpertGateUp, [x, choice.ids], (top_k, rows // 2), top_k)
         operator = Int8ExpertGateUp(
             **self._layout_fields(self.stored.parts),
             **self._fields(top_k, x.dtype),
             interleaved_out=bool(order),
         )
-        words, scales = self._run_int8(operator, [x, ids], packed_specs(rows // 2, top_k))
+        specs: list[TensorSpec] = [*packed_specs(rows // 2, top_k), ((1, top_k), "int32")]
+        words, scales, ids = self._run_int8(operator, [x, choice.scores], specs)
+        choice.found(ids)
         return PackedVector(words, scales)
 
-    def down(self, x: nn.Tensor | PackedVector, ids: nn.Tensor, weights: nn.Tensor) -> nn.Tensor:
+    def down(self, x: nn.Tensor | PackedVector, choice: PendingChoice) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
-        top_k, shape = int(ids.shape[1]), (1, self.stored.parameter.row_group)
+        top_k, shape = choice.top_k, (1, self.stored.parameter.row_group)
         if not isinstance(x, PackedVector):
-            return self._run(ExpertDown, [x, ids, weights], shape, top_k)
+            return self._run(ExpertDown, [x, choice.ids, choice.weights], shape, top_k)
         operator = Int8ExpertDown(
             **self._layout_fields(self.stored.parts), **self._fields(top_k, PACKED)
         )
-        inputs = [x.words, x.scales, ids, weights]
+        inputs = [x.words, x.scales, choice.ids, choice.scores, choice.expert_scale]
         return self._run_int8(operator, inputs, [(shape, "float32")])[0]
 
     def grouped(

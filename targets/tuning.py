@@ -47,7 +47,8 @@ class Int8GemvTuning:
     rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
     min_blocks : aim: a block takes more rows only while so many blocks are left
-    norm_blocks : of a matmul that begins with a norm, at most: every block repeats it
+    norm_threads : of all blocks of a matmul that begins with a norm, at most: as many as run at a
+        time, for every block repeats the norm
     """
 
     threads: int = 128
@@ -55,7 +56,7 @@ class Int8GemvTuning:
     rows: int = 4
     groups_per_lane: int = 4
     min_blocks: int = 384
-    norm_blocks: int = 256
+    norm_threads: int = 65_536
 
 
 @dataclass(frozen=True)

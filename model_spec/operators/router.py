@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import inverse_rms
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 
 EXPERT_TILE = 32  # rows of a tile of one expert; the height of the matmul kernel's tile
-UNCHOSEN = -1.0  # below every probability
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Router(Operator):
     """Choose the experts of each position, and norm the position for them.
 
     ``s = Wr (norm(x) * scale * factor)``, ``p = softmax(s)``, the `top_k` largest, divided by their
-    sum, times the expert's own scale. Of equal probabilities the lower index wins.
+    sum, times the expert's own scale. Of equal scores the lower index wins; the softmax's sum over
+    all experts cancels.
 
     Arguments: x (rows, width) f32, the residual before any norm; scale (width,) f32; projection
     (experts, width) weight_dtype; expert_scale (experts,) f32; w (width,) f32, of the experts'
@@ -81,22 +82,19 @@ def _choose(
     weights: Any,
     i: Any,
 ) -> None:
-    """Softmax over all experts, then `top_k` times the largest that is left; changes `scores`."""
-    highest, total = Cell("float32", scores[0]), Cell("float32", f32(0.0))
+    """`top_k` times the highest score that is left, and their softmax; changes `scores`."""
+    chosen = Cell("float32", f32(0.0))
+    highest = Cell("float32", scores[0])
     with T.serial(0, operator.experts) as e:
         highest.set(tirx.max(highest.value, scores[e]))
-    with T.serial(0, operator.experts) as e:
-        store(scores, tirx.exp(scores[e] - highest.value), e)
-        total.add(scores[e])
-    chosen = Cell("float32", f32(0.0))
     with T.serial(0, operator.top_k) as k:
         best = Cell("int32", i32(0))
         with T.serial(1, operator.experts) as e, when(scores[e] > scores[best.value]):
             best.set(i32(e))
         store(ids, best.value, i, k)
-        store(weights, scores[best.value] / total.value, i, k)
+        store(weights, tirx.exp(scores[best.value] - highest.value), i, k)
         chosen.add(weights[i, k])
-        store(scores, f32(UNCHOSEN), best.value)
+        store(scores, f32(LOWEST), best.value)
     with T.serial(0, operator.top_k) as k:
         store(weights, weights[i, k] / chosen.value * expert_scale[ids[i, k]], i, k)
 
@@ -162,6 +160,38 @@ class ChooseExperts(Operator):
                 store(scores, given[0, e], e)
             _choose(self, scores, expert_scale, ids, weights, 0)
         return build.result
+
+
+def chosen_ids(scores: te.Tensor, top_k: int) -> te.Tensor:
+    """Ids (1, top_k) int32 of `ChooseExperts`: an expert's place is the number before it."""
+    experts = int(scores.shape[1])
+    other = te.reduce_axis((0, experts), name="other")
+
+    def is_before(e: Any) -> Any:
+        tied = tirx.all(scores[0, other] == scores[0, e], other < e)
+        return tirx.Select(tirx.any(scores[0, other] > scores[0, e], tied), i32(1), i32(0))
+
+    places = te.compute((experts,), lambda e: te.sum(is_before(e), axis=other), name="places")
+    own = te.reduce_axis((0, experts), name="own")
+    return te.compute(
+        (1, top_k),
+        lambda i, k: te.sum(tirx.Select(places[own] == k, i32(own), i32(0)), axis=own),
+        name="ids",
+    )
+
+
+def chosen_weights(ids: te.Tensor, scores: te.Tensor, expert_scale: te.Tensor) -> te.Tensor:
+    """Weights (1, top_k) f32 of `ChooseExperts` for the experts that it chose."""
+    top_k = int(ids.shape[1])
+    m, n = te.reduce_axis((0, top_k), name="m"), te.reduce_axis((0, top_k), name="n")
+    highest = te.compute((1,), lambda i: te.max(scores[0, ids[i, m]], axis=m), name="highest")
+    shares = te.compute(
+        (1, top_k), lambda i, k: tirx.exp(scores[0, ids[i, k]] - highest[0]), name="shares"
+    )
+    total = te.compute((1,), lambda i: te.sum(shares[i, n], axis=n), name="total")
+    return te.compute(
+        (1, top_k), lambda i, k: shares[i, k] / total[0] * expert_scale[ids[i, k]], name="chosen"
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from tvm import tirx
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD, packed_specs
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
 from gemma4_compile.quantization.int8_operators import Int8ExpertDown, Int8ExpertGateUp
-from gemma4_compile.targets.kernels.blocks import barrier, launch, strided, zero
+from gemma4_compile.targets.kernels.blocks import barrier, launch, shared, strided, zero
+from gemma4_compile.targets.kernels.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.int8_gemv import (
     Int8Shape,
     RowSums,
@@ -36,37 +37,45 @@ from gemma4_compile.targets.spec import TargetSpec
 def gate_up_shape(operator: Int8ExpertGateUp, spec: TargetSpec) -> Int8Shape:
     """All chosen experts' rows count: they run side by side."""
     rows, groups = operator.top_k * operator.expert_rows, operator.cols // GROUP
-    return find_shape(rows, groups, lambda threads: vector_bytes(groups, threads), spec, packs=True)
+    choice = 4 * operator.top_k
+    return find_shape(
+        rows, groups, lambda threads: choice + vector_bytes(groups, threads), spec, packs=True
+    )
 
 
 def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
-    """Round the vector, multiply, leave packed products.
+    """Every block chooses, rounds the vector, multiplies, and leaves packed products.
 
-    Grid: expert rows / tile x top_k. Reference: `Int8ExpertGateUp.plain`.
+    Grid: expert rows / tile x top_k. Shared: the vector and the partial sums of a tile. The first
+    block of each expert writes its id. Reference: `Int8ExpertGateUp.plain`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
     shape = gate_up_shape(operator, spec)
     threads = shape.threads
     with function(scheduled=True) as build:
         x = build.arg("x", (1, cols), operator.in_dtype)
-        ids = build.arg("ids", (1, top_k), "int32")
+        scores = build.arg("scores", (1, operator.experts), "float32")
         weights = WeightReader(build, operator.layout)
         specs = packed_specs(operator.outputs, top_k)
         results = [
             build.arg(name, *described)
             for name, described in zip(("words", "scales"), specs, strict=True)
         ]
+        ids = build.arg("ids", (1, top_k), "int32")
         with launch(threads, rows // shape.tile, top_k) as (block, k, thread):
+            quads = float_quads(x, cols, thread, threads)  # under way while the block chooses
+            own = let(choose(scores, operator.experts, top_k, thread, threads)[k])
+            with when((block == 0) & (thread == 0)):
+                store(ids, own, 0, k)
             lane = let(tirx.floormod(thread, shape.lanes))
             slot = let(tirx.floordiv(thread, shape.lanes))
-            base = let(operator.first_row(ids[0, k]))
+            base = let(operator.first_row(own))
             first = let(base + block * shape.tile + slot)
             share = LaneShare(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
                 weights, share, shape.rows, lambda turn: (first + turn * shape.slots, base)
             )
             staged = StagedVector(cols)
-            quads = float_quads(x, cols, thread, threads)
             staged.fill(quads, thread, threads, operator.bits == 4, spec.simd_width)
             share.load(staged.read)
             sums = RowSums(shape, thread)
@@ -82,16 +91,17 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
 def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
     """A group of lanes takes one row of all chosen experts, one expert after the other.
 
-    Grid: expert rows / tile. Reference: `Int8ExpertDown.plain`.
+    Every block weighs the experts. Grid: expert rows / tile. Reference: `Int8ExpertDown.plain`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
-    staged = 4 * top_k * (cols // WORD + cols // GROUP)
+    staged = 4 * top_k * (cols // WORD + cols // GROUP + 1)
     found = find_shape(rows, cols // GROUP, lambda threads: staged, spec)
     shape = replace(found, rows=1)
     with function(scheduled=True) as build:
         packed = PackedVector(build, cols, top_k)
         ids = build.arg("ids", (1, top_k), "int32")
-        chosen = build.arg("chosen", (1, top_k), "float32")
+        scores = build.arg("scores", (1, operator.experts), "float32")
+        expert_scale = build.arg("expert_scale", (operator.experts,), "float32")
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, rows), "float32")
         with launch(shape.threads, -(-rows // shape.tile)) as (block, _, thread):
@@ -106,12 +116,17 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
 
             rows_of = RowStream(weights, share, top_k, row_of, 2 - top_k % 2)
             vectors = StagedRows(packed, thread, shape.threads)
+            chosen = shared((top_k,))
+            with strided(thread, shape.threads, top_k) as k:
+                every = [let(ids[0, other]) for other in range(top_k)]
+                own = let(ids[0, k])
+                store(chosen, weight_of(own, every, lambda e: scores[0, e], expert_scale), k)
             barrier()
             total = Cell("float32", zero())
 
             def add_expert(k: Any, *present: Any) -> None:
                 share.load(lambda group: vectors.read(group, k))
-                total.add(chosen[0, k] * share.dot(*present))
+                total.add(chosen[k] * share.dot(*present))
 
             rows_of.run(add_expert)
             sums = RowSums(shape, thread)

@@ -55,11 +55,13 @@ from gemma4_compile.targets.kernels.int8_vectors import (
 from gemma4_compile.targets.kernels.tails import apply_tail
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import Int8GemvTuning
 
 MIN_LANES = 8
 NARROW = 32  # lanes; a block of more has threads for several rows at a time
 MAX_TILE = 64  # divides quantization.recipe.ROW_ALIGNMENT, so that a tile lies in one part
 RUN = 16  # sums that one thread adds up
+FULL = 0.8  # of the threads that run at a time
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,16 @@ def find_shape(
         shape = larger
 
 
+def tiles_of_block(tiles: int, threads: int, tuning: Int8GemvTuning) -> int:
+    """Tiles that a block takes in turn, so that all blocks of a matmul with a norm run at a time.
+
+    One where that would leave much of the device idle: the last turn is that of few.
+    """
+    turns = -(-tiles * threads // tuning.norm_threads)
+    is_full = tiles * threads >= FULL * turns * tuning.norm_threads
+    return turns if is_full else 1
+
+
 class RowSums:
     """The lanes' partial sums of a block's rows, and their totals."""
 
@@ -239,7 +251,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     threads = shape.threads
     norms = isinstance(operator, Int8NormedLinear)
     tiles = -(-rows // shape.tile)
-    turns = -(-tiles // spec.tuning.int8_gemv.norm_blocks) if norms else 1
+    turns = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norms else 1
     # Measured: many rows a block, and no norm whose registers would be missing.
     keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:

@@ -5,13 +5,12 @@ Plain forms: model_spec/operators/router.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.router import (
@@ -35,6 +34,7 @@ from gemma4_compile.targets.kernels.blocks import (
     sum_over_lanes,
     zero,
 )
+from gemma4_compile.targets.kernels.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
@@ -47,7 +47,6 @@ COMBINE_THREADS = 64
 def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, projection, softmax and top-k of each position in one block.
 
-    An expert's place among all is the number of experts before it, so the choice takes one round.
     Grid: rows. Shared: two float32 a thread, one an expert. Reference: `Router.plain`.
     """
     rows, width, experts = symbolic_rows(operator.rows), operator.width, operator.experts
@@ -73,48 +72,32 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             scores = shared((experts,))
             _project(operator, projection, x, scale, i, share, scores)
             factor = let(inverse * f32(operator.factor))
-            _choose(operator, scores, factor, reduce, expert_scale, ids, weights, i)
+            chosen = choose(scores, experts, top_k, thread, threads)
+
+            def score_of(e: Any) -> Any:
+                return scores[e] * factor
+
+            _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, i, thread, threads)
     return build.result
 
 
-def _choose(
-    operator: Router | ChooseExperts,
-    scores: Any,
-    factor: Any,
-    reduce: BlockReduction,
+def _store_choice(
+    chosen: Any,
+    top_k: int,
+    score_of: Callable[[Any], Any],
     expert_scale: Any,
     ids: Any,
     weights: Any,
     i: Any,
+    thread: Any,
+    threads: int,
 ) -> None:
-    """Softmax of ``scores * factor`` (shared memory, complete) and top-k, all threads together."""
-    experts, top_k = operator.experts, operator.top_k
-    thread, threads = reduce.thread, reduce.threads
-    highest = Cell("float32", f32(LOWEST))
-    with strided(thread, threads, experts) as e:
-        highest.set(tirx.max(highest.value, scores[e]))
-    top = reduce(highest.value, tirx.max)
-    shares = shared((experts,))
-    with strided(thread, threads, experts) as e:
-        # The softmax's sum cancels: only the shares of the chosen of each other remain.
-        store(shares, tirx.exp((scores[e] - top) * factor), e)
-    barrier()
-    chosen, chosen_shares = shared((top_k,), "int32"), shared((top_k,))
-    with strided(thread, threads, experts) as e:
-        share_of, before = let(shares[e]), Cell("int32", i32(0))
-        with T.serial(0, experts) as other:
-            value = let(shares[other])
-            first = (value > share_of) | ((value == share_of) & (other < e))
-            before.add(tirx.Select(first, i32(1), i32(0)))
-        with when(before.value < top_k):
-            store(chosen, e, before.value)
-            store(chosen_shares, share_of, before.value)
-    barrier()
-    total = let(sum((chosen_shares[k] for k in range(1, top_k)), chosen_shares[0]))
+    """Ids and weights of position i, of the experts that `choose` found."""
     with strided(thread, threads, top_k) as k:
         e = let(chosen[k])
         store(ids, e, i, k)
-        store(weights, chosen_shares[k] / total * expert_scale[e], i, k)
+        every = [let(chosen[other]) for other in range(top_k)]
+        store(weights, weight_of(e, every, score_of, expert_scale), i, k)
 
 
 def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFunc:
@@ -149,21 +132,21 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
 
 
 def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimFunc:
-    """One block. Shared: two float32 an expert, one a thread. Reference: `ChooseExperts.plain`."""
+    """One block. Shared: an id for each chosen expert. Reference: `ChooseExperts.plain`."""
     experts, top_k = operator.experts, operator.top_k
     threads = row_threads(experts, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        given = build.arg("scores", (1, experts), "float32")
+        scores = build.arg("scores", (1, experts), "float32")
         expert_scale = build.arg("expert_scale", (experts,), "float32")
         ids = build.arg("ids", (1, top_k), "int32")
         weights = build.arg("weights", (1, top_k), "float32")
         with launch(threads, 1) as (_, _, thread):
-            scores = shared((experts,))
-            with strided(thread, threads, experts) as e:
-                store(scores, given[0, e], e)
-            barrier()
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            _choose(operator, scores, f32(1.0), reduce, expert_scale, ids, weights, 0)
+            chosen = choose(scores, experts, top_k, thread, threads)
+
+            def score_of(e: Any) -> Any:
+                return scores[0, e]
+
+            _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, 0, thread, threads)
     return build.result
 
 

@@ -177,8 +177,9 @@ def test_chosen_experts_in_int8() -> None:
     fields = {"bits": 4, "weight_dtype": "float16", "group_size": GROUP, "experts": experts}
     gate_up, gate_up_matrix = stored(4, "float16", (2 * width * experts,))
     down, down_matrix = stored(4, "float16", (COLS * experts,), cols=width)
-    x, ids = values(SEED, 1, COLS), np.array([[3, 1]], np.int32)
-    chosen = np.array([[0.75, 0.5]], np.float32)
+    x, ids = values(SEED, 1, COLS), np.zeros((1, top_k), np.int32)
+    scores = np.array([[-1.0, 0.5, 0.25, 1.5, 0.5]], np.float32)  # of equals the lower index
+    expert_scale = np.array([3, 0.5, 3, 0.75, 3], np.float32)
     words = np.zeros((top_k, width // 4), np.uint32)
     scales = np.zeros((top_k, width // GROUP), np.float32)
     y = np.zeros((1, COLS), np.float32)
@@ -200,9 +201,12 @@ def test_chosen_experts_in_int8() -> None:
         in_dtype=PACKED,
         **fields,
     )
-    run(first, x, ids, *gate_up, words, scales)
-    run(second, words, scales, ids, chosen, *down, y)
+    run(first, x, scores, *gate_up, words, scales, ids)
+    run(second, words, scales, ids, scores, expert_scale, *down, y)
 
+    np.testing.assert_array_equal(ids, [[3, 1]])
+    shares = np.exp(scores[0, [3, 1]])
+    chosen = shares / shares.sum() * expert_scale[[3, 1]]
     expected = np.zeros((1, COLS))
     for k, expert in enumerate(ids[0]):
         rows = gate_up_matrix[2 * width * expert : 2 * width * (expert + 1)]
@@ -212,5 +216,5 @@ def test_chosen_experts_in_int8() -> None:
         np.testing.assert_array_equal(words[k : k + 1], expected_words)
         np.testing.assert_allclose(scales[k : k + 1], expected_scales, rtol=1e-5)
         matrix = down_matrix[COLS * expert : COLS * (expert + 1)]
-        expected += chosen[0, k] * (rounded(gated) @ matrix.T)
+        expected += chosen[k] * (rounded(gated) @ matrix.T)
     close(y, expected)

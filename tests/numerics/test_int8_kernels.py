@@ -30,6 +30,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8NormedLinear,
 )
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.int8_gemv import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
@@ -151,8 +152,12 @@ def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_pat
     tried = [replace(operator, eps=1e-6) for operator in tried]
     cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
     spec = target_spec("webgpu", "default")
-    few = replace(spec.tuning.int8_gemv, norm_blocks=3)
+    few = replace(spec.tuning.int8_gemv, norm_threads=3 * spec.tuning.int8_gemv.threads)
     spec = replace(spec, tuning=replace(spec.tuning, int8_gemv=few))
+    shapes = [(operator.layout.rows, int8_shape(operator, spec)) for operator in tried]
+    turns = [tiles_of_block(-(-rows // s.tile), s.threads, few) for rows, s in shapes]
+    assert min(turns) > 1
+    assert any(-(-rows // s.tile) % t for (rows, s), t in zip(shapes, turns, strict=True))
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 

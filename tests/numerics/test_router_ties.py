@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.operators.router import ChooseExperts, GroupRows, Router
+from gemma4_compile.quantization.int8_operators import Int8ExpertGateUp
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, make_case
@@ -41,6 +42,20 @@ def choice_case(scores: np.ndarray) -> KernelCase:
     return replace(case, args=tuple(args), expected=expected)
 
 
+def expert_case(scores: np.ndarray) -> KernelCase:
+    """Gate and up in int8, whose every block chooses by these scores."""
+    rows = 64
+    operator = Int8ExpertGateUp(
+        4, "float32", 32, WIDTH, (rows * EXPERTS,), rows, EXPERTS, TOP_K, "float32"
+    )
+    case = make_case(operator, 1)
+    args = [case.args[0], scores, *(arg.copy() for arg in case.args[2:])]
+    after = tuple(arg.copy() for arg in args)
+    run(operator, *after)
+    ids = len(args) - 1
+    return replace(case, args=tuple(args), changed=(ids,), expected=(after[ids],))
+
+
 def grouping_case(ids: np.ndarray) -> KernelCase:
     """The grouping of a chunk whose rows chose these experts."""
     case = make_case(GroupRows(EXPERTS, TOP_K, 32), 1)
@@ -67,6 +82,8 @@ def test_equal_and_nearly_equal_choices(
         router_case(near),
         choice_case(np.repeat(rows[:1, : EXPERTS // 2], 2, axis=1)),
         choice_case(np.zeros((1, EXPERTS), np.float32)),
+        expert_case(np.repeat(rows[:1, : EXPERTS // 2], 2, axis=1)),
+        expert_case(np.zeros((1, EXPERTS), np.float32)),
         grouping_case(same),  # all rows choose the same experts, and nobody the others
     ]
 
@@ -75,3 +92,4 @@ def test_equal_and_nearly_equal_choices(
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
     assert sorted(results[2][0].ravel()) == list(range(TOP_K))
     assert sorted(results[5][0].ravel()) == list(range(TOP_K))
+    assert list(results[7][0].ravel()) == list(range(TOP_K))
