@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gemma4_compile import __version__
-from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
-from gemma4_compile.process import EXIT_INTERRUPTED, peak_memory_bytes, report
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.process import Parser, peak_memory_bytes, report, run_command
 from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.console import Console
@@ -31,12 +30,12 @@ _COMMANDS = (
     "/clear starts a new conversation, /forget drops its oldest question and answer, "
     "/exit or end of file leaves, Ctrl-C stops an answer"
 )
-_FULL_HINT = "hint: /forget drops the oldest question and answer, /clear starts a new conversation"
+_FULL_HINT = "/forget drops the oldest question and answer, /clear starts a new conversation"
 _STDIN = "-"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gemma4-chat",
         description="Chat with a package that gemma4-compile made for this computer. "
         "Answers go to stdout, everything else to stderr.",
@@ -79,8 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         help="write what a report of a fault needs: versions, device, a test of every kernel "
         "(default: %(const)s)",
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_common()
     return parser
 
 
@@ -164,7 +162,7 @@ class _Asker:
                 forgotten = self.chat.forget_oldest()
                 self.console.note("forgotten" if forgotten else "there is nothing to forget")
             elif text.startswith("/") and text[1:].isalpha():
-                print(f"error: unknown command {text}\nhint: {_COMMANDS}", file=sys.stderr)
+                report(f"unknown command {text}", _COMMANDS)
             elif text:
                 self._survive(text)
 
@@ -173,7 +171,7 @@ class _Asker:
         try:
             self.ask(text)
         except ContextFullError as error:
-            print(f"error: {error}\n{_FULL_HINT}", file=sys.stderr)
+            report(str(error), _FULL_HINT)
         except KeyboardInterrupt:
             self.console.note("(stopped)")
 
@@ -236,15 +234,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status: 0, 1 (failed), 2 (usage)."""
-    arguments = _parser().parse_args(argv)
-    try:
-        _run(arguments)
-    except Gemma4CompileError as error:
-        return report(error, debug=arguments.debug)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return 0
+    """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
+    return run_command(_parser(), _run, argv)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import Provenance
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import UsageError, VerificationError
 from gemma4_compile.output_directory import output_directory
 from gemma4_compile.pipeline import Reporter
 from gemma4_compile.sources import open_source
@@ -75,6 +75,12 @@ class Certificate:
     def passed(self) -> bool:
         """Whether every measure is within its bound."""
         return not self.failures
+
+    def check(self, package: Path) -> None:
+        """Raise VerificationError with the first failure, if there is one."""
+        if self.failures:
+            hint = f"all measures are in {package / abi.NUMERICS_FILE}"
+            raise VerificationError(self.failures[0], hint=hint)
 
     def to_json(self) -> dict[str, Any]:
         """Content of numerics.json: no times, no paths."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import __version__, cli, hub
+from gemma4_compile import cli, hub
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config import PRESETS_DIR
 from gemma4_compile.passes import LibraryReport
@@ -128,6 +128,8 @@ def test_traceback_with_debug_only(pipeline: Pipeline, capsys: pytest.CaptureFix
         (["tiny", *MINIMUM, "--context", "many"], "invalid int value"),
         (["tiny", *MINIMUM, "--only", "half"], "invalid choice"),
         (["tiny", *MINIMUM, "--json"], "--json goes with --plan"),
+        (["tiny", *MINIMUM, "--node-modules", "x"], "--node-modules goes with --verify"),
+        (["tiny", "--plan", "--report"], "--plan and --report exclude each other"),
         (["tiny", "--target", "cpu", "--quant", "f32"], "required: -o/--output"),
         (["tiny", "--plan", "--quant", "q2"], "unknown quantisation `q2`"),
     ],
@@ -155,6 +157,50 @@ def test_plan_needs_nothing_but_a_model(
     assert captured.out.startswith(first)
     assert captured.err == ""
     assert pipeline.request is None
+
+
+WRITING = "-o somewhere --force --only weights --dump-ir ir --verify --node-modules x"
+LENGTHS = "--limits compat --activations exact --context 64 --prefill-chunk 8"
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "ignored"),
+    [
+        ("--plan", WRITING, "-o, --force, --only, --dump-ir, --verify, --node-modules do"),
+        ("--plan", LENGTHS, None),
+        ("--plan", "--force", "--force does"),
+        (
+            "--report",
+            f"{LENGTHS} -o somewhere",
+            "-o, --limits, --activations, --context, --prefill-chunk do",
+        ),
+    ],
+)
+def test_what_a_question_does_not_need_is_named(
+    question: str,
+    given: str,
+    ignored: str | None,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "report_model", lambda *_: [])
+    monkeypatch.setattr(cli, "report_text", lambda _: "answer")
+    assert cli.main(["gemma-4-E2B-it", question, *given.split()]) == 0
+    captured = capsys.readouterr()
+    assert captured.out
+    assert captured.err.splitlines() == (
+        []
+        if ignored is None
+        else [
+            f"warning: {question} writes nothing, and {ignored} nothing beside it",
+            f"hint: leave out {question} to compile",
+        ]
+    )
+    assert pipeline.request is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_plan_takes_the_options_of_a_compilation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,15 +237,6 @@ def test_plan_of_a_hub_model_downloads_its_config_alone(
     assert cli.main(["google/gemma-4-12B-it", "--plan", "--revision", "main"]) == 0
     assert asked == [("google/gemma-4-12B-it", "main")]
     assert "11,907,350,320" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_help_and_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([option])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    assert (__version__ if option == "--version" else "--target") in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

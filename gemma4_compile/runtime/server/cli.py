@@ -14,10 +14,10 @@ from pathlib import Path
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile import __version__, abi
+from gemma4_compile import abi
 from gemma4_compile.artifacts import Provenance, read_artifact
-from gemma4_compile.errors import Gemma4CompileError, UsageError
-from gemma4_compile.process import EXIT_INTERRUPTED, report
+from gemma4_compile.errors import UsageError
+from gemma4_compile.process import Parser, run_command, warn
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
@@ -34,8 +34,8 @@ _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gemma4-serve",
         description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
         "the page that chats with it in the browser.",
@@ -81,21 +81,13 @@ def _parser() -> argparse.ArgumentParser:
         help="hash the package's files and compare: once and whenever one changed, always, or "
         "not at all (default: %(default)s)",
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_common()
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status: 0, 1 (failed), 2 (usage)."""
-    arguments = _parser().parse_args(argv)
-    try:
-        _serve(arguments)
-    except Gemma4CompileError as error:
-        return report(error, debug=arguments.debug)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return 0
+    """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
+    return run_command(_parser(), _serve, argv)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
@@ -139,10 +131,9 @@ def _serve_page(arguments: argparse.Namespace) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
     page = arguments.page or find_page()
     if page is None:
-        print(
-            f"warning: no built page here, so only the package is served, at {PACKAGE_PATH}\n"
-            "hint: npm ci && npm run build in a checkout's examples/web, then --page its dist",
-            file=sys.stderr,
+        warn(
+            f"no built page here, so only the package is served, at {PACKAGE_PATH}",
+            "npm ci && npm run build in a checkout's examples/web, then --page its dist",
         )
     routes = folder_routes(page, arguments.package)
     opens = arguments.open and page is not None

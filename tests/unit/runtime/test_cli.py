@@ -231,10 +231,3 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
     assert (status, out) == (1, "")
     assert "provenance.json" in err
     assert "hint: " in err
-
-
-def test_unknown_options_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main(["somewhere", "--no-such-option"])
-    assert leaving.value.code == 2
-    assert "--no-such-option" in capsys.readouterr().err
