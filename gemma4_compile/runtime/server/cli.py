@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import socket
 import sys
@@ -23,6 +22,7 @@ from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
 from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
@@ -93,23 +93,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(arguments: argparse.Namespace) -> None:
     _check(arguments)
     provenance = Provenance.from_json(read_artifact(arguments.package / abi.PROVENANCE_FILE))
-    if (provenance.library or "").endswith(_BROWSER_SUFFIX):
-        _serve_page(arguments)
-        return
-    service = _load(arguments)
-    limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
-    routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
-    routes += folder_routes(arguments.page, None)
-    try:
-        listen(
-            routes,
-            arguments.host,
-            arguments.port,
-            arguments.allow_origin,
-            on_stop=service.worker.begin_stop,
-        )
-    finally:
-        service.worker.stop()
+    with take_address(arguments.host, arguments.port) as taken:
+        if (provenance.library or "").endswith(_BROWSER_SUFFIX):
+            _serve_page(arguments, taken)
+            return
+        service = _load(arguments)
+        limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
+        routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
+        routes += folder_routes(arguments.page, None)
+        stop = service.worker.begin_stop
+        try:
+            listen(routes, taken, arguments.host, arguments.allow_origin, on_stop=stop)
+        finally:
+            service.worker.stop()
 
 
 def _load(arguments: argparse.Namespace) -> Service:
@@ -127,7 +123,7 @@ def _load(arguments: argparse.Namespace) -> Service:
     return Service(model, worker, thinking=arguments.thinking)
 
 
-def _serve_page(arguments: argparse.Namespace) -> None:
+def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
     page = arguments.page or find_page()
     if page is None:
@@ -137,7 +133,7 @@ def _serve_page(arguments: argparse.Namespace) -> None:
         )
     routes = folder_routes(page, arguments.package)
     opens = arguments.open and page is not None
-    listen(routes, arguments.host, arguments.port, arguments.allow_origin, opens=opens)
+    listen(routes, taken, arguments.host, arguments.allow_origin, opens=opens)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -167,57 +163,34 @@ class _Server(uvicorn.Server):
 
 def listen(
     routes: Sequence[BaseRoute],
+    taken: socket.socket,
     host: str,
-    port: int,
     origins: Sequence[str],
     *,
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until interrupted; prints the address on stdout once it listens.
+    """Serve until interrupted; prints the address on stdout.
 
     Parameters
     ----------
+    taken : listens on `host`
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
-
-    Raises
-    ------
-    UsageError
-        If the address cannot be listened on.
     """
-    hosts = ["localhost", "127.0.0.1", "::1", host] if _is_loopback(host) else None
+    hosts = ["localhost", "127.0.0.1", "::1", host] if is_loopback(host) else None
     app = create_app(routes, hosts=hosts, origins=origins)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         server_header=False,
     )
-    try:
-        with config.bind_socket() as bound:
-            bound.listen()  # from here on connections wait, and none is refused
-            shown = f"[{host}]" if ":" in host else host
-            address = f"http://{shown}:{bound.getsockname()[1]}"
-            print(address, flush=True)
-            if opens:
-                webbrowser.open(address)
-            _Server(config, on_stop).run([bound])
-    except SystemExit as error:  # uvicorn's answer to an address that it cannot have
-        raise UsageError(
-            f"cannot listen on {host}:{port}", hint="choose another --host or --port"
-        ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = address_of(taken, host)
+    print(address, flush=True)
+    if opens:
+        webbrowser.open(address)
+    _Server(config, on_stop).run([taken])
 
 
 if __name__ == "__main__":
