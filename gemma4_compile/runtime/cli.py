@@ -20,7 +20,7 @@ from gemma4_compile.runtime.engine import ContextFullError, Engine
 from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.integrity import Check
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 
 with contextlib.suppress(ImportError):  # not on Windows
@@ -31,6 +31,7 @@ _COMMANDS = (
     "/exit or end of file leaves, Ctrl-C stops an answer"
 )
 _FULL_HINT = "/forget drops the oldest question and answer, /clear starts a new conversation"
+_SCHEMA_HINT = 'give a file like {"type": "object", "properties": {"answer": {"type": "string"}}}'
 _STDIN = "-"
 
 
@@ -91,7 +92,9 @@ def _sampler(arguments: argparse.Namespace, package: Package) -> Sampler:
             )
         return Sampler(SamplingOptions(temperature=0.0))
     if arguments.seed is not None and arguments.seed < 0:
-        raise UsageError(f"--seed: expected 0 or more, found {arguments.seed}")
+        raise UsageError(
+            f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
+        )
     named = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p")}
     given = {name: value for name, value in named.items() if value is not None}
     return Sampler(replace(defaults, **given), arguments.seed)
@@ -114,18 +117,27 @@ def _read_text(option: str, path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except OSError as error:
-        raise UsageError(f"{option}: cannot read `{path}`: {error.strerror}") from error
+        raise UsageError(
+            f"{option}: cannot read `{path}`: {error.strerror}", hint="check the file's name"
+        ) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{option}: `{path}` is not UTF-8: {error}") from error
+        raise UsageError(
+            f"{option}: `{path}` is not UTF-8: {error}", hint="save the text as UTF-8"
+        ) from error
 
 
 def _grammar(path: Path, package: Package) -> JsonGrammar:
     try:
         schema = json.loads(_read_text("--json-schema", path))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"--json-schema: `{path}` is not JSON: {error}") from error
+        raise UsageError(
+            f"--json-schema: `{path}` is not JSON: {error}", hint=_SCHEMA_HINT
+        ) from error
     if not isinstance(schema, dict):
-        raise UsageError(f"--json-schema: `{path}`: expected a JSON object, found {schema!r:.60}")
+        raise UsageError(
+            f"--json-schema: `{path}`: expected a JSON object, found {schema!r:.60}",
+            hint=_SCHEMA_HINT,
+        )
     tokenizer, config = package.load_tokenizer(), package.chat_config
     return Grammars(tokenizer, config.vocab_size, sorted(package.stop_token_ids)).compile(schema)
 
@@ -176,9 +188,8 @@ class _Asker:
             self.console.note("(stopped)")
 
 
-def _bench(arguments: argparse.Namespace, package: Package) -> None:
+def _bench(arguments: argparse.Namespace, package: Package, console: Console) -> None:
     """Print a table of speeds; stdout has nothing else."""
-    console = Console(quiet=arguments.quiet)
     with console.loading(arguments.package, package.target) as progress:
         engine = Engine(package, context_length=arguments.context_length, progress=progress)
     measurements = []
@@ -193,6 +204,8 @@ def _bench(arguments: argparse.Namespace, package: Package) -> None:
 
 def _diagnose(arguments: argparse.Namespace) -> None:
     console = Console(quiet=arguments.quiet)
+    if not arguments.package.is_dir():
+        read_provenance(arguments.package)  # which says what it is; there is nothing to diagnose
     outcome = diagnose(arguments.package, arguments.diagnose, console.note)
     print(arguments.diagnose)
     if outcome.faults:
@@ -205,18 +218,24 @@ def _diagnose(arguments: argparse.Namespace) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     if arguments.max_tokens is not None and arguments.max_tokens < 1:
-        raise UsageError(f"--max-tokens: expected at least 1, found {arguments.max_tokens}")
+        raise UsageError(
+            f"--max-tokens: expected at least 1, found {arguments.max_tokens}",
+            hint="leave it out for no limit",
+        )
     if arguments.diagnose is not None:
         _diagnose(arguments)
         return
-    package = Package.open(arguments.package, check=Check(arguments.check))
+    console = Console(quiet=arguments.quiet)
+    with console.checking(arguments.package) as progress:
+        package = Package.open(
+            arguments.package, check=Check(arguments.check), progress=progress
+        )
     if arguments.bench:
-        _bench(arguments, package)
+        _bench(arguments, package, console)
         return
     sampler = _sampler(arguments, package)
     question = _question(arguments)
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
-    console = Console(quiet=arguments.quiet)
     with console.loading(arguments.package, package.target) as progress:
         engine = Engine(package, context_length=arguments.context_length, progress=progress)
         chat = Chat(engine, package, system=arguments.system, thinking=arguments.thinking)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +141,52 @@ def test_every_command_has_help_and_a_version(
     assert leaving.value.code == 0
     told = capsys.readouterr().out
     assert f"{command} {__version__}\n" == told if option == "--version" else "--debug" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("gemma4-chat", []), ("gemma4-serve", []), ("gemma4-verify", ["--reference", "tiny"])],
+)
+@pytest.mark.parametrize(
+    ("what", "message", "hint"),
+    [
+        ("nowhere", "there is no directory `nowhere`", "give the -o of gemma4-compile"),
+        ("notes.txt", "`notes.txt` is a file, and a package is a directory", "give the -o"),
+        ("package/model.so", "is a file", "give the directory that it is in: package"),
+        ("checkpoint", "`checkpoint` is a checkpoint, not a package", "compile it first: "),
+        ("empty", "`empty` is no package: `provenance.json` is missing", "give the -o"),
+    ],
+)
+def test_what_is_no_package_is_called_what_it_is(
+    command: str,
+    options: list[str],
+    what: str,
+    message: str,
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("empty", "checkpoint", "package"):
+        Path(folder).mkdir()
+    for file in ("notes.txt", "checkpoint/config.json", "package/model.so"):
+        Path(file).touch()
+    Path("package/provenance.json").write_text("{}")
+    assert COMMANDS[command]([what, *options]) == EXIT_FAILED
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert second.startswith(f"hint: {hint}")
+
+
+def test_nothing_is_diagnosed_where_nothing_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report"
+    assert chat_cli.main([str(tmp_path / "nowhere"), "--diagnose", str(report)]) == EXIT_FAILED
+    assert "there is no directory" in capsys.readouterr().err
+    assert not report.exists()
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -13,15 +13,13 @@ from pathlib import Path
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile import abi
-from gemma4_compile.artifacts import Provenance, read_artifact
 from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Parser, run_command, warn
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
 from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
@@ -92,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    provenance = Provenance.from_json(read_artifact(arguments.package / abi.PROVENANCE_FILE))
+    provenance = read_provenance(arguments.package)
     with take_address(arguments.host, arguments.port) as taken:
         if (provenance.library or "").endswith(_BROWSER_SUFFIX):
             _serve_page(arguments, taken)
@@ -109,12 +107,16 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> Service:
-    package = Package.open(arguments.package, check=Check(arguments.check))
+    console = Console()
+    with console.checking(arguments.package) as progress:
+        package = Package.open(
+            arguments.package, check=Check(arguments.check), progress=progress
+        )
     name = arguments.model_name or arguments.package.resolve().name
     model = Model.of(package, name, arguments.context_length)
 
     def load() -> Generator:
-        with Console().loading(arguments.package, package.target) as progress:
+        with console.loading(arguments.package, package.target) as progress:
             engine = Engine(package, context_length=arguments.context_length, progress=progress)
         return Generator(engine, model.tokenizer, package.stop_token_ids)
 
@@ -146,7 +148,10 @@ def _check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if not lowest <= value <= highest:
             option = name.replace("_", "-")
-            raise UsageError(f"--{option}: expected {lowest} to {highest}, found {value}")
+            raise UsageError(
+                f"--{option}: expected {lowest} to {highest}, found {value}",
+                hint=f"leave it out for {_parser().get_default(name)}",
+            )
 
 
 class _Server(uvicorn.Server):

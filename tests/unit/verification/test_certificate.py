@@ -128,7 +128,7 @@ def test_weights_of_another_model_fail_against_the_checkpoint_only(
     begin = len(data) // 2
     data[begin : begin + 4096] = np.random.PCG64(1).random_raw(512).view(np.uint8)
     data.tofile(shard)
-    with pytest.raises(ArtifactError, match=r"params_shard_0\.bin.* another sha256"):
+    with pytest.raises(ArtifactError, match=r"params_shard_0\.bin.* is damaged: its sha256"):
         verify_package(request_for, Silent())
     note_hash(request_for.package, shard.name)
     found = verify_package(request_for, Silent())
@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(UsageError, match="--steps"):
         verify_package(replace(request_for, steps=0), Silent())
     (request_for.package / "tokenizer.json").unlink()
-    with pytest.raises(ArtifactError, match=r"`tokenizer\.json` .* is missing"):
+    with pytest.raises(ArtifactError, match=r"`tokenizer\.json` is missing"):
         verify_package(request_for, Silent())
 
 
