@@ -53,7 +53,7 @@ _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
 # What --plan and --report do not need: they stand in front of a compilation's own options, so that
 # the same line with one word more says what it would do.
 IGNORED: dict[str, tuple[str, ...]] = {
-    "--plan": _OF_PACKAGES,
+    "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
     "--report": (*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
 }
 
@@ -128,6 +128,12 @@ def _parser() -> Parser:
         '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
     )
     parser.add_argument(
+        "--allow-nonfinite",
+        action="store_true",
+        help="store 0 for weights that are NaN or infinite, which are an error otherwise; the "
+        "package says which",
+    )
+    parser.add_argument(
         "--verify",
         action="store_true",
         help="then compare the package with transformers in float32 (gemma4-verify does it alone)",
@@ -157,6 +163,9 @@ def _print_summary(summary: Summary) -> None:
             ("launches per token", str(summary.report.launches_per_token)),
             ("largest binding", _mebibytes(summary.report.largest_binding_bytes)),
         ]
+    if summary.nonfinite:
+        count, tensors = sum(summary.nonfinite.values()), len(summary.nonfinite)
+        rows.append(("not finite", f"{count} weights of {tensors} tensors, stored as 0"))
     rows += [
         ("time", f"{summary.seconds:.1f} s"),
         ("peak memory", _mebibytes(summary.peak_memory_bytes)),
@@ -218,6 +227,7 @@ def _run(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         dump_ir=arguments.dump_ir,
         overrides=_overrides(arguments),
+        allow_nonfinite=arguments.allow_nonfinite,
     )
     if arguments.verify and arguments.only:
         raise UsageError("--verify needs a whole package", hint="leave out --only")
@@ -272,12 +282,13 @@ def _print_report(arguments: argparse.Namespace) -> None:
         output=Path(),
         revision=arguments.revision,
         overrides=_overrides(arguments),
+        allow_nonfinite=arguments.allow_nonfinite,
     )
-    losses = report_model(request, Terminal())
+    losses, nonfinite = report_model(request, Terminal())
     if arguments.json:
-        print(json.dumps(report_json(losses), indent=2))
+        print(json.dumps(report_json(losses, nonfinite), indent=2))
     else:
-        print(report_text(losses))
+        print(report_text(losses, nonfinite))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

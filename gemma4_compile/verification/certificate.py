@@ -16,11 +16,12 @@ import numpy.typing as npt
 from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import Provenance
 from gemma4_compile.errors import UsageError, VerificationError
+from gemma4_compile.halves import NONFINITE
 from gemma4_compile.output_directory import output_directory
-from gemma4_compile.pipeline import Reporter
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.sources import open_source
 from gemma4_compile.targets.spec import INT8
+from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.measures import (
     LayerMeasures,
     LogitMeasures,
@@ -247,7 +248,7 @@ def _certify(
             "activations": build["activations"],
             "device": devices[0] if devices else build["target"],
         },
-        "reference": dict(reference),
+        "reference": {**reference, NONFINITE: build.get(NONFINITE)},
         "text": {
             "sha256": text,
             "tokens": len(prompt.ids),

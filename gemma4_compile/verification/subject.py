@@ -11,16 +11,19 @@ from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.checkpoint import Checkpoint, match, row_reader
 from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.halves import NONFINITE
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.nonfinite import finite_reader
 from gemma4_compile.packaging import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, Reporter, compile_model, config_identity
+from gemma4_compile.pipeline import CompileRequest, compile_model, config_identity
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets import target_spec
+from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.stored_weights import StoredWeights
 
 DEFAULT_STEPS = 64
@@ -95,6 +98,9 @@ def open_subject(
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
     matched = match(checkpoint.tensors, [stored.parameter for stored in plan], config)
+    read = row_reader(matched)
+    if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the certificate says so
+        read = finite_reader(read)
     return Subject(
         provenance=provenance,
         context=chat.context_window_size,
@@ -102,7 +108,7 @@ def open_subject(
         stored=StoredWeights(request.package, cache, plan),
         checkpoint=checkpoint,
         config=config,
-        read=row_reader(matched),
+        read=read,
     )
 
 

@@ -54,6 +54,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         "tiny --target webgpu --quant f32 -o x --limits compat --activations int8 --context 64"
     )
     options += " --prefill-chunk 8 --only weights --revision r --force --dump-ir ir"
+    options += " --allow-nonfinite"
     assert cli.main(options.split()) == 0
     assert pipeline.request == CompileRequest(
         model="tiny",
@@ -68,6 +69,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         revision="r",
         force=True,
         dump_ir=Path("ir"),
+        allow_nonfinite=True,
     )
 
 
@@ -168,7 +170,8 @@ LENGTHS = "--limits compat --activations exact --context 64 --prefill-chunk 8"
     [
         ("--plan", WRITING, "-o, --force, --only, --dump-ir, --verify, --node-modules do"),
         ("--plan", LENGTHS, None),
-        ("--plan", "--force", "--force does"),
+        ("--plan", "--allow-nonfinite", "--allow-nonfinite does"),
+        ("--report", "--allow-nonfinite", None),
         (
             "--report",
             f"{LENGTHS} -o somewhere",
@@ -186,8 +189,8 @@ def test_what_a_question_does_not_need_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "report_model", lambda *_: [])
-    monkeypatch.setattr(cli, "report_text", lambda _: "answer")
+    monkeypatch.setattr(cli, "report_model", lambda *_: ([], None))
+    monkeypatch.setattr(cli, "report_text", lambda *_: "answer")
     assert cli.main(["gemma-4-E2B-it", question, *given.split()]) == 0
     captured = capsys.readouterr()
     assert captured.out

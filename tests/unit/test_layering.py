@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "suppressed_tokens",
         "tensor_file",
     ),
-    ("packaging", "output_directory", "parallel", "passes", "terminal"),
+    ("halves", "nonfinite", "packaging", "output_directory", "parallel", "passes", "terminal"),
     ("pipeline", "plain_answers", "quantization_report"),
     ("verification",),
     ("cli",),
