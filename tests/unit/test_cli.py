@@ -13,7 +13,8 @@ from gemma4_compile import cli, hub
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config import PRESETS_DIR
 from gemma4_compile.passes import LibraryReport
-from gemma4_compile.pipeline import CompileRequest, Reporter, Summary
+from gemma4_compile.pipeline import CompileRequest, Summary
+from gemma4_compile.terminal import Reporter
 
 MINIMUM = ["--target", "cpu", "--quant", "q4f16", "-o", "out"]
 
