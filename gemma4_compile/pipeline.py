@@ -19,14 +19,19 @@ from gemma4_compile.halves import NONFINITE, Half, Kept, other_half
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role, parameter_table
 from gemma4_compile.nonfinite import Counts, open_reader
-from gemma4_compile.output_directory import check_output, output_directory, write_errors
+from gemma4_compile.output_directory import (
+    check_output,
+    check_place,
+    output_directory,
+    write_errors,
+)
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme
-from gemma4_compile.sources import Source, open_source
+from gemma4_compile.sources import TINY, Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
@@ -190,7 +195,7 @@ class _Dump:
     def __call__(self, name: str, text: str) -> None:
         path = self._directory / f"{self._count:02d}-{name}.py"
         self._count += 1
-        with write_errors(path):
+        with write_errors(path, "--dump-ir"):
             self._directory.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
 
@@ -319,6 +324,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """
     begin = time.monotonic()
     target, recipe = _target_and_recipe(request)
+    named = request.model == TINY  # and no directory, even where one has its name
+    check_place(request.output, None if named else Path(request.model).expanduser())
     check_output(request.output, force=request.force)
     weights = request.only != "library"
     reporter.stage(f"opening {request.model}")

@@ -164,11 +164,17 @@ class _Asker:
         while True:
             try:
                 text = input("> " if sys.stdin.isatty() else "").strip()
-            except EOFError:
+            except (EOFError, KeyboardInterrupt) as leaving:
+                if sys.stdin.isatty():
+                    self.console.note("")  # the shell goes on on a line of its own
+                if isinstance(leaving, KeyboardInterrupt):
+                    raise
                 return
             if text == "/exit":
                 return
-            if text == "/clear":
+            if text == "/help":
+                self.console.note(_COMMANDS)
+            elif text == "/clear":
                 self.chat.clear()
             elif text == "/forget":
                 forgotten = self.chat.forget_oldest()

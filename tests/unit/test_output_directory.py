@@ -16,6 +16,7 @@ from gemma4_compile.output_directory import (
     LOCK_FILE,
     PROGRESS_FILE,
     check_output,
+    check_place,
     is_package,
     output_directory,
     write_errors,
@@ -39,6 +40,33 @@ def stop(output: Path, error: BaseException, *files: str) -> None:
         for name in files:
             (partial / name).write_text(name)
         raise error
+
+
+@pytest.mark.parametrize(
+    ("output", "held"),
+    [
+        (".", "the directory that you are in"),
+        ("..", "the directory that you are in"),
+        ("", "the directory that you are in"),
+        ("../home", "your home directory"),
+        ("../model", "the checkpoint `../model`"),
+        ("../link", "the checkpoint `../model`"),
+        ("../home/deep/..", "your home directory"),
+    ],
+)
+def test_what_must_stay_is_not_replaced(
+    output: str, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("here", "home", "model"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(UsageError, match=f"would replace {held}"):
+        check_place(Path(output), Path("../model"))
+    for good in ("out", "../out", "../home/out", "../model/out", "../model2"):
+        check_place(Path(good), Path("../model"))
+    check_place(Path("../model"), None)
 
 
 def test_directory_appears_at_the_end(tmp_path: Path) -> None:

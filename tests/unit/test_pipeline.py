@@ -189,6 +189,25 @@ def test_wrong_tensors_are_found_before_the_library_is_built(
         run(replace(request_for, model=str(model), only=None))
 
 
+@pytest.mark.parametrize("force", [True, False])
+def test_the_checkpoint_is_not_replaced_by_its_package(
+    force: bool, request_for: CompileRequest
+) -> None:
+    model = write_checkpoint(request_for.output.parent / "model", DENSE_LIKE).path
+    before = files(model)
+    with pytest.raises(UsageError, match="would replace the checkpoint"):
+        run(replace(request_for, model=str(model), output=model, force=force))
+    assert files(model) == before
+
+
+def test_a_package_may_have_the_name_of_its_model(
+    request_for: CompileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(request_for.output.parent)
+    for _ in range(2):  # the second run replaces the first one's
+        run(replace(request_for, output=Path("tiny")))
+
+
 def test_nothing_is_left_when_the_linker_fails(
     request_for: CompileRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

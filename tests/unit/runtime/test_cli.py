@@ -143,6 +143,36 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path)
         patience.cancel()
 
 
+def test_help_is_no_question(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("/help\n"))
+    status, out, err = run(capsys, tiny_package)
+    assert (status, out) == (0, "")
+    assert err.count("/forget drops its oldest question") == 2
+    assert "error" not in err
+
+
+@pytest.mark.parametrize(("leaving", "status"), [(EOFError, 0), (KeyboardInterrupt, 130)])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_leaving_ends_the_line_of_a_terminal(
+    leaving: type[BaseException],
+    status: int,
+    terminal: bool,
+    tiny_package: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(_: str) -> str:
+        raise leaving
+
+    monkeypatch.setattr("builtins.input", leave)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+    found, _, err = run(capsys, tiny_package)
+    assert found == status
+    assert err.endswith("stops an answer\n\n" if terminal else "stops an answer\n")
+
+
 def test_greedy_is_temperature_zero(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = (tiny_package, "--prompt", "Hi", "--max-tokens", 8)
     greedy = run(capsys, *common, "--greedy")
