@@ -48,23 +48,23 @@ def stop(output: Path, error: BaseException, *files: str) -> None:
         (".", "the directory that you are in"),
         ("..", "the directory that you are in"),
         ("", "the directory that you are in"),
-        ("../home", "your home directory"),
+        ("../own", "your home directory"),
         ("../model", "the checkpoint `../model`"),
         ("../link", "the checkpoint `../model`"),
-        ("../home/deep/..", "your home directory"),
+        ("../own/deep/..", "your home directory"),
     ],
 )
 def test_what_must_stay_is_not_replaced(
     output: str, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("here", "home", "model"):
+    for folder in ("here", "own", "model"):
         (tmp_path / folder).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "model")
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path / "own"))
     with pytest.raises(UsageError, match=f"would replace {held}"):
         check_place(Path(output), Path("../model"))
-    for good in ("out", "../out", "../home/out", "../model/out", "../model2"):
+    for good in ("out", "../out", "../own/out", "../model/out", "../model2"):
         check_place(Path(good), Path("../model"))
     check_place(Path("../model"), None)
 
