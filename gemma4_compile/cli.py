@@ -38,6 +38,7 @@ from gemma4_compile.verification.certificate import check_tools, verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 
+RUN_BY = {"webgpu": "gemma4-serve"}  # the other targets' packages run in gemma4-chat, too
 PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
 HINTS: Hints = {
     ConfigError: "compare config.json with that of the original model",
@@ -154,7 +155,7 @@ def _mebibytes(nbytes: int) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
 
-def _print_summary(summary: Summary) -> None:
+def _print_summary(summary: Summary, target: str) -> None:
     rows = [("package", str(summary.output)), ("size", _mebibytes(summary.package_bytes))]
     if summary.library_bytes is not None and summary.report is not None:
         rows += [
@@ -170,6 +171,8 @@ def _print_summary(summary: Summary) -> None:
         ("time", f"{summary.seconds:.1f} s"),
         ("peak memory", _mebibytes(summary.peak_memory_bytes)),
     ]
+    if summary.whole:
+        rows.append(("run it", f"{RUN_BY.get(target, 'gemma4-chat')} {summary.output}"))
     for name, value in rows:
         print(f"{name + ':':<20}{value}")
 
@@ -208,7 +211,10 @@ def _run(arguments: argparse.Namespace) -> None:
     }
     missing = [name for name, value in needed.items() if value is None]
     if missing:
-        raise UsageError(f"the following arguments are required: {', '.join(missing)}")
+        raise UsageError(
+            f"the following arguments are required: {', '.join(missing)}",
+            hint=f"for example: gemma4-compile {arguments.model} --target cpu --quant q4f16 -o DIR",
+        )
     if arguments.json:
         raise UsageError("--json goes with --plan or --report", hint="leave it out, or add one")
     if arguments.node_modules is not None and not arguments.verify:
@@ -233,7 +239,7 @@ def _run(arguments: argparse.Namespace) -> None:
         raise UsageError("--verify needs a whole package", hint="leave out --only")
     if arguments.verify:
         check_tools(arguments.target, arguments.node_modules)
-    _print_summary(compile_model(request, Terminal()))
+    _print_summary(compile_model(request, Terminal()), arguments.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
 

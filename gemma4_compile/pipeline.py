@@ -82,6 +82,7 @@ class Summary:
     seconds: float
     peak_memory_bytes: int
     nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
+    whole: bool = True  # library and weights
 
 
 @dataclass(frozen=True)
@@ -367,4 +368,5 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,
         nonfinite=provenance[NONFINITE],
+        whole=library is not None and abi.TENSOR_CACHE_FILE in package.files,
     )

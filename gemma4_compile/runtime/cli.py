@@ -52,14 +52,20 @@ def _parser() -> Parser:
     parser.add_argument(
         "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
     )
-    parser.add_argument("--max-tokens", type=int, help="most tokens of a reply (default: no limit)")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="most tokens of a reply (default: no limit)"
+    )
     sampling = parser.add_argument_group("sampling", "defaults are the package's own")
-    sampling.add_argument("--temperature", type=float, help="0 is greedy")
-    sampling.add_argument("--top-p", type=float, help="draw from this share of the probability")
-    sampling.add_argument("--top-k", type=int, help="draw from this many tokens; 0: all")
-    sampling.add_argument("--seed", type=int, help="repeat the same draws")
+    sampling.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    sampling.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from this share of the probability"
+    )
+    sampling.add_argument(
+        "--top-k", type=int, metavar="N", help="draw from this many tokens; 0: all"
+    )
+    sampling.add_argument("--seed", type=int, metavar="N", help="repeat the same draws")
     sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
-    parser.add_argument("--context-length", type=int, help="tokens to make room for")
+    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
     parser.add_argument(
         "--check",
@@ -233,9 +239,7 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     console = Console(quiet=arguments.quiet)
     with console.checking(arguments.package) as progress:
-        package = Package.open(
-            arguments.package, check=Check(arguments.check), progress=progress
-        )
+        package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
     if arguments.bench:
         _bench(arguments, package, console)
         return

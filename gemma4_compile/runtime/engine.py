@@ -73,9 +73,7 @@ class Engine:
         self.device = Device.open(package.target)
         library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
-        self._params = tvm_ffi.Array(
-            package.load_parameters(metadata, self.device.place, progress)
-        )
+        self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
         self._embed = library.compiled_function(abi.EMBED)
         self._prefill = library.compiled_function(abi.PREFILL)
         self._decode = library.compiled_function(abi.DECODE)

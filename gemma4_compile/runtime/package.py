@@ -45,7 +45,10 @@ def read_provenance(directory: Path) -> Provenance:
     """What a package says of itself; ArtifactError if there is no package at `directory`."""
     if (directory / abi.PROVENANCE_FILE).exists():
         return Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
-    what, hint = f"there is no directory `{directory}`", "give the -o of gemma4-compile"
+    what, hint = (
+        f"there is no directory `{directory}`",
+        "give the directory that gemma4-compile made (its -o)",
+    )
     if directory.is_file():
         what = f"`{directory}` is a file, and a package is a directory"
         if (directory.parent / abi.PROVENANCE_FILE).exists():

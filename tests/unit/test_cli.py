@@ -90,7 +90,30 @@ def test_summary_goes_to_stdout_and_log_to_stderr(
         "largest binding": "1.0 MiB",
         "time": "1.2 s",
         "peak memory": "1024.0 MiB",
+        "run it": "gemma4-chat out",
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "whole", "shown"),
+    [
+        ("webgpu", True, ["gemma4-serve out"]),
+        ("cuda", True, ["gemma4-chat out"]),
+        ("cpu", False, []),
+    ],
+)
+def test_a_whole_package_says_how_it_is_run(
+    target: str,
+    whole: bool,
+    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = Summary(Path("out"), 1, None, None, 1.0, 1, whole=whole)
+    monkeypatch.setattr(cli, "compile_model", lambda *_: made)
+    assert cli.main(["tiny", "--target", target, "--quant", "f32", "-o", "out"]) == 0
+    rows = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
+    assert [value.strip() for name, value in rows if name == "run it"] == shown
 
 
 @pytest.mark.parametrize(

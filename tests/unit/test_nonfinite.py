@@ -55,9 +55,7 @@ def zeroed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def request_for(spoilt: Path, tmp_path: Path) -> CompileRequest:
     output = tmp_path / "out"
-    return CompileRequest(
-        str(spoilt), "cpu", "q4f16", output, only="weights", allow_nonfinite=True
-    )
+    return CompileRequest(str(spoilt), "cpu", "q4f16", output, only="weights", allow_nonfinite=True)
 
 
 def package(directory: Path) -> dict[str, bytes]:

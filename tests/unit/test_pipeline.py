@@ -52,11 +52,13 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert summary.library_bytes == len(found["model.so"])
     assert summary.report is not None
     assert summary.report.launches_per_token > 0
+    assert summary.whole
 
 
 def test_half_with_weights_has_no_library(request_for: CompileRequest) -> None:
     summary = run(request_for)
     assert summary.report is None
+    assert not summary.whole
     assert not [name for name in files(request_for.output) if name.startswith("model.")]
     cache = TensorCache.from_json(read_artifact(request_for.output / abi.TENSOR_CACHE_FILE))
     stored = [record for shard in cache.shards for record in shard.records]

@@ -150,11 +150,15 @@ def test_every_command_has_help_and_a_version(
 @pytest.mark.parametrize(
     ("what", "message", "hint"),
     [
-        ("nowhere", "there is no directory `nowhere`", "give the -o of gemma4-compile"),
-        ("notes.txt", "`notes.txt` is a file, and a package is a directory", "give the -o"),
+        (
+            "nowhere",
+            "there is no directory `nowhere`",
+            "give the directory that gemma4-compile made (its -o)",
+        ),
+        ("notes.txt", "`notes.txt` is a file, and a package is a directory", "give the d"),
         ("package/model.so", "is a file", "give the directory that it is in: package"),
         ("checkpoint", "`checkpoint` is a checkpoint, not a package", "compile it first: "),
-        ("empty", "`empty` is no package: `provenance.json` is missing", "give the -o"),
+        ("empty", "`empty` is no package: `provenance.json` is missing", "give the directory"),
     ],
 )
 def test_what_is_no_package_is_called_what_it_is(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import sys
 import webbrowser
@@ -29,6 +30,8 @@ from gemma4_compile.runtime.server.worker import Worker
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
+_BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
+_ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 
 
@@ -40,10 +43,16 @@ def _parser() -> Parser:
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
     parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (%(default)s)")
-    parser.add_argument("--model-name", help="the model's name in requests (default: DIR's name)")
-    parser.add_argument("--context-length", type=int, help="tokens to make room for")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (%(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", default=8000, help="port; 0: a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
+    )
+    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request says"
     )
@@ -67,10 +76,14 @@ def _parser() -> Parser:
         help="let this origin's pages use the API; may be given again",
     )
     parser.add_argument(
-        "--queue", type=int, default=16, help="most requests that wait (%(default)s)"
+        "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
     )
     parser.add_argument(
-        "--max-body-mib", type=int, default=8, help="longest request in MiB (%(default)s)"
+        "--max-body-mib",
+        type=int,
+        metavar="N",
+        default=8,
+        help="longest request in MiB (%(default)s)",
     )
     parser.add_argument(
         "--check",
@@ -109,9 +122,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 def _load(arguments: argparse.Namespace) -> Service:
     console = Console()
     with console.checking(arguments.package) as progress:
-        package = Package.open(
-            arguments.package, check=Check(arguments.check), progress=progress
-        )
+        package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
     name = arguments.model_name or arguments.package.resolve().name
     model = Model.of(package, name, arguments.context_length)
 
@@ -131,7 +142,7 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     if page is None:
         warn(
             f"no built page here, so only the package is served, at {PACKAGE_PATH}",
-            "npm ci && npm run build in a checkout's examples/web, then --page its dist",
+            f"{_BUILD_PAGE}, then --page its dist",
         )
     routes = folder_routes(page, arguments.package)
     opens = arguments.open and page is not None
@@ -141,8 +152,15 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.page is not None and not (arguments.page / "index.html").is_file():
         raise UsageError(
-            f"--page: `{arguments.page}` has no `index.html`", hint="build the page first"
+            f"--page: `{arguments.page}` has no `index.html`",
+            hint=f"give the folder that was built: {_BUILD_PAGE}",
         )
+    for origin in arguments.allow_origin:
+        if not _ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"--allow-origin: expected an origin, found `{origin}`",
+                hint="scheme, host and port without a path: https://example.org",
+            )
     ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
     for name, (lowest, highest) in ranges.items():
         value = getattr(arguments, name)

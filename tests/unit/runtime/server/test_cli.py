@@ -138,6 +138,8 @@ def test_a_package_for_browsers_is_served_as_files(tmp_path: Path) -> None:
     [
         (["--port", "70000"], 2, "--port: expected 0 to 65535, found 70000"),
         (["--queue", "-1"], 2, "--queue"),
+        (["--allow-origin", "example.org"], 2, "--allow-origin: expected an origin"),
+        (["--allow-origin", "https://example.org/chat"], 2, "--allow-origin: expected an origin"),
         (["--page", "nowhere"], 2, "--page: `nowhere` has no `index.html`"),
         (["--context-length", "0", "--port", "0"], 2, "context length"),
         (["--host", "256.1.1.1", "--port", "0"], 2, "cannot listen on 256.1.1.1"),
