@@ -78,6 +78,16 @@ def check_place(output: Path, checkpoint: Path | None) -> None:
             )
 
 
+def check_writable(output: Path) -> None:
+    """Raise ArtifactError if `output`, a package, could not be replaced: that is done beside it."""
+    parent = Path(os.path.abspath(output)).parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ArtifactError(
+            f"`{output}` cannot be replaced: `{parent}` is not writable",
+            hint="check the directory's permissions, or copy the package to another place",
+        )
+
+
 @contextlib.contextmanager
 def write_errors(path: Path, option: str = "-o") -> Iterator[None]:
     """Turn errors of the file system while writing to `path` into ArtifactError.

@@ -17,7 +17,7 @@ from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import Provenance
 from gemma4_compile.errors import UsageError, VerificationError
 from gemma4_compile.halves import NONFINITE
-from gemma4_compile.output_directory import output_directory
+from gemma4_compile.output_directory import check_writable, output_directory
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.sources import open_source
 from gemma4_compile.targets.spec import INT8
@@ -156,6 +156,7 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
             hint=f"leave it out for {DEFAULT_STEPS}",
         )
     read_provenance(request.package)  # what is no package is said before torch is loaded
+    check_writable(request.package)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
     with open_source(request.reference, request.revision, weights=True) as source:

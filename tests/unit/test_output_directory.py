@@ -17,6 +17,7 @@ from gemma4_compile.output_directory import (
     PROGRESS_FILE,
     check_output,
     check_place,
+    check_writable,
     is_package,
     output_directory,
     write_errors,
@@ -67,6 +68,24 @@ def test_what_must_stay_is_not_replaced(
     for good in ("out", "../out", "../own/out", "../model/out", "../model2"):
         check_place(Path(good), Path("../model"))
     check_place(Path("../model"), None)
+
+
+def test_what_cannot_be_replaced_is_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package(tmp_path / "out")
+    check_writable(tmp_path / "out")
+    asked: list[Path] = []
+
+    def refuse(path: Path, _: int) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.chdir(tmp_path / "out")
+    monkeypatch.setattr(os, "access", refuse)
+    with pytest.raises(ArtifactError, match="cannot be replaced"):
+        check_writable(Path())
+    assert asked == [tmp_path]
 
 
 def test_directory_appears_at_the_end(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
         routes += folder_routes(arguments.page, None)
         stop = service.worker.begin_stop
+        base = f"{address_of(taken, arguments.host)}/v1"
+        Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
         try:
             listen(routes, taken, arguments.host, arguments.allow_origin, on_stop=stop)
         finally:
