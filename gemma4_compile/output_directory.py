@@ -64,6 +64,12 @@ def check_place(output: Path, checkpoint: Path | None) -> None:
     ----------
     checkpoint : where the model is, if it is a directory
     """
+    try:
+        str(output).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"-o `{output}`: the name is not UTF-8", hint="give another name"
+        ) from error
     replaced = output.resolve()
     kept = {"the directory that you are in": Path.cwd()}
     with contextlib.suppress(RuntimeError):  # there is no home directory

@@ -20,6 +20,7 @@ from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role, parameter_table
 from gemma4_compile.nonfinite import Counts, open_reader
 from gemma4_compile.output_directory import (
+    PROGRESS_FILE,
     check_output,
     check_place,
     output_directory,
@@ -249,6 +250,8 @@ def _write_weights(
     table = [stored.parameter for stored in build.plan]
     matched = match(checkpoint.tensors, table, build.config)
     read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=build.allow_nonfinite)
+    if (directory / PROGRESS_FILE).exists():
+        reporter.stage("checking the weights that an earlier run finished")
     with reporter.progress("converting weights", sum(t.nbytes for t in tensors)) as advance:
         written = packaging.write_weights(
             directory,

@@ -28,6 +28,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 DEBUG_HINT = "run again with --debug and report what it shows"
 
+_SYSTEM_HINT = "look for space and permissions; --debug shows where it was"
 _STATUS = Path("/proc/self/status")
 
 Hints = Mapping[type[Gemma4CompileError], str]
@@ -102,7 +103,8 @@ def run_command(
     with guard as interruptions:
         try:
             run(parser.parse_args(argv))
-            sys.stdout.flush()  # a reader that has gone is noticed here, not at the very end
+            if sys.stdout is not None:  # None: closed by who started this
+                sys.stdout.flush()  # a reader that has gone is noticed here, not at the very end
         except (Exception, KeyboardInterrupt) as error:
             shown = error if debug else None
             arrived = interruptions is not None and interruptions.arrived
@@ -118,6 +120,9 @@ def run_command(
                 default = f"see {parser.prog} --help" if usage else DEBUG_HINT
                 report(str(error), error.hint or hints.get(type(error), default), shown)
                 return EXIT_USAGE if usage else EXIT_FAILED
+            if isinstance(error, OSError):  # as of a full disk behind stdout
+                report(f"the system refuses: {error}", _SYSTEM_HINT, shown)
+                return EXIT_FAILED
             # A fault of ours: said plainly, shown whole with --debug.
             message = f"internal error: {type(error).__name__}: {error}"
             report(message, DEBUG_HINT, shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -114,9 +115,26 @@ def _question(arguments: argparse.Namespace) -> str | None:
         text = sys.stdin.read()
     else:
         text = _read_text("--prompt-file", Path(arguments.prompt_file))
+    if text is not None:
+        text = _utf8("the question", text)
     if text is not None and not text.strip():
         raise UsageError("the question is empty", hint="give a text with --prompt or --prompt-file")
     return text
+
+
+def _speak_utf8() -> None:
+    """Read and write UTF-8 whatever the locale; bytes that are none are found by `_utf8`."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
+def _utf8(what: str, text: str) -> str:
+    """Text from arguments or stdin, where bytes that the locale does not know are surrogates."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError as error:
+        raise UsageError(f"{what} is not UTF-8: {error}", hint="save the text as UTF-8") from error
 
 
 def _read_text(option: str, path: Path) -> str:
@@ -193,7 +211,9 @@ class _Asker:
     def _survive(self, text: str) -> None:
         """Ask; what ends an answer does not end the conversation."""
         try:
-            self.ask(text)
+            self.ask(_utf8("this question", text))
+        except UsageError as error:
+            report(str(error), error.hint or _COMMANDS)
         except ContextFullError as error:
             report(str(error), _FULL_HINT)
         except KeyboardInterrupt:
@@ -245,10 +265,11 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     sampler = _sampler(arguments, package)
     question = _question(arguments)
+    system = None if arguments.system is None else _utf8("--system", arguments.system)
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
     with console.loading(arguments.package, package.target) as progress:
         engine = Engine(package, context_length=arguments.context_length, progress=progress)
-        chat = Chat(engine, package, system=arguments.system, thinking=arguments.thinking)
+        chat = Chat(engine, package, system=system, thinking=arguments.thinking)
 
     def new_chooser() -> TokenChooser:
         if grammar is None:
@@ -264,6 +285,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
+    _speak_utf8()
     return run_command(_parser(), _run, argv)
 
 

@@ -141,6 +141,16 @@ class Interrupting(Silent):
         yield advance
 
 
+class Noting(Silent):
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+
 def test_a_rest_is_taken_up_with_the_same_option_only(
     request_for: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +171,9 @@ def test_a_rest_is_taken_up_with_the_same_option_only(
 
     (tmp_path / "copy").rename(rest)
     before = (rest / "params_shard_0.bin").stat().st_ino
-    compile_model(request_for, Silent())
+    reporter = Noting()
+    compile_model(request_for, reporter)
+    assert "checking the weights that an earlier run finished" in reporter.stages
     assert (request_for.output / "params_shard_0.bin").stat().st_ino == before  # kept
     assert package(request_for.output) == package(tmp_path / "whole")
     assert noted(request_for.output) == COUNTS

@@ -70,6 +70,11 @@ def test_what_must_stay_is_not_replaced(
     check_place(Path("../model"), None)
 
 
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match="not UTF-8"):
+        check_place(Path("out\udcff"), None)
+
+
 def test_what_cannot_be_replaced_is_said_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """How commands end, what they say then, and the memory that they say they took."""
 
 import argparse
+import errno
 import os
 import signal
 import subprocess
@@ -200,6 +201,18 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (done.returncode, done.stderr) == (EXIT_FAILED, b"")
+
+
+def test_a_full_disk_behind_stdout_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    assert run(error) == EXIT_FAILED
+    told = capsys.readouterr().err
+    assert told.startswith("error: the system refuses: [Errno 28] No space left on device\nhint: ")
+
+
+def test_a_command_may_have_no_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run(lambda: print("unheard")) == 0
 
 
 def test_a_childs_peak_is_its_own() -> None:

@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
-from gemma4_compile.runtime import Sampler
+from gemma4_compile.runtime import Chat, Sampler
 from gemma4_compile.runtime.cli import main
+from gemma4_compile.runtime.reply import TextDelta
 from tests.scripted_engine import END_OF_TURN, encode
 
 LONG_REPLY = "Chess"  # which `tiny` knows nothing about, and says so at length
@@ -141,6 +143,42 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path)
         # The second prompt holds the first question and what was said before the stop.
         assert int(rest.split("prompt of ")[1].split(",")[0]) > 20
         patience.cancel()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_questions_are_utf_8_whatever_the_locale(
+    encoding: str,
+    tiny_package: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = "Grüße, 你好"
+    asked: list[str] = []
+    monkeypatch.setattr(Chat, "events", lambda _, text, *__, **___: asked.append(text) or reply())
+
+    def reply() -> Iterator[TextDelta]:
+        yield TextDelta("ü")
+
+    typed = io.BytesIO(b"\xff\n" + question.encode() + b"\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed, encoding))
+    status, out, err = run(capsys, tiny_package)
+    assert (status, asked) == (0, [question])  # and not the first line, which is not UTF-8
+    assert out == "ü\n"
+    assert "error: this question is not UTF-8: " in err
+    argument = question.encode().decode("ascii", "surrogateescape")  # as the C locale has it
+    assert run(capsys, tiny_package, "--prompt", argument)[0] == 0
+    assert asked[1:] == [question]
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--system"])
+def test_arguments_that_are_not_utf_8_are_usage_errors(
+    option: str, tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"--prompt": "x", option: "a\udcff"}
+    flat = [word for pair in arguments.items() for word in pair]
+    status, out, err = run(capsys, tiny_package, *flat)
+    assert (status, out) == (2, "")
+    assert "is not UTF-8" in err
 
 
 def test_help_is_no_question(
