@@ -16,7 +16,7 @@ WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint fix types tree test smoke demo wheel bench all clean
+.PHONY: help setup node lock lint fix types tree test smoke demo wheel bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt)"
@@ -45,10 +45,15 @@ $(VENV)/dev.stamp: $(VENV)/user.stamp
 	$(BIN)/pip install -q $(if $(LOCKED),--no-build-isolation) -e '.[dev]'
 	@touch $@
 
+# What Vite runs on (`engines` in examples/web/package-lock.json), which builds the page.
+node:
+	@found=$$(node --version 2>/dev/null) || found=none; case "$$found" in \
+	  v20.19.*|v20.[2-9][0-9].*|v22.1[2-9].*|v22.[2-9][0-9].*|v2[3-9].*|v[3-9][0-9].*) ;; \
+	  *) echo "error: the browser parts need Node 20.19 or newer (of 22: 22.12 or newer), found: $$found"; \
+	     echo "hint: install one from nodejs.org, and put it first on PATH"; exit 1;; esac >&2
+
 # npm writes this file when it is done.
-%/node_modules/.package-lock.json: %/package-lock.json
-	@node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || \
-	  { echo "error: Node 20 or newer is needed for the browser parts"; exit 1; }
+%/node_modules/.package-lock.json: %/package-lock.json | node
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 

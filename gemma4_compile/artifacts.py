@@ -320,7 +320,9 @@ def read_artifact(path: Path) -> dict[str, Any]:
             hint="give the directory that gemma4-compile wrote",
         ) from error
     except OSError as error:
-        raise ArtifactError(f"cannot read `{path}`: {error.strerror}") from error
+        raise ArtifactError(
+            f"cannot read `{path}`: {error.strerror}", hint="check the file's permissions"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"`{path}` is damaged: {error}", hint=_COMPILE_AGAIN) from error
     if not isinstance(values, dict):

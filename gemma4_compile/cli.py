@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
-from gemma4_compile import __version__
 from gemma4_compile.errors import (
     ArtifactError,
     CheckpointError,
     ConfigError,
-    Gemma4CompileError,
     LoweringError,
     QuantizationError,
     TargetError,
     UsageError,
-    VerificationError,
 )
 from gemma4_compile.pipeline import (
     AUTO,
@@ -33,7 +26,7 @@ from gemma4_compile.pipeline import (
     plan_model,
 )
 from gemma4_compile.plan_report import plan_json, plan_text
-from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from gemma4_compile.process import DEBUG_HINT, Hints, Parser, run_command, warn
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.quantization_report import report_json, report_model, report_text
@@ -45,30 +38,29 @@ from gemma4_compile.verification.certificate import check_tools, verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 
+RUN_BY = {"webgpu": "gemma4-serve"}  # the other targets' packages run in gemma4-chat, too
 PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
-_DEBUG_HINT = "run again with --debug and report what it shows"
-# What to do about an error that brings no hint of its own.
-DEFAULT_HINTS: dict[type[Gemma4CompileError], str] = {
-    UsageError: "see gemma4-compile --help",
+HINTS: Hints = {
     ConfigError: "compare config.json with that of the original model",
     CheckpointError: "download the checkpoint again",
     QuantizationError: "try another --quant",
-    LoweringError: _DEBUG_HINT,
-    TargetError: _DEBUG_HINT,
+    LoweringError: DEBUG_HINT,
+    TargetError: DEBUG_HINT,
     ArtifactError: "choose another -o",
-    VerificationError: "see numerics.json in the package",
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports in the same form as every other error."""
+_OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
+# What --plan and --report do not need: they stand in front of a compilation's own options, so that
+# the same line with one word more says what it would do.
+IGNORED: dict[str, tuple[str, ...]] = {
+    "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
+    "--report": (*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
+}
 
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(message, hint=f"see {self.prog} --help")
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gemma4-compile",
         description="Compile a Gemma 4 checkpoint into a package for the browser, for GPUs of "
         "NVIDIA and Apple, or for this CPU.",
@@ -137,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
         '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
     )
     parser.add_argument(
+        "--allow-nonfinite",
+        action="store_true",
+        help="store 0 for weights that are NaN or infinite, which are an error otherwise; the "
+        "package says which",
+    )
+    parser.add_argument(
         "--verify",
         action="store_true",
         help="then compare the package with transformers in float32 (gemma4-verify does it alone)",
@@ -149,8 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         "`@mlc-ai/web-runtime` are (default: ./node_modules)",
     )
     parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR of each phase")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_common()
     return parser
 
 
@@ -158,7 +155,7 @@ def _mebibytes(nbytes: int) -> str:
     return f"{nbytes / 2**20:.1f} MiB"
 
 
-def _print_summary(summary: Summary) -> None:
+def _print_summary(summary: Summary, target: str) -> None:
     rows = [("package", str(summary.output)), ("size", _mebibytes(summary.package_bytes))]
     if summary.library_bytes is not None and summary.report is not None:
         rows += [
@@ -167,15 +164,40 @@ def _print_summary(summary: Summary) -> None:
             ("launches per token", str(summary.report.launches_per_token)),
             ("largest binding", _mebibytes(summary.report.largest_binding_bytes)),
         ]
+    if summary.nonfinite:
+        count, tensors = sum(summary.nonfinite.values()), len(summary.nonfinite)
+        rows.append(("not finite", f"{count} weights of {tensors} tensors, stored as 0"))
     rows += [
         ("time", f"{summary.seconds:.1f} s"),
         ("peak memory", _mebibytes(summary.peak_memory_bytes)),
     ]
+    if summary.whole:
+        rows.append(("run it", f"{RUN_BY.get(target, 'gemma4-chat')} {summary.output}"))
     for name, value in rows:
         print(f"{name + ':':<20}{value}")
 
 
+def _warn_of_ignored(arguments: argparse.Namespace, question: str) -> None:
+    """Name the options that do nothing beside --plan or --report."""
+    parser = _parser()
+    given = [
+        "-o" if name == "output" else f"--{name.replace('_', '-')}"
+        for name in IGNORED[question]
+        if getattr(arguments, name) != parser.get_default(name)
+    ]
+    if given:
+        verb = "does" if len(given) == 1 else "do"
+        warn(
+            f"{question} writes nothing, and {', '.join(given)} {verb} nothing beside it",
+            f"leave out {question} to compile",
+        )
+
+
 def _run(arguments: argparse.Namespace) -> None:
+    if arguments.plan and arguments.report:
+        raise UsageError("--plan and --report exclude each other", hint="give one after the other")
+    for question in (question for question in IGNORED if getattr(arguments, question[2:])):
+        _warn_of_ignored(arguments, question)
     if arguments.plan:
         _print_plan(arguments)
         return
@@ -189,9 +211,14 @@ def _run(arguments: argparse.Namespace) -> None:
     }
     missing = [name for name, value in needed.items() if value is None]
     if missing:
-        raise UsageError(f"the following arguments are required: {', '.join(missing)}")
+        raise UsageError(
+            f"the following arguments are required: {', '.join(missing)}",
+            hint=f"for example: gemma4-compile {arguments.model} --target cpu --quant q4f16 -o DIR",
+        )
     if arguments.json:
-        raise UsageError("--json goes with --plan or --report")
+        raise UsageError("--json goes with --plan or --report", hint="leave it out, or add one")
+    if arguments.node_modules is not None and not arguments.verify:
+        raise UsageError("--node-modules goes with --verify", hint="leave it out, or add --verify")
     request = CompileRequest(
         model=arguments.model,
         target=arguments.target,
@@ -206,12 +233,13 @@ def _run(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         dump_ir=arguments.dump_ir,
         overrides=_overrides(arguments),
+        allow_nonfinite=arguments.allow_nonfinite,
     )
     if arguments.verify and arguments.only:
         raise UsageError("--verify needs a whole package", hint="leave out --only")
     if arguments.verify:
         check_tools(arguments.target, arguments.node_modules)
-    _print_summary(compile_model(request, Terminal()))
+    _print_summary(compile_model(request, Terminal()), arguments.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)
 
@@ -227,8 +255,7 @@ def _verify(request: CompileRequest, node_modules: Path | None) -> None:
     )
     found = verify_package(asked, Terminal())
     print(table(found.to_json(), layers=False))
-    if not found.passed:
-        raise VerificationError(found.failures[0], hint=f"see {request.output}/numerics.json")
+    found.check(request.output)
 
 
 def _print_plan(arguments: argparse.Namespace) -> None:
@@ -261,63 +288,21 @@ def _print_report(arguments: argparse.Namespace) -> None:
         output=Path(),
         revision=arguments.revision,
         overrides=_overrides(arguments),
+        allow_nonfinite=arguments.allow_nonfinite,
     )
-    losses = report_model(request, Terminal())
+    losses, nonfinite = report_model(request, Terminal())
     if arguments.json:
-        print(json.dumps(report_json(losses), indent=2))
+        print(json.dumps(report_json(losses, nonfinite), indent=2))
     else:
-        print(report_text(losses))
-
-
-def _report(message: str, hint: str, shown: BaseException | None) -> None:
-    if shown is not None:
-        traceback.print_exception(shown)
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    print(f"hint: {hint}", file=sys.stderr)
-
-
-class _Interruptions:
-    """SIGINT and SIGTERM as KeyboardInterrupt, remembered.
-
-    One that arrives while TVM calls back into Python comes out of TVM as another exception.
-    """
-
-    def __init__(self) -> None:
-        self.arrived = False
-
-    def _arrive(self, signum: int, frame: FrameType | None) -> None:
-        self.arrived = True
-        raise KeyboardInterrupt
-
-    def __enter__(self) -> _Interruptions:
-        self._before = {
-            number: signal.signal(number, self._arrive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        print(report_text(losses, nonfinite))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0, 1 failed, 2 usage, 130 interrupted."""
-    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
-    with _Interruptions() as interruptions:
-        try:
-            _run(_parser().parse_args(argv))
-        except (Exception, KeyboardInterrupt) as error:
-            if interruptions.arrived or isinstance(error, KeyboardInterrupt):
-                hint = "the same command goes on from the weights that were finished"
-                _report("interrupted", hint, error if debug else None)
-                return EXIT_INTERRUPTED
-            if isinstance(error, Gemma4CompileError):
-                hint = error.hint or DEFAULT_HINTS.get(type(error), _DEBUG_HINT)
-                _report(str(error), hint, error if debug else None)
-                return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
-            # A fault of ours: said plainly, shown whole with --debug.
-            message = f"internal error: {type(error).__name__}: {error}"
-            _report(message, _DEBUG_HINT, error if debug else None)
-            return EXIT_FAILED
-    return 0
+    """Run the command line; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
+    return run_command(
+        _parser(),
+        _run,
+        argv,
+        hints=HINTS,
+        interrupted="the same command goes on from the weights that were finished",
+    )

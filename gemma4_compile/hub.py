@@ -15,6 +15,7 @@ from gemma4_compile.checkpoint import (
     CONFIG_FILE,
     GENERATION_FILE,
     INDEX_FILE,
+    SINGLE_FILE,
     TEMPLATE_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
@@ -30,6 +31,8 @@ NEEDED_FILES = (
     INDEX_FILE,
     "model*.safetensors",
 )
+_WEIGHTS = (SINGLE_FILE, INDEX_FILE)
+_NAME = "gemma4_compile"
 _HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
 
 
@@ -58,8 +61,9 @@ def _clear_errors(model: str, revision: str | None) -> Iterator[None]:
             hint="check the name; for a private model run `hf auth login`",
         ) from error
     except hub_errors.LocalEntryNotFoundError as error:
+        reason = f": {_first_line(error.__cause__)}" if error.__cause__ else ""
         raise CheckpointError(
-            f"`{model}`{at} is not in the local cache and the hub cannot be reached",
+            f"`{model}`{at} is not in the local cache and the hub cannot be reached{reason}",
             hint="check the network (and HF_HUB_OFFLINE), or give a local directory",
         ) from error
     except hub_errors.EntryNotFoundError as error:
@@ -67,11 +71,30 @@ def _clear_errors(model: str, revision: str | None) -> Iterator[None]:
             f"`{model}`{at} has no `{CONFIG_FILE}`", hint="it is no transformers checkpoint"
         ) from error
     except Exception as error:  # whatever the network makes of it: reported, not swallowed
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointError(
-            f"downloading `{model}`{at} failed: {reason}",
+            f"downloading `{model}`{at} failed: {_first_line(error)}",
             hint="run the same command again: finished files are kept",
         ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _no_way_there(model: str, revision: str | None) -> Exception | None:
+    """Why the hub cannot be reached, by one request; None if it answers, whatever it says.
+
+    huggingface_hub itself tries again for half a minute. A hub that was found and is slow to answer
+    is left to that patience.
+    """
+    try:
+        url = huggingface_hub.hf_hub_url(model, CONFIG_FILE, revision=revision)
+        huggingface_hub.get_hf_file_metadata(url, library_name=_NAME, library_version=__version__)
+    except (hub_errors.HfHubHTTPError, hub_errors.FileMetadataError):
+        return None
+    except Exception as error:  # of the HTTP library that this version of huggingface_hub is on
+        return None if type(error).__name__ == "ReadTimeout" else error
+    return None
 
 
 def fetch_config(model: str, revision: str | None) -> Path:
@@ -83,14 +106,18 @@ def fetch_config(model: str, revision: str | None) -> Path:
         If the model, the revision or the file does not exist, or the hub cannot be reached.
     """
     with _clear_errors(model, revision):
-        file = huggingface_hub.hf_hub_download(
-            model,
-            CONFIG_FILE,
-            revision=revision,
-            library_name="gemma4_compile",
-            library_version=__version__,
-        )
-    return Path(file).parent
+        return Path(_download(model, CONFIG_FILE, revision)).parent
+
+
+def _download(model: str, file: str, revision: str | None) -> str:
+    """Fetch a file; one of the cache is returned without a connection, too."""
+    known = huggingface_hub.try_to_load_from_cache(model, file, revision=revision)
+    reason = None if isinstance(known, str) else _no_way_there(model, revision)
+    if reason is not None:
+        raise hub_errors.LocalEntryNotFoundError(file) from reason
+    return huggingface_hub.hf_hub_download(
+        model, file, revision=revision, library_name=_NAME, library_version=__version__
+    )
 
 
 def fetch_generation_config(model: str, commit: str) -> None:
@@ -105,13 +132,7 @@ def fetch_generation_config(model: str, commit: str) -> None:
     if known is huggingface_hub._CACHED_NO_EXIST:  # known to be none, offline too
         return
     with _clear_errors(model, commit), contextlib.suppress(hub_errors.RemoteEntryNotFoundError):
-        huggingface_hub.hf_hub_download(
-            model,
-            GENERATION_FILE,
-            revision=commit,
-            library_name="gemma4_compile",
-            library_version=__version__,
-        )
+        _download(model, GENERATION_FILE, commit)
 
 
 def fetch(model: str, revision: str | None) -> Path:
@@ -121,12 +142,17 @@ def fetch(model: str, revision: str | None) -> Path:
     stood for. Errors as :func:`fetch_config`.
     """
     with _clear_errors(model, revision):
-        return Path(
+        reason = _no_way_there(model, revision)
+        path = Path(
             huggingface_hub.snapshot_download(
                 model,
                 revision=revision,
                 allow_patterns=list(NEEDED_FILES),
-                library_name="gemma4_compile",
+                local_files_only=reason is not None,
+                library_name=_NAME,
                 library_version=__version__,
             )
         )
+        if reason is not None and not any((path / name).exists() for name in _WEIGHTS):
+            raise hub_errors.LocalEntryNotFoundError("weights") from reason
+        return path

@@ -57,20 +57,60 @@ def check_output(output: Path, *, force: bool) -> None:
         )
 
 
+def check_place(output: Path, checkpoint: Path | None) -> None:
+    """Raise UsageError if `output`, which is replaced as a whole, holds what must stay.
+
+    Parameters
+    ----------
+    checkpoint : where the model is, if it is a directory
+    """
+    try:
+        str(output).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"-o `{output}`: the name is not UTF-8", hint="give another name"
+        ) from error
+    replaced = output.resolve()
+    kept = {"the directory that you are in": Path.cwd()}
+    with contextlib.suppress(RuntimeError):  # there is no home directory
+        kept["your home directory"] = Path.home()
+    if checkpoint is not None:
+        kept[f"the checkpoint `{checkpoint}`"] = checkpoint
+    for what, path in kept.items():
+        if path.exists() and path.resolve().is_relative_to(replaced):
+            raise UsageError(
+                f"-o `{output}` would replace {what}",
+                hint="give -o a directory of its own, which is made where it is missing",
+            )
+
+
+def check_writable(output: Path) -> None:
+    """Raise ArtifactError if `output`, a package, could not be replaced: that is done beside it."""
+    parent = Path(os.path.abspath(output)).parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ArtifactError(
+            f"`{output}` cannot be replaced: `{parent}` is not writable",
+            hint="check the directory's permissions, or copy the package to another place",
+        )
+
+
 @contextlib.contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the file system while writing to `path` into ArtifactError."""
+def write_errors(path: Path, option: str = "-o") -> Iterator[None]:
+    """Turn errors of the file system while writing to `path` into ArtifactError.
+
+    `option` is what chose the path.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ArtifactError(
                 f"no space left on the device while writing `{path}`",
-                hint="free some space, or choose an -o on another disk",
+                hint=f"free some space, or choose an {option} on another disk",
             ) from error
         raise ArtifactError(
             f"cannot write `{path}`: {error.strerror or error}",
-            hint="check the directory's permissions, or choose another -o",
+            hint=f"check the directory's permissions, or choose another {option}",
         ) from error
 
 

@@ -7,30 +7,37 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from gemma4_compile import __version__, abi, artifacts, packaging
-from gemma4_compile.checkpoint import Checkpoint, match, row_reader
+from gemma4_compile.checkpoint import Checkpoint, match
 from gemma4_compile.conversation import chat_template_config
 from gemma4_compile.errors import UsageError
+from gemma4_compile.halves import NONFINITE, Half, Kept, other_half
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role, parameter_table
-from gemma4_compile.output_directory import check_output, output_directory, write_errors
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.nonfinite import Counts, open_reader
+from gemma4_compile.output_directory import (
+    PROGRESS_FILE,
+    check_output,
+    check_place,
+    output_directory,
+    write_errors,
+)
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme
-from gemma4_compile.sources import Source, open_source
+from gemma4_compile.sources import TINY, Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tensor_file import check_unchanged
+from gemma4_compile.terminal import Reporter
 
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
@@ -42,7 +49,6 @@ PACKAGES = (
     *("safetensors", "tokenizers", "tqdm", "ziglang"),
 )
 AUTO = "auto"
-Half = Literal["library", "weights"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class CompileRequest:
     dump_ir: Path | None = None
     activations: str = AUTO
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
+    allow_nonfinite: bool = False  # store 0 for weights that are not finite
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 
@@ -75,16 +82,8 @@ class Summary:
     report: LibraryReport | None
     seconds: float
     peak_memory_bytes: int
-
-
-class Reporter(Protocol):
-    """Where a run says what it is doing."""
-
-    def stage(self, text: str) -> None:
-        """Say what begins."""
-
-    def progress(self, text: str, total_bytes: int) -> AbstractContextManager[ByteProgress]:
-        """Show the bytes of a long stage."""
+    nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
+    whole: bool = True  # library and weights
 
 
 @dataclass(frozen=True)
@@ -99,6 +98,7 @@ class _Build:
     plan: tuple[StoredParameter, ...]
     suppressed: tuple[int, ...]
     numbers: Plan
+    allow_nonfinite: bool
 
     @property
     def config(self) -> Gemma4Config:
@@ -197,7 +197,7 @@ class _Dump:
     def __call__(self, name: str, text: str) -> None:
         path = self._directory / f"{self._count:02d}-{name}.py"
         self._count += 1
-        with write_errors(path):
+        with write_errors(path, "--dump-ir"):
             self._directory.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
 
@@ -234,6 +234,7 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
             "config": repr(build.config),
             "files": [] if tiny else [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
+            "allow_nonfinite": build.allow_nonfinite,
             "tensors": artifacts.parameter_schema_id(
                 [tensor for stored in build.plan for tensor in stored.tensors]
             ),
@@ -243,16 +244,19 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
 
 def _write_weights(
     build: _Build, checkpoint: Checkpoint, directory: Path, reporter: Reporter
-) -> Mapping[str, str]:
-    """Write everything but the library; returns the sha256 of the shards."""
+) -> tuple[Mapping[str, str], Counts | None]:
+    """Write everything but the library; returns the sha256 of the shards, and what became 0."""
     tensors = [tensor for stored in build.plan for tensor in stored.tensors]
     table = [stored.parameter for stored in build.plan]
     matched = match(checkpoint.tensors, table, build.config)
+    read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=build.allow_nonfinite)
+    if (directory / PROGRESS_FILE).exists():
+        reporter.stage("checking the weights that an earlier run finished")
     with reporter.progress("converting weights", sum(t.nbytes for t in tensors)) as advance:
         written = packaging.write_weights(
             directory,
             build.plan,
-            row_reader(matched),
+            read_rows,
             _fingerprint(build, checkpoint),
             advance,
         )
@@ -263,7 +267,7 @@ def _write_weights(
     for file in checkpoint.tokenizer_files():
         packaging.copy_file(file, directory)
     packaging.write_json(directory / abi.CHAT_CONFIG_FILE, _chat_config(build, checkpoint))
-    return written.sha256
+    return written.sha256, nonfinite
 
 
 def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -310,38 +314,8 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "prefill_chunk": build.prefill_chunk,
         "suppressed_tokens": list(build.suppressed),
         "requirements": build.numbers.provenance(),
+        NONFINITE: {} if build.allow_nonfinite else None,
     }
-
-
-def _other_half(
-    request: CompileRequest, provenance: Mapping[str, Any]
-) -> tuple[str | None, tuple[str, ...]]:
-    """Library and files to keep of the package that `--only` renews a half of.
-
-    Raises
-    ------
-    UsageError
-        If the package there was made with other options, so that the halves would not fit.
-    """
-    path = request.output / abi.PROVENANCE_FILE
-    if request.only is None or request.force or not path.exists():
-        return None, ()
-    old = artifacts.Provenance.from_json(artifacts.read_artifact(path))
-    # The weights are the same for every form of activations, so a new library may choose another.
-    # What a device must offer follows from the other fields.
-    ignored = {"versions", "requirements"}
-    ignored |= {"activations"} if request.only == "library" else set()
-    for name, value in provenance.items():
-        if name not in ignored and old.build.get(name) != value:
-            raise UsageError(
-                f"`{request.output}` holds a package with another `{name}`: the new "
-                f"{request.only} would not fit to it",
-                hint="choose another -o, or replace the whole package with --force",
-            )
-    if request.only == "weights":
-        return old.library, () if old.library is None else (old.library,)
-    gone = (old.library, *abi.NUMERICS_FILES)  # a certificate is of one library
-    return None, tuple(name for name in old.files if name not in gone)
 
 
 def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
@@ -354,6 +328,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """
     begin = time.monotonic()
     target, recipe = _target_and_recipe(request)
+    named = request.model == TINY  # and no directory, even where one has its name
+    check_place(request.output, None if named else Path(request.model).expanduser())
     check_output(request.output, force=request.force)
     weights = request.only != "library"
     reporter.stage(f"opening {request.model}")
@@ -365,21 +341,27 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         numbers.check()
         plan = storage_plan(table, recipe, target.max_binding_bytes)
         suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
-        build = _Build(source, recipe, target, context, chunk, plan, suppressed, numbers)
+        build = _Build(
+            *(source, recipe, target, context, chunk, plan, suppressed, numbers),
+            allow_nonfinite=request.allow_nonfinite,
+        )
         checkpoint = source.checkpoint
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)
             _chat_config(build, checkpoint)
         provenance = _provenance(build)
-        library, kept = _other_half(request, provenance)
-        report = None
+        kept = Kept()
+        if request.only is not None and not request.force:
+            kept = other_half(request.output, request.only, provenance)
+        library, report, nonfinite = kept.library, None, kept.nonfinite
         sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force) as directory:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request, reporter)
             if checkpoint is not None:
-                sha256 = _write_weights(build, checkpoint, directory, reporter)
-            packaging.take_over(request.output, kept, directory)
+                sha256, nonfinite = _write_weights(build, checkpoint, directory, reporter)
+            packaging.take_over(request.output, kept.files, directory)
+            provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             package = packaging.finish(directory, library, provenance, sha256)
     return Summary(
         output=request.output,
@@ -388,4 +370,6 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         report=report,
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,
+        nonfinite=provenance[NONFINITE],
+        whole=library is not None and abi.TENSOR_CACHE_FILE in package.files,
     )

@@ -1,11 +1,23 @@
-"""What all commands share as processes: how they end, and the memory that they took."""
+"""What all commands share as processes: how they end, and the memory that they took.
+
+Every command is a parser of this module, a function that takes its arguments, and `run_command`.
+Whatever goes wrong is a line on stderr that begins with `error: ` and one with `hint: `.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
+import signal
 import sys
 import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType, MappingProxyType
+from typing import NoReturn
 
+from gemma4_compile import __version__
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 
 if sys.platform != "win32":
@@ -14,18 +26,131 @@ if sys.platform != "win32":
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+DEBUG_HINT = "run again with --debug and report what it shows"
 
+_SYSTEM_HINT = "look for space and permissions; --debug shows where it was"
 _STATUS = Path("/proc/self/status")
 
+Hints = Mapping[type[Gemma4CompileError], str]
+"""What to do about an error that brings no hint of its own, by its class."""
 
-def report(error: Gemma4CompileError, *, debug: bool) -> int:
-    """Say an error on stderr, with its traceback if asked; returns the exit status."""
-    if debug:
-        traceback.print_exception(error)
-    print(f"error: {error}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
-    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+
+class Parser(argparse.ArgumentParser):
+    """The arguments of a command; wrong ones are an error as every other, without the usage."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(prog=prog, description=description, epilog=epilog)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(message)
+
+    def add_common(self) -> None:
+        """Add the options that every command has."""
+        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        self.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+
+
+class Interruptions:
+    """SIGINT and SIGTERM as KeyboardInterrupt, remembered.
+
+    One that arrives while TVM calls back into Python comes out of TVM as another exception.
+    """
+
+    def __init__(self) -> None:
+        self.arrived = False
+
+    def _arrive(self, signum: int, frame: FrameType | None) -> None:
+        self.arrived = True
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> Interruptions:
+        self._before = {
+            number: signal.signal(number, self._arrive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def run_command(
+    parser: Parser,
+    run: Callable[[argparse.Namespace], None],
+    argv: Sequence[str] | None,
+    *,
+    hints: Hints = MappingProxyType({}),
+    interrupted: str | None = None,
+) -> int:
+    """Parse, run, and say what went wrong.
+
+    Parameters
+    ----------
+    argv : the command's arguments; None for those of the process
+    hints : for errors that bring none of their own
+    interrupted : the hint of a command that Ctrl-C or SIGTERM ends unfinished; with None, Ctrl-C is
+        how to leave the command, and nothing is said
+
+    Returns
+    -------
+    int
+        The exit status: 0, 1 failed, 2 usage, 130 interrupted.
+    """
+    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    guard = contextlib.nullcontext() if interrupted is None else Interruptions()
+    with guard as interruptions:
+        try:
+            run(parser.parse_args(argv))
+            if sys.stdout is not None:  # None: closed by who started this
+                sys.stdout.flush()  # a reader that has gone is noticed here, not at the very end
+        except (Exception, KeyboardInterrupt) as error:
+            shown = error if debug else None
+            arrived = interruptions is not None and interruptions.arrived
+            if arrived or isinstance(error, KeyboardInterrupt):
+                if interrupted is not None:
+                    report("interrupted", interrupted, shown)
+                return EXIT_INTERRUPTED
+            if isinstance(error, BrokenPipeError):  # as of `| head`: there is nobody to tell
+                _drop_stdout()
+                return EXIT_FAILED
+            if isinstance(error, Gemma4CompileError):
+                usage = isinstance(error, UsageError)
+                default = f"see {parser.prog} --help" if usage else DEBUG_HINT
+                report(str(error), error.hint or hints.get(type(error), default), shown)
+                return EXIT_USAGE if usage else EXIT_FAILED
+            if isinstance(error, OSError):  # as of a full disk behind stdout
+                report(f"the system refuses: {error}", _SYSTEM_HINT, shown)
+                return EXIT_FAILED
+            # A fault of ours: said plainly, shown whole with --debug.
+            message = f"internal error: {type(error).__name__}: {error}"
+            report(message, DEBUG_HINT, shown)
+            return EXIT_FAILED
+    return 0
+
+
+def report(message: str, hint: str, shown: BaseException | None = None) -> None:
+    """Say an error on stderr in two lines, behind the traceback of `shown`."""
+    if shown is not None:
+        traceback.print_exception(shown)
+    _say("error", message, hint)
+
+
+def warn(message: str, hint: str) -> None:
+    """Say on stderr what does not keep a command from going on."""
+    _say("warning", message, hint)
+
+
+def _say(kind: str, message: str, hint: str) -> None:
+    print(f"{kind}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hint: {' '.join(hint.split())}", file=sys.stderr, flush=True)
+
+
+def _drop_stdout() -> None:
+    """Write nothing more to stdout, not at the interpreter's end either."""
+    with contextlib.suppress(OSError, ValueError):  # no stdout of an own descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def peak_memory_bytes() -> int | None:

@@ -14,16 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from gemma4_compile.checkpoint import match, row_reader
+from gemma4_compile.checkpoint import match
 from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.nonfinite import Counts, nonfinite_lines, open_reader
 from gemma4_compile.parallel import in_order
-from gemma4_compile.pipeline import CompileRequest, Reporter
+from gemma4_compile.pipeline import CompileRequest
 from gemma4_compile.quantization.convert import RowReader, conversion_steps, read_parameter_rows
 from gemma4_compile.quantization.packing import Float32Array, dequantize, quantize, to_dense
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, Scheme
 from gemma4_compile.sources import open_source
+from gemma4_compile.terminal import Reporter
 
 OUTLIER = 4.0  # a group's largest weight over its root mean square; 32 normal ones have 2.4
 SHOWN = 20
@@ -156,8 +158,16 @@ def measure(
         )
 
 
-def report_model(request: CompileRequest, reporter: Reporter) -> list[ParameterLoss]:
-    """Measure a model's weights in the request's recipe; errors as those of `compile_model`."""
+def report_model(
+    request: CompileRequest, reporter: Reporter
+) -> tuple[list[ParameterLoss], Counts | None]:
+    """Measure a model's weights in the request's recipe; errors as those of `compile_model`.
+
+    Returns
+    -------
+    tuple
+        The losses, and the weights that are not finite and count as 0 here, if they are allowed.
+    """
     recipe = with_overrides(request.quant, request.overrides)
     reporter.stage(f"opening {request.model}")
     with open_source(request.model, request.revision, weights=True) as source:
@@ -167,18 +177,20 @@ def report_model(request: CompileRequest, reporter: Reporter) -> list[ParameterL
         matched = match(source.checkpoint.tensors, table, source.config)
         plan = storage_plan(table, recipe, None)
         plain = {item.name: RECIPES[recipe.name].scheme(item) for item in table}
+        allowed = request.allow_nonfinite
+        read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=allowed)
         total = sum(4 * math.prod(item.shape) for item in table)
         found = []
         with reporter.progress("measuring weights", total) as advance:
-            for loss in measure(plan, plain, row_reader(matched)):
+            for loss in measure(plan, plain, read_rows):
                 found.append(loss)
                 advance(4 * math.prod(loss.shape))
-    return found
+    return found, nonfinite
 
 
-def report_json(losses: Sequence[ParameterLoss]) -> dict[str, Any]:
-    """The report for programs."""
-    return {"parameters": [asdict(loss) for loss in losses]}
+def report_json(losses: Sequence[ParameterLoss], nonfinite: Counts | None = None) -> dict[str, Any]:
+    """The report for programs; `nonfinite_weights` is null where such weights are refused."""
+    return {"nonfinite_weights": nonfinite, "parameters": [asdict(loss) for loss in losses]}
 
 
 def _row(name: str, loss: Loss) -> str:
@@ -188,8 +200,8 @@ def _row(name: str, loss: Loss) -> str:
     )
 
 
-def report_text(losses: Sequence[ParameterLoss]) -> str:
-    """The report for people: totals by role, then the parameters that lose most."""
+def report_text(losses: Sequence[ParameterLoss], nonfinite: Counts | None = None) -> str:
+    """The report for people: totals by role, the parameters that lose most, what was not finite."""
     head = (
         f"{'':<44}{'scheme':<10}{'MiB':>10}{'relative':>12}{'largest':>12}{'outliers':>10}\n"
         f"{'':<44}{'':<10}{'':>10}{'error':>12}{'error':>12}{'groups':>10}"
@@ -208,6 +220,8 @@ def report_text(losses: Sequence[ParameterLoss]) -> str:
         for loss in changed:
             assert loss.plain is not None
             lines += [_row(loss.name, loss.plain), _row("", loss.loss)]
+    if nonfinite is not None:
+        lines += ["", *nonfinite_lines(nonfinite)]
     return "\n".join(lines)
 
 

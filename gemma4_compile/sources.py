@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config, preset_names
 
 TINY = "tiny"
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
 
 
@@ -111,7 +113,10 @@ def open_source(
     elif hub.is_hub_id(model):
         yield _from_hub(model, revision, weights=weights, generation_config=generation_config)
     else:
+        page = _HUB_PAGE.match(model)
         raise CheckpointError(
             f"there is no model `{model}`: no such directory, and no hub id",
-            hint=f"give a directory, a hub id like {DEFAULT_MODEL}, or `{TINY}`",
+            hint=f"the hub id of that page is {page[1]}"
+            if page
+            else f"give a directory, a hub id like {DEFAULT_MODEL}, or `{TINY}`",
         )

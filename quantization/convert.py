@@ -115,17 +115,23 @@ class ConversionStep:
 
 def _refuse_not_finite(source: Source, read_rows: RowReader) -> None:
     """Raise QuantizationError with the first row of a checkpoint tensor that is not finite."""
-    count = prod(source.shape[:-1]) if len(source.shape) > 1 else source.shape[0]
-    size = max(1, BLOCK_BYTES // (4 * prod(source.shape[1:][-1:])))
-    for begin in range(0, count, size):
-        rows = read_rows(source.name, begin, min(begin + size, count))
+    for begin, end in row_blocks(source.shape):
+        rows = read_rows(source.name, begin, end)
         bad = ~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)
         if bad.any():
             raise QuantizationError(
                 f"checkpoint tensor `{source.name}`: row {begin + int(np.argmax(bad))} holds a "
                 "weight that is not finite",
-                hint="the checkpoint is damaged: download it again",
+                hint="the checkpoint is damaged: download it again, or see --allow-nonfinite",
             )
+
+
+def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Rows [begin, end) of a checkpoint tensor's blocks: elements, of a vector."""
+    count = prod(shape[:-1]) if len(shape) > 1 else shape[0]
+    size = max(1, BLOCK_BYTES // (4 * prod(shape[1:][-1:])))
+    for begin in range(0, count, size):
+        yield begin, min(begin + size, count)
 
 
 def conversion_steps(

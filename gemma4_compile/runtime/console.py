@@ -13,10 +13,35 @@ from tqdm import tqdm
 
 from gemma4_compile.runtime.chat import Chat, Reply
 from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
-from gemma4_compile.runtime.package import LoadProgress
+from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
+_SOON_S = 0.5  # what is done by then needs no bar
+_LONG_S = 2.0  # what takes longer is told
+
+
+class _Count:
+    """Bytes that are done of so many, as a bar where it is shown."""
+
+    def __init__(self, text: str, *, shown: bool, delay_s: float) -> None:
+        self.total = 0
+        self._bar = tqdm(
+            desc=text,
+            unit="B",
+            unit_scale=True,
+            file=sys.stderr,
+            leave=False,
+            disable=not shown,
+            delay=delay_s,
+        )
+
+    def __call__(self, done: int, total: int) -> None:
+        self.total = self._bar.total = total
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        self._bar.close()
 
 
 class Console:
@@ -33,27 +58,32 @@ class Console:
             print(text, file=sys.stderr, flush=True)
 
     @contextmanager
-    def loading(self, package: Path, target: str) -> Iterator[LoadProgress]:
-        """Show how much of a package's weights is loaded, and at the end how long it took."""
-        begin, loaded = time.perf_counter(), 0
-        with tqdm(
-            desc=f"loading {package} ({target})",
-            unit="B",
-            unit_scale=True,
-            file=sys.stderr,
-            leave=False,
-            disable=self._quiet or not sys.stderr.isatty(),
-        ) as bar:
+    def checking(self, package: Path) -> Iterator[ByteCount]:
+        """Show how much of a package's files is hashed, and at the end how long it took, if long.
 
-            def progress(done: int, total: int) -> None:
-                nonlocal loaded
-                loaded = bar.total = total
-                bar.update(done - bar.n)
-
-            yield progress
+        Nothing is shown of a package that is known already.
+        """
+        begin = time.perf_counter()
+        with self._counting(f"checking {package}", delay_s=_SOON_S) as count:
+            yield count
         seconds = time.perf_counter() - begin
-        size = f"{loaded / 1e6:,.1f} MB of weights"
+        if count.total and seconds > _LONG_S:
+            size = f"{count.total / 1e6:,.1f} MB"
+            self.note(f"checked {package} ({size}) in {seconds:.1f} s; not again until it changes")
+
+    @contextmanager
+    def loading(self, package: Path, target: str) -> Iterator[ByteCount]:
+        """Show how much of a package's weights is loaded, and at the end how long it took."""
+        begin = time.perf_counter()
+        with self._counting(f"loading {package} ({target})") as count:
+            yield count
+        seconds = time.perf_counter() - begin
+        size = f"{count.total / 1e6:,.1f} MB of weights"
         self.note(f"loaded {package} ({target}, {size}) in {seconds:.1f} s")
+
+    def _counting(self, text: str, *, delay_s: float = 0.0) -> closing[_Count]:
+        shown = not self._quiet and sys.stderr.isatty()
+        return closing(_Count(text, shown=shown, delay_s=delay_s))
 
     def answer(self, chat: Chat, text: str, chooser: TokenChooser, max_tokens: int | None) -> None:
         """Ask, and show the reply as it comes: thoughts on stderr, the answer on stdout.

@@ -31,6 +31,7 @@ DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
 """DLPack's number of a target's device."""
 
 _EXISTS = 0  # TVM's number of the question
+_METAL_RUNTIME = "tvm_runtime_metal"
 _REINSTALL = "reinstall apache-tvm in the version that pyproject.toml names"
 _CUDA_RUNTIME = "libcudart.so.13"  # of TVM's build
 
@@ -52,6 +53,11 @@ def _load_tvm(name: str, mode: int) -> None:
         sys.platform, f"lib{name}.so"
     )
     path = Path(spec.submodule_search_locations[0], "lib", file)
+    if not path.is_file() and name == _METAL_RUNTIME and sys.platform != "darwin":
+        raise ArtifactError(
+            "packages for `metal` run on Macs with Apple silicon, and this is none",
+            hint="take the package to one, or compile with `--target cpu` or `cuda`",
+        )
     if not path.is_file():
         raise ArtifactError(
             f"apache-tvm has no `{file}` for this system", hint=_REINSTALL

@@ -23,7 +23,6 @@ import numpy as np
 import tvm_ffi
 
 from gemma4_compile import __version__, abi
-from gemma4_compile.artifacts import Provenance, read_artifact
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.runtime.bench import measure, table
@@ -31,7 +30,7 @@ from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.kernel_check import KernelResult, check_kernels, kernels_of
 from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.package import Package, read_provenance
 
 DEFAULT_FILE = Path("gemma4-diagnosis.txt")
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "llguidance")
@@ -67,7 +66,10 @@ class _Report:
         try:
             self._file = path.open("w", encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--diagnose: cannot write `{path}`: {error.strerror}") from error
+            raise UsageError(
+                f"--diagnose: cannot write `{path}`: {error.strerror}",
+                hint="name a file in a directory that exists: --diagnose FILE",
+            ) from error
         self._say = say
 
     def line(self, text: str = "") -> None:
@@ -146,7 +148,7 @@ def _system(report: _Report) -> None:
 
 
 def _package(report: _Report, directory: Path) -> None:
-    provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
+    provenance = read_provenance(directory)
     report.line(f"library: {provenance.library}")
     report.line(f"build: {json.dumps(dict(provenance.build), sort_keys=True)}")
     report.line(f"bytes: {sum(nbytes for nbytes, _ in provenance.files.values())}")

@@ -13,8 +13,9 @@ import tvm_ffi
 from gemma4_compile import abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.device import Device, Feed, view
+from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.runtime.package import LoadProgress, Package
+from gemma4_compile.runtime.package import Package
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -42,7 +43,7 @@ class Engine:
         package: Package,
         *,
         context_length: int | None = None,
-        progress: LoadProgress | None = None,
+        progress: ByteCount | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -72,9 +73,7 @@ class Engine:
         self.device = Device.open(package.target)
         library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
-        self._params = tvm_ffi.Array(
-            package.load_parameters(metadata, self.device.place, progress)
-        )
+        self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
         self._embed = library.compiled_function(abi.EMBED)
         self._prefill = library.compiled_function(abi.PREFILL)
         self._decode = library.compiled_function(abi.DECODE)
@@ -109,7 +108,7 @@ class Engine:
         directory: Path,
         *,
         context_length: int | None = None,
-        progress: LoadProgress | None = None,
+        progress: ByteCount | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor."""
         return cls(Package.open(directory), context_length=context_length, progress=progress)

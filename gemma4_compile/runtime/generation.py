@@ -22,7 +22,10 @@ from gemma4_compile.runtime.reply import (
 from gemma4_compile.runtime.stop_strings import StopStrings
 from gemma4_compile.runtime.tool_calls import ToolCall
 
-CONTEXT_HINT = "start a new conversation, or compile with a larger --context"
+CONTEXT_HINT = (
+    "say less, or make room: up to the package's own with --context-length, beyond it with "
+    "gemma4-compile --context"
+)
 _OPEN_TOOL_RESPONSE = "<|tool_response>"
 
 TokenChooser = Callable[[Float32Array], int]

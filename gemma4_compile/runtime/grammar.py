@@ -70,7 +70,10 @@ class Grammars:
         grammar = matcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
         failed, messages = matcher.validate_grammar_with_warnings(grammar, self._words)
         if failed:
-            raise UsageError(f"the JSON schema cannot be followed: {'; '.join(messages)}")
+            raise UsageError(
+                f"the JSON schema cannot be followed: {'; '.join(messages)}",
+                hint="leave out what it names, or ask for the same in plainer words of JSON schema",
+            )
         return JsonGrammar(matcher(self._words, grammar), MarkIds.of(self._tokenizer))
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,9 @@ MOST_REMEMBERED = 500  # checked packages
 _HINT = "fetch or compile the package again; for files that you changed yourself: --check off"
 _MIXED = "library and weights are from different builds: compile both again"
 
+ByteCount = Callable[[int, int], None]
+"""Is told how many bytes are done, and how many there are."""
+
 _checked_here: set[str] = set()  # signatures that this process has checked
 
 
@@ -53,8 +56,17 @@ class Check(str, Enum):
     OFF = "off"  # for packages whose files are changed on purpose
 
 
-def check_files(directory: Path, provenance: Provenance, check: Check) -> None:
+def check_files(
+    directory: Path,
+    provenance: Provenance,
+    check: Check,
+    progress: ByteCount = lambda done, total: None,
+) -> None:
     """Hold a package's files against its list.
+
+    Parameters
+    ----------
+    progress : is told how much is hashed, if anything is
 
     Raises
     ------
@@ -84,8 +96,15 @@ def check_files(directory: Path, provenance: Provenance, check: Check) -> None:
     signature = _signature(directory, provenance, stats)
     if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
         return
+    total, done = sum(stat.st_size for stat in stats.values()), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
     for name, (_, sha256) in provenance.files.items():
-        if _hash(directory / name) != sha256:
+        if _hash(directory / name, advance) != sha256:
             raise ArtifactError(
                 f"`{name}` of `{directory}` is damaged: its sha256 is not what "
                 f"`{abi.PROVENANCE_FILE}` lists",
@@ -95,14 +114,17 @@ def check_files(directory: Path, provenance: Provenance, check: Check) -> None:
     _remember(directory, signature)
 
 
-def _hash(path: Path) -> str:
+def _hash(path: Path, advance: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
+                advance(len(block))
     except OSError as error:
-        raise ArtifactError(f"cannot read `{path}`: {error.strerror}") from error
+        raise ArtifactError(
+            f"cannot read `{path}`: {error.strerror}", hint="check the file's permissions"
+        ) from error
     return digest.hexdigest()
 
 

@@ -22,6 +22,7 @@ from gemma4_compile.artifacts import (
 )
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.integrity import (
+    ByteCount,
     Check,
     check_files,
     check_manifest,
@@ -31,9 +32,6 @@ from gemma4_compile.runtime.sampling import SamplingOptions
 
 Array = npt.NDArray[Any]
 
-LoadProgress = Callable[[int, int], None]
-"""Is told bytes of weights that are loaded, and of all."""
-
 _ALIGNMENT_BYTES = 64  # what compiled kernels assume of the address of a buffer
 _NATIVE_SUFFIXES = (".so", ".dylib")
 _COMPILE_AGAIN = "compile the package again"
@@ -41,6 +39,26 @@ _NOT_NATIVE = (
     "compile with `--target cpu`, `cuda` or `metal`; "
     "a package for `webgpu` runs in a browser: gemma4-serve DIR"
 )
+
+
+def read_provenance(directory: Path) -> Provenance:
+    """What a package says of itself; ArtifactError if there is no package at `directory`."""
+    if (directory / abi.PROVENANCE_FILE).exists():
+        return Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
+    what, hint = (
+        f"there is no directory `{directory}`",
+        "give the directory that gemma4-compile made (its -o)",
+    )
+    if directory.is_file():
+        what = f"`{directory}` is a file, and a package is a directory"
+        if (directory.parent / abi.PROVENANCE_FILE).exists():
+            hint = f"give the directory that it is in: {directory.parent}"
+    elif (directory / "config.json").exists():
+        what = f"`{directory}` is a checkpoint, not a package"
+        hint = f"compile it first: gemma4-compile {directory} --target TARGET --quant q4f16 -o DIR"
+    elif directory.exists():
+        what = f"`{directory}` is no package: `{abi.PROVENANCE_FILE}` is missing"
+    raise ArtifactError(what, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -59,12 +77,19 @@ class Package:
     tensor_cache: TensorCache
 
     @classmethod
-    def open(cls, directory: Path, *, check: Check = Check.ONCE) -> Package:
+    def open(
+        cls,
+        directory: Path,
+        *,
+        check: Check = Check.ONCE,
+        progress: ByteCount = lambda done, total: None,
+    ) -> Package:
         """Read what describes the package; weights and tokenizer are loaded on demand.
 
         Parameters
         ----------
         check : when the files are held against their hashes
+        progress : is told how much is hashed, if anything is
 
         Raises
         ------
@@ -72,7 +97,7 @@ class Package:
             If a file is missing, damaged or of another build, or the library is not one that loads
             into a process.
         """
-        provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
+        provenance = read_provenance(directory)
         if provenance.library is None or not provenance.library.endswith(_NATIVE_SUFFIXES):
             raise ArtifactError(
                 f"`{directory}` holds no native library (found: {provenance.library or 'none'})",
@@ -83,7 +108,7 @@ class Package:
             raise ArtifactError(
                 f"`{abi.PROVENANCE_FILE}`: field `target` is damaged", hint=_COMPILE_AGAIN
             )
-        check_files(directory, provenance, check)
+        check_files(directory, provenance, check, progress)
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
@@ -147,7 +172,7 @@ class Package:
         self,
         library_metadata: str,
         place: Callable[[Array], Any],
-        progress: LoadProgress | None = None,
+        progress: ByteCount | None = None,
     ) -> list[Any]:
         """Hand every weight to `place`; return what it made of them, as the library takes them.
 

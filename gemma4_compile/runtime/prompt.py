@@ -136,7 +136,10 @@ class ChatTemplate:
                 **self._special_tokens,
             )
         except (TemplateError, TypeError) as error:  # TypeError: a filter got what it cannot take
-            raise UsageError(f"the chat template refuses this conversation: {error}") from error
+            raise UsageError(
+                f"the chat template refuses this conversation: {error}",
+                hint="messages of a user and of the model take turns, behind one of the system",
+            ) from error
 
 
 def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | None) -> list[int]:

@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import Provenance
-from gemma4_compile.errors import UsageError
-from gemma4_compile.output_directory import output_directory
-from gemma4_compile.pipeline import Reporter
+from gemma4_compile.errors import UsageError, VerificationError
+from gemma4_compile.halves import NONFINITE
+from gemma4_compile.output_directory import check_writable, output_directory
+from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.sources import open_source
 from gemma4_compile.targets.spec import INT8
+from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.measures import (
     LayerMeasures,
     LogitMeasures,
@@ -30,7 +32,13 @@ from gemma4_compile.verification.measures import (
 from gemma4_compile.verification.prompt import Prompt, other_chunk, read_prompt, read_text
 from gemma4_compile.verification.report import picture
 from gemma4_compile.verification.runners import Outcome, runner_for
-from gemma4_compile.verification.subject import Subject, VerifyRequest, make_probe, open_subject
+from gemma4_compile.verification.subject import (
+    DEFAULT_STEPS,
+    Subject,
+    VerifyRequest,
+    make_probe,
+    open_subject,
+)
 from gemma4_compile.verification.thresholds import Thresholds, shortfalls, thresholds
 
 Float32Array = npt.NDArray[np.float32]
@@ -75,6 +83,12 @@ class Certificate:
     def passed(self) -> bool:
         """Whether every measure is within its bound."""
         return not self.failures
+
+    def check(self, package: Path) -> None:
+        """Raise VerificationError with the first failure, if there is one."""
+        if self.failures:
+            hint = f"all measures are in {package / abi.NUMERICS_FILE}"
+            raise VerificationError(self.failures[0], hint=hint)
 
     def to_json(self) -> dict[str, Any]:
         """Content of numerics.json: no times, no paths."""
@@ -137,12 +151,17 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
         thresholds is no error here: see `Certificate.passed`.
     """
     if request.steps < 1:
-        raise UsageError(f"--steps: expected at least 1, found {request.steps}")
+        raise UsageError(
+            f"--steps: expected at least 1, found {request.steps}",
+            hint=f"leave it out for {DEFAULT_STEPS}",
+        )
+    read_provenance(request.package)  # what is no package is said before torch is loaded
+    check_writable(request.package)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
     with open_source(request.reference, request.revision, weights=True) as source:
         assert source.checkpoint is not None, "asked for"
-        opened = open_subject(request, source.checkpoint, source.config)
+        opened = open_subject(request, source.checkpoint, source.config, reporter)
         run, devices = runner_for(opened.provenance.build["target"], request.node_modules)
         text = read_text(request.text)
         prompt = read_prompt(request.package, source.config, text, opened.context, request.steps)
@@ -230,7 +249,7 @@ def _certify(
             "activations": build["activations"],
             "device": devices[0] if devices else build["target"],
         },
-        "reference": dict(reference),
+        "reference": {**reference, NONFINITE: build.get(NONFINITE)},
         "text": {
             "sha256": text,
             "tokens": len(prompt.ids),

@@ -8,17 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemma4_compile import __version__
-from gemma4_compile.errors import Gemma4CompileError
-from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
+from gemma4_compile.process import Parser, run_command
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.certificate import verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import DEFAULT_STEPS, VerifyRequest
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gemma4-verify",
         description="Compare a package with transformers in float32, and write numerics.json and "
         "numerics.svg into it. Exit status: 0 within the thresholds, 1 not, 2 wrong usage.",
@@ -50,14 +48,11 @@ def _parser() -> argparse.ArgumentParser:
         "(default: ./node_modules)",
     )
     parser.add_argument("--json", action="store_true", help="print numerics.json, not a table")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_common()
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0, 1 (failed), 2 (usage), 130 (interrupted)."""
-    arguments = _parser().parse_args(argv)
+def _run(arguments: argparse.Namespace) -> None:
     request = VerifyRequest(
         package=arguments.package,
         reference=arguments.reference,
@@ -66,20 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         text=arguments.text,
         node_modules=arguments.node_modules,
     )
-    try:
-        certificate = verify_package(request, Terminal())
-    except Gemma4CompileError as error:
-        return report(error, debug=arguments.debug)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    certificate = verify_package(request, Terminal())
     content = certificate.to_json()
     print(json.dumps(content, indent=2) if arguments.json else table(content))
-    if not certificate.passed:
-        print(f"error: {certificate.failures[0]}", file=sys.stderr)
-        print(f"hint: the measures are in {request.package}/numerics.json", file=sys.stderr)
-        return EXIT_FAILED
-    return 0
+    certificate.check(request.package)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status: 0, 1 failed, 2 usage, 130 interrupted."""
+    return run_command(_parser(), _run, argv, interrupted="the package is as it was before")
 
 
 if __name__ == "__main__":

@@ -69,7 +69,9 @@ def read_prompt(package: Path, config: Gemma4Config, text: str, context: int, st
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises no narrower class
-        raise ArtifactError(f"cannot load the tokenizer `{path}`: {error}") from error
+        raise ArtifactError(
+            f"cannot load the tokenizer `{path}`: {error}", hint="compile the package again"
+        ) from error
     body = tokenizer.encode(text, add_special_tokens=False).ids
     if not body:
         raise UsageError("the text has no tokens", hint="give another --text")
@@ -90,7 +92,9 @@ def read_text(path: Path | None) -> str:
     try:
         return (path or TEXT_FILE).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--text: cannot read `{path}`: {error}") from error
+        raise UsageError(
+            f"--text: cannot read `{path}`: {error}", hint="give a file of UTF-8 text"
+        ) from error
 
 
 def other_chunk(length: int, chunk: int) -> int:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gemma4_compile.halves import NONFINITE
 from gemma4_compile.verification.thresholds import worst_layer
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 70, 20, 64, 44
@@ -54,6 +55,12 @@ def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
         f"{text['decoded']} tokens decoded from the start, and behind a prompt of "
         f"{text['long_prompt']} tokens (sliding window: {text['window']})",
     ]
+    nonfinite = content["reference"].get(NONFINITE)
+    if nonfinite:
+        lines.append(
+            f"note: {sum(nonfinite.values())} weights of the checkpoint are not finite; package "
+            "and reference have 0 in their place"
+        )
     if not text["longer_than_two_windows"]:
         lines.append(
             "note: the package's context is too short for a prompt of more than two windows"

@@ -173,9 +173,12 @@ def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
     ------
     UsageError
         If the target needs Node or Node packages that are not there.
+    ArtifactError
+        If this machine has no device for the target.
     """
     devices: list[str] = []
     if target != "webgpu":
+        Device.open(target)  # a missing one is said before anything long begins
         return run_here, devices
     folder = find_node_modules(node_modules)
 

@@ -91,7 +91,9 @@ def _map(path: Path, shard: Shard) -> npt.NDArray[np.uint8]:
     try:
         mapped = np.memmap(path, np.uint8, mode="r")
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"cannot read the weight shard `{path}`: {error}") from error
+        raise ArtifactError(
+            f"cannot read the weight shard `{path}`: {error}", hint="compile the package again"
+        ) from error
     if mapped.size != shard.nbytes:
         raise ArtifactError(
             f"weight shard `{path}`: expected {shard.nbytes} bytes, found {mapped.size}",

@@ -11,13 +11,19 @@ from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.checkpoint import Checkpoint, match, row_reader
 from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.halves import NONFINITE
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import parameter_table
-from gemma4_compile.pipeline import CompileRequest, Reporter, compile_model, config_identity
+from gemma4_compile.nonfinite import finite_reader
+from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.pipeline import CompileRequest, compile_model, config_identity
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
+from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
+from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets import target_spec
+from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.stored_weights import StoredWeights
 
 DEFAULT_STEPS = 64
@@ -60,7 +66,9 @@ class Subject:
         return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
 
 
-def open_subject(request: VerifyRequest, checkpoint: Checkpoint, config: Gemma4Config) -> Subject:
+def open_subject(
+    request: VerifyRequest, checkpoint: Checkpoint, config: Gemma4Config, reporter: Reporter
+) -> Subject:
     """Read a package and check every file of it by its hash.
 
     Raises
@@ -70,7 +78,7 @@ def open_subject(request: VerifyRequest, checkpoint: Checkpoint, config: Gemma4C
     CheckpointError
         If it was made from another config, or the checkpoint is damaged.
     """
-    provenance = Provenance.from_json(read_artifact(request.package / abi.PROVENANCE_FILE))
+    provenance = read_provenance(request.package)
     build = provenance.build
     if provenance.library is None or abi.TENSOR_CACHE_FILE not in provenance.files:
         raise ArtifactError(
@@ -81,13 +89,18 @@ def open_subject(request: VerifyRequest, checkpoint: Checkpoint, config: Gemma4C
             f"`{request.package}` was compiled from another config.json than `{request.reference}`",
             hint="give the checkpoint that the package was made from",
         )
-    _check_files(request.package, provenance)
+    total = sum(nbytes for nbytes, _ in provenance.files.values())
+    with reporter.progress(f"checking {request.package}", total) as advance:
+        check_files(request.package, provenance, Check.ALWAYS, _steps(advance))
     limits = target_spec(build["target"], build["limits"])
     recipe = with_overrides(build["recipe"], _overrides(build))
     plan = storage_plan(parameter_table(config), recipe, limits.max_binding_bytes)
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
     matched = match(checkpoint.tensors, [stored.parameter for stored in plan], config)
+    read = row_reader(matched)
+    if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the certificate says so
+        read = finite_reader(read)
     return Subject(
         provenance=provenance,
         context=chat.context_window_size,
@@ -95,23 +108,22 @@ def open_subject(request: VerifyRequest, checkpoint: Checkpoint, config: Gemma4C
         stored=StoredWeights(request.package, cache, plan),
         checkpoint=checkpoint,
         config=config,
-        read=row_reader(matched),
+        read=read,
     )
 
 
-def _check_files(directory: Path, provenance: Provenance) -> None:
-    for name, (nbytes, sha256) in provenance.files.items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != nbytes:
-            raise ArtifactError(
-                f"`{name}` of `{directory}` is missing or has not {nbytes} bytes",
-                hint="compile the package again",
-            )
-        if packaging.hash_file(path).sha256 != sha256:
-            raise ArtifactError(
-                f"`{name}` of `{directory}` is not what {abi.PROVENANCE_FILE} says: another sha256",
-                hint="compile the package again",
-            )
+def _steps(advance: ByteProgress) -> ByteCount:
+    """Tell a reporter, which counts what is new, from what is told all that is done."""
+    before = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal before
+        if not before:
+            advance(0)  # nothing was done by an earlier run
+        advance(done - before)
+        before = done
+
+    return progress
 
 
 def _overrides(build: Mapping[str, Any]) -> Overrides:

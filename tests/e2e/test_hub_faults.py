@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,17 +26,21 @@ ROOT = Path(__file__).parents[2]
 MODEL = "someone/model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MOST_RUNS = 8
+SLOW_S = 3.0
 
 
 class Hub(ThreadingHTTPServer):
-    """One model. The first `drops` downloads of its weights end after a part of the bytes."""
+    """One model. The first `drops` downloads of its weights end after a part of the bytes.
+
+    The first `slow` answers come after SLOW_S.
+    """
 
     daemon_threads = True
 
     def __init__(self, folder: Path, drops: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.drops = folder, drops
-        self.dropped = 0
+        self.dropped = self.slow = 0
 
     @property
     def address(self) -> str:
@@ -55,6 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(body=True)
 
     def answer(self, *, body: bool) -> None:
+        if self.server.slow:
+            self.server.slow -= 1
+            time.sleep(SLOW_S)
         path = self.path.partition("?")[0]
         if path.startswith(f"/api/models/{MODEL}"):
             files = sorted(self.server.folder.iterdir())
@@ -118,28 +127,54 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         thread.join()
 
 
-def test_connections_that_drop(hub: Hub, tmp_path: Path) -> None:
-    output = tmp_path / "work" / "out"
-    options = ["--target", "cpu", "--quant", "q4f16", "--only", "weights", "-o", str(output)]
+def run(
+    address: str, cache: Path, *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run gemma4-compile on the model of a hub at this address."""
     environment = {
         **os.environ,
-        "HF_ENDPOINT": hub.address,
-        "HF_HOME": str(tmp_path / "cache"),
+        "HF_ENDPOINT": address,
+        "HF_HOME": str(cache),
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "NO_PROXY": "127.0.0.1",
         "no_proxy": "127.0.0.1",
+        **variables,
     }
+    return subprocess.run(
+        [sys.executable, "-m", "gemma4_compile", MODEL, *options],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_hub_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = run(f"http://127.0.0.1:{port}", tmp_path, "--plan")
+    first, second = done.stderr.splitlines()  # no word of trying again, which takes half a minute
+    assert done.returncode == 1
+    assert first.startswith(f"error: `{MODEL}` is not in the local cache and the hub cannot be re")
+    assert second.startswith("hint: ")
+
+
+def test_a_hub_that_is_slow_is_waited_for(hub: Hub, tmp_path: Path) -> None:
+    hub.slow = 2
+    done = run(hub.address, tmp_path / "cache", "--plan", HF_HUB_ETAG_TIMEOUT="1")
+    assert done.returncode == 0, done.stderr
+    assert hub.slow == 0
+    assert done.stdout.startswith(f"{MODEL} in ")
+
+
+def test_connections_that_drop(hub: Hub, tmp_path: Path) -> None:
+    output = tmp_path / "work" / "out"
+    options = ["--target", "cpu", "--quant", "q4f16", "--only", "weights", "-o", str(output)]
     for _ in range(MOST_RUNS):
-        done = subprocess.run(
-            [sys.executable, "-m", "gemma4_compile", MODEL, *options],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = run(hub.address, tmp_path / "cache", *options)
         if done.returncode == 0:
             break
         assert done.returncode == 1, done.stderr

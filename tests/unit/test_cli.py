@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import __version__, cli, hub
+from gemma4_compile import cli, hub
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.model_spec.config import PRESETS_DIR
 from gemma4_compile.passes import LibraryReport
-from gemma4_compile.pipeline import CompileRequest, Reporter, Summary
+from gemma4_compile.pipeline import CompileRequest, Summary
+from gemma4_compile.terminal import Reporter
 
 MINIMUM = ["--target", "cpu", "--quant", "q4f16", "-o", "out"]
 
@@ -54,6 +55,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         "tiny --target webgpu --quant f32 -o x --limits compat --activations int8 --context 64"
     )
     options += " --prefill-chunk 8 --only weights --revision r --force --dump-ir ir"
+    options += " --allow-nonfinite"
     assert cli.main(options.split()) == 0
     assert pipeline.request == CompileRequest(
         model="tiny",
@@ -68,6 +70,7 @@ def test_every_option_reaches_the_pipeline(pipeline: Pipeline) -> None:
         revision="r",
         force=True,
         dump_ir=Path("ir"),
+        allow_nonfinite=True,
     )
 
 
@@ -87,7 +90,30 @@ def test_summary_goes_to_stdout_and_log_to_stderr(
         "largest binding": "1.0 MiB",
         "time": "1.2 s",
         "peak memory": "1024.0 MiB",
+        "run it": "gemma4-chat out",
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "whole", "shown"),
+    [
+        ("webgpu", True, ["gemma4-serve out"]),
+        ("cuda", True, ["gemma4-chat out"]),
+        ("cpu", False, []),
+    ],
+)
+def test_a_whole_package_says_how_it_is_run(
+    target: str,
+    whole: bool,
+    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = Summary(Path("out"), 1, None, None, 1.0, 1, whole=whole)
+    monkeypatch.setattr(cli, "compile_model", lambda *_: made)
+    assert cli.main(["tiny", "--target", target, "--quant", "f32", "-o", "out"]) == 0
+    rows = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
+    assert [value.strip() for name, value in rows if name == "run it"] == shown
 
 
 @pytest.mark.parametrize(
@@ -128,6 +154,8 @@ def test_traceback_with_debug_only(pipeline: Pipeline, capsys: pytest.CaptureFix
         (["tiny", *MINIMUM, "--context", "many"], "invalid int value"),
         (["tiny", *MINIMUM, "--only", "half"], "invalid choice"),
         (["tiny", *MINIMUM, "--json"], "--json goes with --plan"),
+        (["tiny", *MINIMUM, "--node-modules", "x"], "--node-modules goes with --verify"),
+        (["tiny", "--plan", "--report"], "--plan and --report exclude each other"),
         (["tiny", "--target", "cpu", "--quant", "f32"], "required: -o/--output"),
         (["tiny", "--plan", "--quant", "q2"], "unknown quantisation `q2`"),
     ],
@@ -155,6 +183,51 @@ def test_plan_needs_nothing_but_a_model(
     assert captured.out.startswith(first)
     assert captured.err == ""
     assert pipeline.request is None
+
+
+WRITING = "-o somewhere --force --only weights --dump-ir ir --verify --node-modules x"
+LENGTHS = "--limits compat --activations exact --context 64 --prefill-chunk 8"
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "ignored"),
+    [
+        ("--plan", WRITING, "-o, --force, --only, --dump-ir, --verify, --node-modules do"),
+        ("--plan", LENGTHS, None),
+        ("--plan", "--allow-nonfinite", "--allow-nonfinite does"),
+        ("--report", "--allow-nonfinite", None),
+        (
+            "--report",
+            f"{LENGTHS} -o somewhere",
+            "-o, --limits, --activations, --context, --prefill-chunk do",
+        ),
+    ],
+)
+def test_what_a_question_does_not_need_is_named(
+    question: str,
+    given: str,
+    ignored: str | None,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "report_model", lambda *_: ([], None))
+    monkeypatch.setattr(cli, "report_text", lambda *_: "answer")
+    assert cli.main(["gemma-4-E2B-it", question, *given.split()]) == 0
+    captured = capsys.readouterr()
+    assert captured.out
+    assert captured.err.splitlines() == (
+        []
+        if ignored is None
+        else [
+            f"warning: {question} writes nothing, and {ignored} nothing beside it",
+            f"hint: leave out {question} to compile",
+        ]
+    )
+    assert pipeline.request is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_plan_takes_the_options_of_a_compilation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,15 +264,6 @@ def test_plan_of_a_hub_model_downloads_its_config_alone(
     assert cli.main(["google/gemma-4-12B-it", "--plan", "--revision", "main"]) == 0
     assert asked == [("google/gemma-4-12B-it", "main")]
     assert "11,907,350,320" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_help_and_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main([option])
-    assert caught.value.code == 0
-    text = capsys.readouterr().out
-    assert (__version__ if option == "--version" else "--target") in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,6 +15,11 @@ from gemma4_compile import hub
 from gemma4_compile.errors import CheckpointError
 
 
+@pytest.fixture(autouse=True)
+def hub_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: None)
+
+
 def raising(error: Exception) -> Callable[..., Any]:
     def download(*_: object, **__: object) -> None:
         raise error
@@ -92,6 +97,57 @@ def test_a_generation_config_that_cannot_be_asked_for_is_an_error(
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     with pytest.raises(CheckpointError, match="hub cannot be reached"):
         hub.fetch_generation_config("a/b", "0123abcd")
+
+
+class ReadTimeout(Exception):
+    """As the HTTP libraries call it when a server that was found does not answer yet."""
+
+
+@pytest.mark.parametrize(
+    ("error", "asks"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), False),
+        (TimeoutError("timed out"), False),
+        (ReadTimeout("slow"), True),
+        (bare(hub_errors.HfHubHTTPError), True),
+        (bare(hub_errors.GatedRepoError), True),
+        (hub_errors.FileMetadataError("no commit"), True),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_not_asked_again(
+    error: Exception, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def fetch(model: str, *file: str, local_files_only: bool = False, **_: object) -> str:
+        asked.append("cache" if local_files_only else "hub")
+        return str(tmp_path.joinpath(*file))
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", raising(error))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetch)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    if asks:
+        assert hub.fetch_config("a/b", None) == tmp_path
+        assert hub.fetch("a/b", None) == tmp_path
+        assert asked == ["hub", "hub"]
+        return
+    for ask in (hub.fetch_config, hub.fetch_generation_config, hub.fetch):
+        with pytest.raises(CheckpointError, match=f"cannot be reached: .*{error.args[-1]}"):
+            ask("a/b", "r")
+    assert asked == ["cache"]
+    (tmp_path / "model.safetensors").touch()
+    assert hub.fetch("a/b", "r") == tmp_path
+    assert asked == ["cache", "cache"]
+
+
+def test_a_cached_file_needs_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = str(tmp_path / "config.json")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: cached)
+    monkeypatch.setattr(
+        huggingface_hub, "get_hf_file_metadata", lambda *_, **__: pytest.fail("asked")
+    )
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: cached)
+    assert hub.fetch_config("a/b", None) == tmp_path
 
 
 @pytest.mark.parametrize("name", ["google/gemma-4-E2B-it", "a/b", "a-b/c.d_e"])

@@ -28,11 +28,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "suppressed_tokens",
         "tensor_file",
     ),
-    ("packaging", "output_directory", "parallel", "passes", "terminal"),
+    ("halves", "nonfinite", "packaging", "output_directory", "parallel", "passes", "terminal"),
     ("pipeline", "plain_answers", "quantization_report"),
     ("verification",),
     ("cli",),
-    ("__main__",),
+    ("__main__", "start"),
 )
 # Stands beside the layers: it runs packages and shares only the words and the file formats.
 RUNTIME_MAY_IMPORT = {"__init__", "errors", "abi", "nvidia", "process", "artifacts", "runtime"}

@@ -16,6 +16,8 @@ from gemma4_compile.output_directory import (
     LOCK_FILE,
     PROGRESS_FILE,
     check_output,
+    check_place,
+    check_writable,
     is_package,
     output_directory,
     write_errors,
@@ -39,6 +41,56 @@ def stop(output: Path, error: BaseException, *files: str) -> None:
         for name in files:
             (partial / name).write_text(name)
         raise error
+
+
+@pytest.mark.parametrize(
+    ("output", "held"),
+    [
+        (".", "the directory that you are in"),
+        ("..", "the directory that you are in"),
+        ("", "the directory that you are in"),
+        ("../own", "your home directory"),
+        ("../model", "the checkpoint `../model`"),
+        ("../link", "the checkpoint `../model`"),
+        ("../own/deep/..", "your home directory"),
+    ],
+)
+def test_what_must_stay_is_not_replaced(
+    output: str, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("here", "own", "model"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "own"))
+    with pytest.raises(UsageError, match=f"would replace {held}"):
+        check_place(Path(output), Path("../model"))
+    for good in ("out", "../out", "../own/out", "../model/out", "../model2"):
+        check_place(Path(good), Path("../model"))
+    check_place(Path("../model"), None)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match="not UTF-8"):
+        check_place(Path("out\udcff"), None)
+
+
+def test_what_cannot_be_replaced_is_said_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package(tmp_path / "out")
+    check_writable(tmp_path / "out")
+    asked: list[Path] = []
+
+    def refuse(path: Path, _: int) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.chdir(tmp_path / "out")
+    monkeypatch.setattr(os, "access", refuse)
+    with pytest.raises(ArtifactError, match="cannot be replaced"):
+        check_writable(Path())
+    assert asked == [tmp_path]
 
 
 def test_directory_appears_at_the_end(tmp_path: Path) -> None:

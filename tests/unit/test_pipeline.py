@@ -52,11 +52,13 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert summary.library_bytes == len(found["model.so"])
     assert summary.report is not None
     assert summary.report.launches_per_token > 0
+    assert summary.whole
 
 
 def test_half_with_weights_has_no_library(request_for: CompileRequest) -> None:
     summary = run(request_for)
     assert summary.report is None
+    assert not summary.whole
     assert not [name for name in files(request_for.output) if name.startswith("model.")]
     cache = TensorCache.from_json(read_artifact(request_for.output / abi.TENSOR_CACHE_FILE))
     stored = [record for shard in cache.shards for record in shard.records]
@@ -187,6 +189,25 @@ def test_wrong_tensors_are_found_before_the_library_is_built(
     monkeypatch.setattr(pipeline, "build_executable", lambda *_: pytest.fail("built"))
     with pytest.raises(CheckpointError, match=r"expected \((224, 96|96, 224)\)"):
         run(replace(request_for, model=str(model), only=None))
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_the_checkpoint_is_not_replaced_by_its_package(
+    force: bool, request_for: CompileRequest
+) -> None:
+    model = write_checkpoint(request_for.output.parent / "model", DENSE_LIKE).path
+    before = files(model)
+    with pytest.raises(UsageError, match="would replace the checkpoint"):
+        run(replace(request_for, model=str(model), output=model, force=force))
+    assert files(model) == before
+
+
+def test_a_package_may_have_the_name_of_its_model(
+    request_for: CompileRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(request_for.output.parent)
+    for _ in range(2):  # the second run replaces the first one's
+        run(replace(request_for, output=Path("tiny")))
 
 
 def test_nothing_is_left_when_the_linker_fails(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def report(
     model: Path, quant: str = "q4f16", overrides: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, ParameterLoss]:
     request = CompileRequest(str(model), "cpu", quant, Path(), overrides=overrides)
-    return {loss.name: loss for loss in report_model(request, Silent())}
+    return {loss.name: loss for loss in report_model(request, Silent())[0]}
 
 
 def write(folder: Path, weights: dict[str, models.Float32Array] | None = None) -> Path:
@@ -89,6 +90,27 @@ def test_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
         report(write(tmp_path, weights))
 
 
+def test_weights_that_are_allowed_count_as_zeros_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = models.random_weights(models.E2B_LIKE)
+    name = f"{DOWN}.weight"
+    weights[name] = weights[name].copy()
+    weights[name][3, 4:6] = 0
+    expected = report(write(tmp_path, weights))
+    weights[name][3, 4:6] = np.nan, -np.inf
+    model = str(write(tmp_path, weights))
+    assert cli.main([model, "--report", "--json", "--allow-nonfinite"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["nonfinite_weights"] == {name: 2}
+    found = {loss["name"]: loss["loss"] for loss in values["parameters"]}
+    assert found == {name: asdict(loss.loss) for name, loss in expected.items()}
+    assert cli.main([model, "--report", "--allow-nonfinite"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1] == f"`{name}`: 2 not finite, stored as 0"
+    assert f"`{name}`: 2 not finite, stored as 0" in told.err.splitlines()
+
+
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = write(tmp_path)
     recipe = tmp_path / "recipe.json"
@@ -97,8 +119,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main([str(model), "--report", "--recipe", str(recipe)]) == 0
     assert "changed by the recipe file" in capsys.readouterr().out
     assert cli.main([str(model), "--report", "--json", "--quant", "q8f16"]) == 0
-    values = json.loads(capsys.readouterr().out)["parameters"]
-    assert {"name", "role", "shape", "loss", "plain"} == set(values[0])
+    values = json.loads(capsys.readouterr().out)
+    assert values["nonfinite_weights"] is None
+    assert {"name", "role", "shape", "loss", "plain"} == set(values["parameters"][0])
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     recipe.write_text(json.dumps({"schemes": {"nothing.*": "q8f16_1"}}))
     assert cli.main([str(model), "--report", "--recipe", str(recipe)]) == 1

@@ -116,3 +116,29 @@ def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
         open_source(sources.DEFAULT_MODEL, None, weights=True),
     ):
         pytest.fail("must not open")
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        ("https://huggingface.co/google/gemma-4-E2B-it", "page is google/gemma-4-E2B-it"),
+        ("https://huggingface.co/a/b.c/tree/main?x=1", "page is a/b.c"),
+        ("hf.co/a/b", "page is a/b"),
+        ("https://example.org/a/b", "give a directory, a hub id"),
+    ],
+)
+def test_a_page_of_the_hub_is_told_its_id(model: str, hint: str) -> None:
+    with (
+        pytest.raises(CheckpointError, match="there is no model") as caught,
+        open_source(model, None, weights=False),
+    ):
+        pytest.fail("must not open")
+    assert hint in str(caught.value.hint)
+
+
+def test_a_revision_may_stand_beside_a_page_of_the_hub() -> None:
+    with (
+        pytest.raises(CheckpointError, match="there is no model"),
+        open_source("https://huggingface.co/a/b", "main", weights=False),
+    ):
+        pytest.fail("must not open")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
+import re
 import socket
 import sys
 import webbrowser
@@ -14,15 +14,14 @@ from pathlib import Path
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile import __version__, abi
-from gemma4_compile.artifacts import Provenance, read_artifact
-from gemma4_compile.errors import Gemma4CompileError, UsageError
-from gemma4_compile.process import EXIT_INTERRUPTED, report
+from gemma4_compile.errors import UsageError
+from gemma4_compile.process import Parser, run_command, warn
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
-from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.package import Package, read_provenance
+from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
 from gemma4_compile.runtime.server.api import Limits, api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
@@ -31,21 +30,29 @@ from gemma4_compile.runtime.server.worker import Worker
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
+_BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
+_ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
 _SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gemma4-serve",
         description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
         "the page that chats with it in the browser.",
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
     parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port; 0: a free one (%(default)s)")
-    parser.add_argument("--model-name", help="the model's name in requests (default: DIR's name)")
-    parser.add_argument("--context-length", type=int, help="tokens to make room for")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (%(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", default=8000, help="port; 0: a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
+    )
+    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request says"
     )
@@ -69,10 +76,14 @@ def _parser() -> argparse.ArgumentParser:
         help="let this origin's pages use the API; may be given again",
     )
     parser.add_argument(
-        "--queue", type=int, default=16, help="most requests that wait (%(default)s)"
+        "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
     )
     parser.add_argument(
-        "--max-body-mib", type=int, default=8, help="longest request in MiB (%(default)s)"
+        "--max-body-mib",
+        type=int,
+        metavar="N",
+        default=8,
+        help="longest request in MiB (%(default)s)",
     )
     parser.add_argument(
         "--check",
@@ -81,52 +92,44 @@ def _parser() -> argparse.ArgumentParser:
         help="hash the package's files and compare: once and whenever one changed, always, or "
         "not at all (default: %(default)s)",
     )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_common()
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit status: 0, 1 (failed), 2 (usage)."""
-    arguments = _parser().parse_args(argv)
-    try:
-        _serve(arguments)
-    except Gemma4CompileError as error:
-        return report(error, debug=arguments.debug)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return 0
+    """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
+    return run_command(_parser(), _serve, argv)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    provenance = Provenance.from_json(read_artifact(arguments.package / abi.PROVENANCE_FILE))
-    if (provenance.library or "").endswith(_BROWSER_SUFFIX):
-        _serve_page(arguments)
-        return
-    service = _load(arguments)
-    limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
-    routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
-    routes += folder_routes(arguments.page, None)
-    try:
-        listen(
-            routes,
-            arguments.host,
-            arguments.port,
-            arguments.allow_origin,
-            on_stop=service.worker.begin_stop,
-        )
-    finally:
-        service.worker.stop()
+    provenance = read_provenance(arguments.package)
+    with take_address(arguments.host, arguments.port) as taken:
+        if (provenance.library or "").endswith(_BROWSER_SUFFIX):
+            _serve_page(arguments, taken)
+            return
+        service = _load(arguments)
+        limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
+        routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
+        routes += folder_routes(arguments.page, None)
+        stop = service.worker.begin_stop
+        base = f"{address_of(taken, arguments.host)}/v1"
+        Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
+        try:
+            listen(routes, taken, arguments.host, arguments.allow_origin, on_stop=stop)
+        finally:
+            service.worker.stop()
 
 
 def _load(arguments: argparse.Namespace) -> Service:
-    package = Package.open(arguments.package, check=Check(arguments.check))
+    console = Console()
+    with console.checking(arguments.package) as progress:
+        package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
     name = arguments.model_name or arguments.package.resolve().name
     model = Model.of(package, name, arguments.context_length)
 
     def load() -> Generator:
-        with Console().loading(arguments.package, package.target) as progress:
+        with console.loading(arguments.package, package.target) as progress:
             engine = Engine(package, context_length=arguments.context_length, progress=progress)
         return Generator(engine, model.tokenizer, package.stop_token_ids)
 
@@ -135,31 +138,40 @@ def _load(arguments: argparse.Namespace) -> Service:
     return Service(model, worker, thinking=arguments.thinking)
 
 
-def _serve_page(arguments: argparse.Namespace) -> None:
+def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     """Serve a package for browsers, and the page if there is one; the page checks the files."""
     page = arguments.page or find_page()
     if page is None:
-        print(
-            f"warning: no built page here, so only the package is served, at {PACKAGE_PATH}\n"
-            "hint: npm ci && npm run build in a checkout's examples/web, then --page its dist",
-            file=sys.stderr,
+        warn(
+            f"no built page here, so only the package is served, at {PACKAGE_PATH}",
+            f"{_BUILD_PAGE}, then --page its dist",
         )
     routes = folder_routes(page, arguments.package)
     opens = arguments.open and page is not None
-    listen(routes, arguments.host, arguments.port, arguments.allow_origin, opens=opens)
+    listen(routes, taken, arguments.host, arguments.allow_origin, opens=opens)
 
 
 def _check(arguments: argparse.Namespace) -> None:
     if arguments.page is not None and not (arguments.page / "index.html").is_file():
         raise UsageError(
-            f"--page: `{arguments.page}` has no `index.html`", hint="build the page first"
+            f"--page: `{arguments.page}` has no `index.html`",
+            hint=f"give the folder that was built: {_BUILD_PAGE}",
         )
+    for origin in arguments.allow_origin:
+        if not _ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"--allow-origin: expected an origin, found `{origin}`",
+                hint="scheme, host and port without a path: https://example.org",
+            )
     ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
     for name, (lowest, highest) in ranges.items():
         value = getattr(arguments, name)
         if not lowest <= value <= highest:
             option = name.replace("_", "-")
-            raise UsageError(f"--{option}: expected {lowest} to {highest}, found {value}")
+            raise UsageError(
+                f"--{option}: expected {lowest} to {highest}, found {value}",
+                hint=f"leave it out for {_parser().get_default(name)}",
+            )
 
 
 class _Server(uvicorn.Server):
@@ -176,57 +188,34 @@ class _Server(uvicorn.Server):
 
 def listen(
     routes: Sequence[BaseRoute],
+    taken: socket.socket,
     host: str,
-    port: int,
     origins: Sequence[str],
     *,
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until interrupted; prints the address on stdout once it listens.
+    """Serve until interrupted; prints the address on stdout.
 
     Parameters
     ----------
+    taken : listens on `host`
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
-
-    Raises
-    ------
-    UsageError
-        If the address cannot be listened on.
     """
-    hosts = ["localhost", "127.0.0.1", "::1", host] if _is_loopback(host) else None
+    hosts = ["localhost", "127.0.0.1", "::1", host] if is_loopback(host) else None
     app = create_app(routes, hosts=hosts, origins=origins)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         server_header=False,
     )
-    try:
-        with config.bind_socket() as bound:
-            bound.listen()  # from here on connections wait, and none is refused
-            shown = f"[{host}]" if ":" in host else host
-            address = f"http://{shown}:{bound.getsockname()[1]}"
-            print(address, flush=True)
-            if opens:
-                webbrowser.open(address)
-            _Server(config, on_stop).run([bound])
-    except SystemExit as error:  # uvicorn's answer to an address that it cannot have
-        raise UsageError(
-            f"cannot listen on {host}:{port}", hint="choose another --host or --port"
-        ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = address_of(taken, host)
+    print(address, flush=True)
+    if opens:
+        webbrowser.open(address)
+    _Server(config, on_stop).run([taken])
 
 
 if __name__ == "__main__":

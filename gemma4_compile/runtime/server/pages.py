@@ -7,8 +7,9 @@ from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
@@ -44,16 +45,26 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
 
     Parameters
     ----------
-    page : a built chat page, served at `/`, or None
+    page : a built chat page, served at `/`, or None; with neither, `/` says that this is an API
     package : a package, served at `/package/`, or None; the page opens it by itself
     """
     routes: list[BaseRoute] = []
+    if page is None and package is None:
+        routes.append(Route("/", _api_only, methods=["GET"]))
     if package is not None:
         routes.append(Mount(PACKAGE_PATH.rstrip("/"), _Compressed(_Files(directory=package))))
     if page is not None:
         files = _Files(directory=page, html=True, opens_package=package is not None)
         routes.append(Mount("/", _Compressed(files)))
     return routes
+
+
+async def _api_only(_request: Request) -> Response:
+    """What a browser shows at `/` where no page is served."""
+    return PlainTextResponse(
+        "gemma4-serve: this is OpenAI's API on one model, at /v1 (its name: GET /v1/models).\n"
+        "For a chat page here, start it with --page FOLDER.\n"
+    )
 
 
 def find_page() -> Path | None:

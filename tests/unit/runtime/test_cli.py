@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
-from gemma4_compile.runtime import Sampler
+from gemma4_compile.runtime import Chat, Sampler
 from gemma4_compile.runtime.cli import main
+from gemma4_compile.runtime.reply import TextDelta
 from tests.scripted_engine import END_OF_TURN, encode
 
 LONG_REPLY = "Chess"  # which `tiny` knows nothing about, and says so at length
@@ -143,6 +145,72 @@ def test_ctrl_c_stops_an_answer_and_the_conversation_goes_on(tiny_package: Path)
         patience.cancel()
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_questions_are_utf_8_whatever_the_locale(
+    encoding: str,
+    tiny_package: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    question = "Grüße, 你好"
+    asked: list[str] = []
+    monkeypatch.setattr(Chat, "events", lambda _, text, *__, **___: asked.append(text) or reply())
+
+    def reply() -> Iterator[TextDelta]:
+        yield TextDelta("ü")
+
+    typed = io.BytesIO(b"\xff\n" + question.encode() + b"\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed, encoding))
+    status, out, err = run(capsys, tiny_package)
+    assert (status, asked) == (0, [question])  # and not the first line, which is not UTF-8
+    assert out == "ü\n"
+    assert "error: this question is not UTF-8: " in err
+    argument = question.encode().decode("ascii", "surrogateescape")  # as the C locale has it
+    assert run(capsys, tiny_package, "--prompt", argument)[0] == 0
+    assert asked[1:] == [question]
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--system"])
+def test_arguments_that_are_not_utf_8_are_usage_errors(
+    option: str, tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"--prompt": "x", option: "a\udcff"}
+    flat = [word for pair in arguments.items() for word in pair]
+    status, out, err = run(capsys, tiny_package, *flat)
+    assert (status, out) == (2, "")
+    assert "is not UTF-8" in err
+
+
+def test_help_is_no_question(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("/help\n"))
+    status, out, err = run(capsys, tiny_package)
+    assert (status, out) == (0, "")
+    assert err.count("/forget drops its oldest question") == 2
+    assert "error" not in err
+
+
+@pytest.mark.parametrize(("leaving", "status"), [(EOFError, 0), (KeyboardInterrupt, 130)])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_leaving_ends_the_line_of_a_terminal(
+    leaving: type[BaseException],
+    status: int,
+    terminal: bool,
+    tiny_package: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(_: str) -> str:
+        raise leaving
+
+    monkeypatch.setattr("builtins.input", leave)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
+    found, _, err = run(capsys, tiny_package)
+    assert found == status
+    assert err.endswith("stops an answer\n\n" if terminal else "stops an answer\n")
+
+
 def test_greedy_is_temperature_zero(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = (tiny_package, "--prompt", "Hi", "--max-tokens", 8)
     greedy = run(capsys, *common, "--greedy")
@@ -231,10 +299,3 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
     assert (status, out) == (1, "")
     assert "provenance.json" in err
     assert "hint: " in err
-
-
-def test_unknown_options_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main(["somewhere", "--no-such-option"])
-    assert leaving.value.code == 2
-    assert "--no-such-option" in capsys.readouterr().err

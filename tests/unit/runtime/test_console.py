@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,46 @@ def test_loading_is_told_at_its_end_and_a_quiet_console_says_nothing(
         err = capsys.readouterr().err
         assert err.startswith("loaded package (cuda, 2.5 MB of weights) in ") is not quiet
         assert err == "" or not quiet
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hashed", "quiet", "told"),
+    [
+        (9.0, True, False, "checked package (2.5 MB) in 9.0 s; not again until it changes\n"),
+        (9.0, True, True, ""),
+        (9.0, False, False, ""),
+        (0.1, True, False, ""),
+    ],
+)
+def test_a_long_check_is_told(
+    seconds: float,
+    hashed: bool,
+    quiet: bool,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([10.0, 10.0 + seconds])
+    monkeypatch.setattr("gemma4_compile.runtime.console.time.perf_counter", lambda: next(clock))
+    with Console(quiet=quiet).checking(Path("package")) as progress:
+        if hashed:
+            progress(2_500_000, 2_500_000)
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_check_is_a_bar_on_a_terminal_if_it_takes_a_while(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("gemma4_compile.runtime.console._SOON_S", 0.05)
+    monkeypatch.setenv("COLUMNS", str(width))
+    with Console().checking(Path("package")) as progress:
+        progress(1_000_000, 2_500_000)
+        assert capsys.readouterr().err == ""
+        time.sleep(0.2)
+        progress(2_000_000, 2_500_000)
+        assert "checking package:  80%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,13 @@ def test_a_runtime_that_the_wheel_lacks_is_named(monkeypatch: pytest.MonkeyPatch
         Device.open("vulkan")
 
 
+def test_metal_elsewhere_is_called_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._load_tvm.cache_clear()
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(ArtifactError, match="run on Macs with Apple silicon, and this is none"):
+        module._load_tvm("tvm_runtime_metal", ctypes.RTLD_LOCAL)
+
+
 def test_no_room_is_said_with_its_size(cpu: Device) -> None:
     if ctypes.sizeof(ctypes.c_void_p) < 8:
         pytest.skip("needs addresses of 64 bits")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import shutil
@@ -40,9 +41,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     original = integrity._hash
 
-    def note(path: Path) -> str:
+    def note(path: Path, advance: Callable[[int], None]) -> str:
         names.append(path.name)
-        return original(path)
+        return original(path, advance)
 
     monkeypatch.setattr(integrity, "_hash", note)
     return names
@@ -111,6 +112,33 @@ def test_files_are_hashed_once_and_again_when_one_changes(
     os.utime(package / "model.so", ns=(0, 0))
     Package.open(package)
     assert len(hashed) == 3 * len(FILES)
+
+
+def test_hashing_is_told_by_bytes(package: Path) -> None:
+    told: list[tuple[int, int]] = []
+    Package.open(package, progress=lambda *count: told.append(count))
+    total = sum((package / name).stat().st_size for name in FILES)
+    done = [count for count, _ in told]
+    assert {whole for _, whole in told} == {total}
+    assert done == sorted(set(done))
+    assert done[-1] == total
+    assert max(b - a for a, b in itertools.pairwise([0, *done])) <= 1 << 20
+    told.clear()
+    Package.open(package, progress=lambda *count: told.append(count))
+    assert told == []
+
+
+def test_a_check_that_is_interrupted_proves_nothing(package: Path, hashed: list[str]) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Package.open(package, progress=interrupt)
+    assert 0 < len(hashed) < len(FILES)
+    hashed.clear()
+    Package.open(package)
+    assert sorted(hashed) == sorted(FILES)
 
 
 def test_a_cache_that_cannot_be_written_costs_time_only(

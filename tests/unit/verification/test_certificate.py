@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ CONTEXT = 64
 STEPS = 8
 
 
-def compile_one(model: Path, output: Path, recipe: str = "q8f16", **options: str) -> Path:
+def compile_one(model: Path, output: Path, recipe: str = "q8f16", **options: Any) -> Path:
     request = CompileRequest(str(model), "cpu", recipe, output, context_length=CONTEXT, **options)
     compile_model(request, Silent())
     return output
@@ -105,6 +106,22 @@ def test_a_good_package_gets_its_certificate(request_for: VerifyRequest) -> None
     assert files(request_for.package) == after
 
 
+def test_weights_that_are_not_finite_are_zeros_in_the_reference_too(
+    request_for: VerifyRequest, tmp_path: Path
+) -> None:
+    name = "layers.0.mlp.up_proj.weight"
+    weights = models.random_weights(models.E2B_LIKE)
+    weights[name] = weights[name].copy()
+    weights[name][1, 2:4] = np.nan, np.inf
+    folder = tmp_path / "spoilt"
+    model = models.write_checkpoint(folder, models.E2B_LIKE, dtype="bfloat16", weights=weights).path
+    package = compile_one(model, tmp_path / "allowed", allow_nonfinite=True)
+    asked = replace(request_for, package=package, reference=str(model))
+    found = verify_package(asked, Silent())
+    assert found.passed, found.failures
+    assert found.to_json()["reference"]["nonfinite_weights"] == {name: 2}
+
+
 def test_a_library_of_another_model_fails(
     made: tuple[Path, Path], request_for: VerifyRequest, tmp_path: Path
 ) -> None:
@@ -128,7 +145,7 @@ def test_weights_of_another_model_fail_against_the_checkpoint_only(
     begin = len(data) // 2
     data[begin : begin + 4096] = np.random.PCG64(1).random_raw(512).view(np.uint8)
     data.tofile(shard)
-    with pytest.raises(ArtifactError, match=r"params_shard_0\.bin.* another sha256"):
+    with pytest.raises(ArtifactError, match=r"params_shard_0\.bin.* is damaged: its sha256"):
         verify_package(request_for, Silent())
     note_hash(request_for.package, shard.name)
     found = verify_package(request_for, Silent())
@@ -174,7 +191,7 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(UsageError, match="--steps"):
         verify_package(replace(request_for, steps=0), Silent())
     (request_for.package / "tokenizer.json").unlink()
-    with pytest.raises(ArtifactError, match=r"`tokenizer\.json` .* is missing"):
+    with pytest.raises(ArtifactError, match=r"`tokenizer\.json` is missing"):
         verify_package(request_for, Silent())
 
 

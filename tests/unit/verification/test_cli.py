@@ -61,7 +61,7 @@ def test_status_and_output(
 
 def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([str(tmp_path / "none"), "--reference", "tiny"]) == 1
-    assert "provenance.json` is missing" in capsys.readouterr().err
+    assert "there is no directory" in capsys.readouterr().err
     options = ["--target", "cpu", "--quant", "f32", "-o", str(tmp_path / "out")]
     assert compile_cli.main(["tiny", *options, "--verify", "--only", "weights"]) == 2
     assert "--verify needs a whole package" in capsys.readouterr().err

@@ -71,6 +71,14 @@ def test_table_of_a_good_package() -> None:
     assert len(table(content(), layers=False).splitlines()) == len(text.splitlines()) - 6
 
 
+def test_the_table_says_what_was_not_finite() -> None:
+    values = content()
+    assert "not finite" not in table(values)
+    values["reference"]["nonfinite_weights"] = {"norm.weight": 2, "embed_tokens.weight": 1}
+    line = "note: 3 weights of the checkpoint are not finite; package and reference have 0 in their"
+    assert line in table(values)
+
+
 def test_table_of_a_bad_package() -> None:
     text = table(content(passed=False))
     assert text.startswith("numerics: FAILED\n")

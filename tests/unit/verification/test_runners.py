@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.errors import UsageError
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.verification.runners import INSTALL, find_node_modules, run_here, runner_for
 
 ROOT = Path(__file__).parents[3]
@@ -38,6 +38,12 @@ def test_the_versions_to_install_are_those_that_are_tested() -> None:
     for package in INSTALL.split()[2:]:
         name, _, version = package.rpartition("@")
         assert versions[name] == version
+
+
+def test_a_missing_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemma4_compile.runtime.device.DEVICE_TYPES", {"cpu": 1})
+    with pytest.raises(ArtifactError, match="packages for `metal` do not run here"):
+        runner_for("metal", None)
 
 
 def test_other_targets_run_in_this_process() -> None:

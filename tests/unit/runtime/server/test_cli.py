@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import openai
 import pytest
 
 from gemma4_compile import packaging
+from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
 
 COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
@@ -136,9 +138,11 @@ def test_a_package_for_browsers_is_served_as_files(tmp_path: Path) -> None:
     [
         (["--port", "70000"], 2, "--port: expected 0 to 65535, found 70000"),
         (["--queue", "-1"], 2, "--queue"),
+        (["--allow-origin", "example.org"], 2, "--allow-origin: expected an origin"),
+        (["--allow-origin", "https://example.org/chat"], 2, "--allow-origin: expected an origin"),
         (["--page", "nowhere"], 2, "--page: `nowhere` has no `index.html`"),
-        (["--context-length", "0"], 2, "context length"),
-        (["--host", "256.1.1.1"], 2, "cannot listen on 256.1.1.1"),
+        (["--context-length", "0", "--port", "0"], 2, "context length"),
+        (["--host", "256.1.1.1", "--port", "0"], 2, "cannot listen on 256.1.1.1"),
     ],
 )
 def test_meaningless_options_are_usage_errors(
@@ -150,6 +154,25 @@ def test_meaningless_options_are_usage_errors(
 ) -> None:
     assert main([str(tiny_package), *arguments]) == status
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("library", ["model.so", "model.wasm"])
+def test_a_port_in_use_is_found_before_the_package_is_loaded(
+    library: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / library).touch()
+    packaging.finish(tmp_path, library, {"target": "any"})
+    for name in ("_load", "_serve_page"):
+        monkeypatch.setattr(cli, name, lambda *_: pytest.fail("went on"))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main([str(tmp_path), "--port", str(port)]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f"error: port {port} of 127.0.0.1 is in use"
+    assert told[1:] == ["hint: choose another with --port, or --port 0 for a free one"]
 
 
 def test_a_directory_that_is_no_package_fails_with_a_hint(

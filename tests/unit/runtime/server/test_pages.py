@@ -24,6 +24,20 @@ def test_page_and_package_are_served_and_nothing_beside_them(tmp_path: Path) -> 
             assert live.request("GET", path)[0] == 404, path
 
 
+def test_without_a_page_the_root_says_what_this_is() -> None:
+    with serving(folder_routes(None, None)) as live:
+        status, headers, body = live.request("GET", "/")
+        assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
+        assert b"/v1/models" in body
+        assert b"--page" in body
+        assert live.request("GET", "/other")[0] == 404
+
+
+def test_with_a_package_alone_the_root_is_nothing(tmp_path: Path) -> None:
+    with serving(folder_routes(None, tmp_path)) as live:
+        assert live.request("GET", "/")[0] == 404
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> tuple[Path, Path]:
     page, package = tmp_path / "page", tmp_path / "package"

@@ -1,0 +1,71 @@
+"""The address that a server listens on; taken before anything long begins."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import sys
+
+from gemma4_compile.errors import Gemma4CompileError, UsageError
+
+_ANOTHER_PORT = "choose another with --port, or --port 0 for a free one"
+
+
+class AddressError(Gemma4CompileError):
+    """The machine does not give the address: it is taken, or not allowed."""
+
+
+def take_address(host: str, port: int) -> socket.socket:
+    """Listen on an address; from here on connections wait, and none is refused.
+
+    Parameters
+    ----------
+    port : 0 for a free one
+
+    Raises
+    ------
+    UsageError
+        If the host is no address of this machine.
+    AddressError
+        If the port is in use or not allowed.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # where it would let two servers share a port
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+        taken.listen()
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
+        taken.close()
+        raise _explained(error, host, port) from error
+    return taken
+
+
+def _explained(error: Exception, host: str, port: int) -> Gemma4CompileError:
+    number = getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
+        return AddressError(f"port {port} of {host} is in use", hint=_ANOTHER_PORT)
+    if number == errno.EACCES:
+        return AddressError(f"port {port} of {host} is not allowed here", hint=_ANOTHER_PORT)
+    return UsageError(
+        f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}",
+        hint="--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them",
+    )
+
+
+def address_of(taken: socket.socket, host: str) -> str:
+    """The URL of what listens there."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{taken.getsockname()[1]}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,48 @@
+"""Where the installed commands begin, before anything heavy is loaded.
+
+Loading takes a second or more. What ends it, Ctrl-C or an installation that is not whole, is told
+as every other end of a command.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
+
+_REINSTALL = "install gemma4-compile again, in this environment: pip install --force-reinstall"
+
+
+def run_compile() -> int:
+    """`gemma4-compile`; each of these returns the exit status."""
+    return _run("gemma4_compile.cli")
+
+
+def run_chat() -> int:
+    """`gemma4-chat`."""
+    return _run("gemma4_compile.runtime.cli")
+
+
+def run_serve() -> int:
+    """`gemma4-serve`."""
+    return _run("gemma4_compile.runtime.server.cli")
+
+
+def run_verify() -> int:
+    """`gemma4-verify`."""
+    return _run("gemma4_compile.verification.cli")
+
+
+def _run(module: str) -> int:
+    """Load a command's module and run its `main`."""
+    try:
+        command = importlib.import_module(module)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except (ImportError, OSError) as error:  # OSError: a library that the system cannot load
+        shown = error if "--debug" in sys.argv[1:] else None
+        report(f"what this command needs cannot be loaded: {error}", _REINSTALL, shown)
+        return EXIT_FAILED
+    status: int = command.main()
+    return status

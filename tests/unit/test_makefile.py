@@ -1,0 +1,56 @@
+"""What `make` asks of a machine before it begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make_node(folder: Path, version: str | None) -> subprocess.CompletedProcess[str]:
+    """`make node` where Node has this version, or is not there."""
+    make = shutil.which("make")
+    assert make is not None
+    if version is not None:
+        program = folder / "node"
+        program.write_text(f"#!/bin/sh\necho v{version}\n")
+        program.chmod(0o755)
+    environment = {**os.environ, "PATH": str(folder)}
+    return subprocess.run(
+        [make, "--no-print-directory", "-C", str(ROOT), "SHELL=/bin/sh", "node"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("version", ["20.19.0", "20.20.2", "22.12.0", "22.20.1", "23.0.0", "30.1"])
+def test_node_that_vite_runs_on_is_taken(version: str, tmp_path: Path) -> None:
+    done = make_node(tmp_path, version)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("version", [None, "18.20.8", "20.9.0", "20.18.3", "21.7.3", "22.11.0"])
+def test_other_node_is_refused_by_its_version(version: str | None, tmp_path: Path) -> None:
+    done = make_node(tmp_path, version)
+    assert done.returncode != 0
+    first, second = done.stderr.splitlines()[:2]
+    assert first.startswith("error: the browser parts need Node 20.19 or newer")
+    assert first.endswith(f"found: {'none' if version is None else f'v{version}'}")
+    assert second.startswith("hint: ")
+
+
+def test_the_bound_is_that_of_vite() -> None:
+    packages = json.loads((ROOT / "examples/web/package-lock.json").read_text("utf-8"))["packages"]
+    expected = "^20.19.0 || >=22.12.0"
+    assert packages["node_modules/vite"]["engines"]["node"] == expected, "change `make node`"
+    assert packages[""]["engines"]["node"] == expected
+    package = json.loads((ROOT / "examples/web/package.json").read_text("utf-8"))
+    assert package["engines"]["node"] == expected

@@ -1,0 +1,66 @@
+"""The commands' beginnings: each finds its module, and what ends its loading is said in short."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import __version__, start
+
+ROOT = Path(__file__).parents[2]
+MODULE = "a_module_that_is_loaded"
+SCRIPT = re.compile(r'^(gemma4-\w+) = "gemma4_compile\.start:(\w+)"$', re.MULTILINE)
+
+
+def scripts() -> dict[str, Callable[[], int]]:
+    """Commands by the names that an installation gives them."""
+    found = dict(SCRIPT.findall((ROOT / "pyproject.toml").read_text("utf-8")))
+    return {command: getattr(start, function) for command, function in found.items()}
+
+
+def test_four_commands_begin_here() -> None:
+    assert [*scripts()] == ["gemma4-compile", "gemma4-chat", "gemma4-serve", "gemma4-verify"]
+
+
+@pytest.mark.parametrize("command", scripts())
+def test_each_begins_its_own_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [command, "--version"])
+    with pytest.raises(SystemExit) as leaving:
+        scripts()[command]()
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out == f"{command} {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ("def main(): return 7", 7, ""),
+        ("raise KeyboardInterrupt", 130, ""),
+        ("import no_such_package", 1, "cannot be loaded: No module named 'no_such_package'"),
+        ("raise OSError('libstdc++.so.6: no such file')", 1, "cannot be loaded: libstdc++.so.6"),
+    ],
+)
+def test_how_loading_may_end(
+    body: str,
+    status: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / f"{MODULE}.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
+    monkeypatch.setattr(sys, "argv", ["command"])
+    assert start._run(MODULE) == status
+    sys.modules.pop(MODULE, None)
+    err = capsys.readouterr().err
+    assert told in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == (2 if told else 0)
