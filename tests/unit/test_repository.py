@@ -86,6 +86,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/nucleus.py",
         "targets/kernels/prepare_qkv.py",
         "targets/kernels/router.py",
+        "targets/kernels/expert_choice.py",
         "targets/kernels/tiles.py",
         "targets/kernels/tile_loaders.py",
         "targets/kernels/softmax.py",
