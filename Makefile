@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup node lock lint fix types tree test smoke demo wheel bench all clean
 
 help:
-	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt)"
+	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and every test"
 	@echo "make setup | lint | fix | types | smoke | wheel | bench | all | clean    see CONTRIBUTING.md"
 
@@ -92,7 +92,7 @@ demo: $(VENV)/user.stamp examples/web/node_modules/.package-lock.json
 ifdef HEADLESS
 	@bash tools/install-webgpu-debian.sh
 endif
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(HEADLESS),--headless)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(PORT),--port $(PORT)) $(if $(HEADLESS),--headless)
 
 # The page goes into the wheel as it is built here; a wheel made otherwise has none.
 wheel: $(VENV)/dev.stamp examples/web/node_modules/.package-lock.json

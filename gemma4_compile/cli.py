@@ -9,11 +9,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import (
     ArtifactError,
-    CheckpointError,
-    ConfigError,
-    LoweringError,
     QuantizationError,
-    TargetError,
     UsageError,
 )
 from gemma4_compile.pipeline import (
@@ -26,7 +22,7 @@ from gemma4_compile.pipeline import (
     plan_model,
 )
 from gemma4_compile.plan_report import plan_json, plan_text
-from gemma4_compile.process import DEBUG_HINT, Hints, Parser, run_command, warn
+from gemma4_compile.process import Hints, Parser, run_command, warn
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.quantization_report import report_json, report_model, report_text
@@ -40,14 +36,7 @@ from gemma4_compile.verification.subject import VerifyRequest
 
 RUN_BY = {"webgpu": "gemma4-serve"}  # the other targets' packages run in gemma4-chat, too
 PLANNED_TARGET, PLANNED_QUANT = "webgpu", "q4f16"  # what --plan takes where nothing is said
-HINTS: Hints = {
-    ConfigError: "compare config.json with that of the original model",
-    CheckpointError: "download the checkpoint again",
-    QuantizationError: "try another --quant",
-    LoweringError: DEBUG_HINT,
-    TargetError: DEBUG_HINT,
-    ArtifactError: "choose another -o",
-}
+HINTS: Hints = {QuantizationError: "try another --quant", ArtifactError: "choose another -o"}
 
 
 _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")

@@ -145,12 +145,18 @@ def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
     if context is None:
         context = min(DEFAULT_CONTEXT_LENGTH, limit)
     elif not 1 <= context <= limit:
-        raise UsageError(f"--context: expected 1 to {limit} for this model, found {context}")
+        raise UsageError(
+            f"--context: expected 1 to {limit} for this model, found {context}",
+            hint=f"leave it out for {min(DEFAULT_CONTEXT_LENGTH, limit)}",
+        )
     chunk = request.prefill_chunk
     if chunk is None:
         chunk = min(DEFAULT_PREFILL_CHUNK, context)
     elif not 1 <= chunk <= context:
-        raise UsageError(f"--prefill-chunk: expected 1 to {context}, found {chunk}")
+        raise UsageError(
+            f"--prefill-chunk: expected 1 to {context}, found {chunk}",
+            hint=f"leave it out for {min(DEFAULT_PREFILL_CHUNK, context)}",
+        )
     return context, chunk
 
 

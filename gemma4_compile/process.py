@@ -18,7 +18,7 @@ from types import FrameType, MappingProxyType
 from typing import NoReturn
 
 from gemma4_compile import __version__
-from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError, UsageError
 
 if sys.platform != "win32":
     import resource
@@ -33,6 +33,12 @@ _STATUS = Path("/proc/self/status")
 
 Hints = Mapping[type[Gemma4CompileError], str]
 """What to do about an error that brings no hint of its own, by its class."""
+
+
+_HINTS: Hints = {
+    CheckpointError: "download the checkpoint again",
+    ConfigError: "compare config.json with that of the original model",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,7 +95,7 @@ def run_command(
     Parameters
     ----------
     argv : the command's arguments; None for those of the process
-    hints : for errors that bring none of their own
+    hints : for errors that bring none of their own, beside those that are common
     interrupted : the hint of a command that Ctrl-C or SIGTERM ends unfinished; with None, Ctrl-C is
         how to leave the command, and nothing is said
 
@@ -117,8 +123,9 @@ def run_command(
                 return EXIT_FAILED
             if isinstance(error, Gemma4CompileError):
                 usage = isinstance(error, UsageError)
+                known = {**_HINTS, **hints}
                 default = f"see {parser.prog} --help" if usage else DEBUG_HINT
-                report(str(error), error.hint or hints.get(type(error), default), shown)
+                report(str(error), error.hint or known.get(type(error), default), shown)
                 return EXIT_USAGE if usage else EXIT_FAILED
             if isinstance(error, OSError):  # as of a full disk behind stdout
                 report(f"the system refuses: {error}", _SYSTEM_HINT, shown)

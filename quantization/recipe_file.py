@@ -62,7 +62,9 @@ def read_recipe_file(path: Path) -> Overrides:
             raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
         values = json.loads(content.decode("utf-8"), object_pairs_hook=_unique)
     except OSError as error:
-        raise UsageError(f"--recipe: cannot read `{path}`: {error.strerror}") from error
+        raise UsageError(
+            f"--recipe: cannot read `{path}`: {error.strerror}", hint="check the file's name"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--recipe: `{path}` is damaged: {error}", hint=_HINT) from error
     schemes = values.get("schemes") if isinstance(values, dict) else None

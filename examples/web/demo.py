@@ -36,7 +36,7 @@ def run(command: Sequence[str], directory: Path, what: str) -> None:
 def install_page() -> None:
     """Install the page's npm packages where they are missing or older than the lock file."""
     if shutil.which("npm") is None:
-        raise Failure("npm is not installed", "install Node 20.19 or newer")
+        raise Failure("npm is not installed", "install Node 20.19 or newer (of 22: 22.12 or newer)")
     lock, installed = HERE / "package-lock.json", HERE / "node_modules" / ".package-lock.json"
     if not installed.is_file() or installed.stat().st_mtime < lock.stat().st_mtime:
         run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], HERE, "npm packages")
@@ -84,7 +84,8 @@ def main() -> None:
         assert server.stdout is not None, "asked for above"
         url = server.stdout.readline().strip()
         if not url:
-            raise Failure("gemma4-serve did not start", "its messages are above")
+            hint = "its messages are above; another port: make demo PORT=8001"
+            raise Failure("gemma4-serve did not start", hint)
         try:
             if options.headless:
                 command = ["node", str(HERE / "ask.mjs"), url, options.question]

@@ -24,7 +24,7 @@ _LONG_S = 2.0  # what takes longer is told
 class _Count:
     """Bytes that are done of so many, as a bar where it is shown."""
 
-    def __init__(self, text: str, *, shown: bool, delay_s: float) -> None:
+    def __init__(self, text: str, *, shown: bool) -> None:
         self.total = 0
         self._bar = tqdm(
             desc=text,
@@ -33,7 +33,7 @@ class _Count:
             file=sys.stderr,
             leave=False,
             disable=not shown,
-            delay=delay_s,
+            delay=_SOON_S,
         )
 
     def __call__(self, done: int, total: int) -> None:
@@ -64,7 +64,7 @@ class Console:
         Nothing is shown of a package that is known already.
         """
         begin = time.perf_counter()
-        with self._counting(f"checking {package}", delay_s=_SOON_S) as count:
+        with self._counting(f"checking {package}") as count:
             yield count
         seconds = time.perf_counter() - begin
         if count.total and seconds > _LONG_S:
@@ -81,9 +81,8 @@ class Console:
         size = f"{count.total / 1e6:,.1f} MB of weights"
         self.note(f"loaded {package} ({target}, {size}) in {seconds:.1f} s")
 
-    def _counting(self, text: str, *, delay_s: float = 0.0) -> closing[_Count]:
-        shown = not self._quiet and sys.stderr.isatty()
-        return closing(_Count(text, shown=shown, delay_s=delay_s))
+    def _counting(self, text: str) -> closing[_Count]:
+        return closing(_Count(text, shown=not self._quiet and sys.stderr.isatty()))
 
     def answer(self, chat: Chat, text: str, chooser: TokenChooser, max_tokens: int | None) -> None:
         """Ask, and show the reply as it comes: thoughts on stderr, the answer on stdout.

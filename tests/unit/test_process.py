@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import __version__, cli
-from gemma4_compile.errors import ArtifactError, TargetError, UsageError
+from gemma4_compile.errors import ArtifactError, CheckpointError, TargetError, UsageError
 from gemma4_compile.process import (
     DEBUG_HINT,
     EXIT_FAILED,
@@ -62,6 +62,7 @@ def run(
         (ArtifactError("no such"), EXIT_FAILED, "mend it"),
         (ArtifactError("no such", hint="buy another"), EXIT_FAILED, "buy another"),
         (TargetError("no such"), EXIT_FAILED, DEBUG_HINT),
+        (CheckpointError("no such"), EXIT_FAILED, "download the checkpoint again"),
     ],
 )
 def test_an_error_is_a_line_and_a_hint(
