@@ -10,8 +10,9 @@ OUT ?= artifacts/demo
 MODEL ?= tiny
 # Extra arguments for pytest, for example ARGS="-k rotary -x".
 ARGS ?=
-# A file of tests at a time to each process: its packages are compiled once. Empty for one process.
-WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile
+# A file of tests at a time to each process: its packages are compiled once. In order, for the files of few tests
+# take the longest and must not come last. Empty for one process.
+WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -24,7 +24,8 @@ from gemma4_compile.targets.tuning import GemmTuning
 from tests.numerics import test_gemm_kernels, test_int8_kernels, test_kernels
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
 from tests.numerics.test_attention_kernels import CHUNK, DECODE
-from tests.numerics.test_kernels import EXPERT_KINDS, EXPERTS, PART_BYTES, config_of
+from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
+from tests.numerics.test_kernels import PART_BYTES, config_of
 
 CUDA = target_spec("cuda")
 ONE_POSITION = {"router_scores", "choose_experts"}  # the router's halves

@@ -1,0 +1,69 @@
+"""WebGPU kernels of the experts of 26B-A4B against their plain forms, on Dawn in Node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.model_spec.operators.router import GroupRows, Router
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import make_case, operators
+from tests.numerics.test_kernels import PART_BYTES, config_of, differences
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+# Experts of a model with fewer of them, in more parts than one kernel binds.
+EXPERTS = 12
+EXPERT_KINDS = {
+    "combine_experts",
+    "expert_down",
+    "expert_gate_up",
+    "expert_gemm",
+    "expert_residual_norm",
+    "group_rows",
+    "router",
+}
+
+
+def expert_operators(quant: str, limits: str) -> list[Operator]:
+    """Those of a layer with experts, fewer of them than in the released model."""
+    config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
+    found = operators(config, quant, target_spec("webgpu", limits), PART_BYTES)
+    mine = [operator for operator in found if operator.kind in EXPERT_KINDS]
+    assert {operator.kind for operator in mine} == EXPERT_KINDS
+    assert any(getattr(operator, "accumulate", False) for operator in mine)
+    return mine
+
+
+@pytest.mark.parametrize(("quant", "limits"), [("q4f16", "default"), ("q8f16", "compat")])
+def test_experts_kernels_compute_what_their_plain_forms_say(
+    quant: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(op, seed) for seed, op in enumerate(expert_operators(quant, limits))]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_all_experts_of_the_released_model_are_routed(
+    limits: str, swiftshader: VulkanDriver, tmp_path: Path
+) -> None:
+    number = {"experts": Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts}
+    whole = [
+        replace(operator, **number)
+        for operator in expert_operators("q4f32", limits)
+        if isinstance(operator, (Router, GroupRows))
+    ]
+    cases = [make_case(operator, seed) for seed, operator in enumerate(whole)]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), swiftshader, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
