@@ -141,6 +141,9 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "experts, 8 bits, exact": lambda: _experts("q8f16", EXACT),
     "whole vocabulary": _whole_vocabulary,
     "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
+    "int8, several tiles": lambda: _group(
+        test_int8_kernels.several_tiles(), test_int8_kernels.with_few_blocks(CUDA)
+    ),
     **{f"gemm, {name}": partial(_gemm, name) for name in test_gemm_kernels.TUNINGS},
     "gemm, large tile": _with_unlike_tiles,
     **{f"int8 gemm, {name}": partial(_int8_gemm, name) for name in test_gemm_kernels.INT8_TUNINGS},

@@ -29,7 +29,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8MergedLinear,
     Int8NormedLinear,
 )
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.int8_gemv import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -139,25 +139,34 @@ def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Pa
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    """Tiles that the blocks share evenly and not, in several parts, with and without a tail."""
+def several_tiles() -> list[Operator]:
+    """Tiles that blocks share evenly and not, in several parts, with and without a tail."""
     packed: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value, "packed_out": True}
     gate: dict[str, Any] = {"tail": Tail.GELU_GATE.value, "ple_width": 5 * 640}
-    tried = [
-        linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed),
-        linear(Int8NormedLinear, 288, (320,), **packed),
-        linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32"),
-        linear(Int8NormedLinear, 160, (640,), 8, normed=False, **gate),
+    norm = {"eps": 1e-6}
+    return [
+        linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **norm, **packed),
+        linear(Int8NormedLinear, 288, (320,), **norm, **packed),
+        linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32", **norm),
+        linear(Int8NormedLinear, 160, (640,), 8, normed=False, **norm, **gate),
     ]
-    tried = [replace(operator, eps=1e-6) for operator in tried]
-    cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
-    spec = target_spec("webgpu", "default")
-    few = replace(spec.tuning.int8_gemv, norm_threads=3 * spec.tuning.int8_gemv.threads)
-    spec = replace(spec, tuning=replace(spec.tuning, int8_gemv=few))
-    shapes = [(operator.layout.rows, int8_shape(operator, spec)) for operator in tried]
-    turns = [tiles_of_block(-(-rows // s.tile), s.threads, few) for rows, s in shapes]
+
+
+def with_few_blocks(spec: TargetSpec) -> TargetSpec:
+    """The target under a profile whose blocks take several tiles of `several_tiles`."""
+    tuning = spec.tuning.int8_gemv
+    few = replace(tuning, norm_threads=3 * tuning.threads)
+    return replace(spec, tuning=replace(spec.tuning, int8_gemv=few))
+
+
+def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    cases = [make_case(operator, seed) for seed, operator in enumerate(several_tiles())]
+    spec = with_few_blocks(target_spec("webgpu", "default"))
+    shapes = [(case.operator.layout.rows, int8_shape(case.operator, spec)) for case in cases]
+    counts = [(-(-rows // shape.tile), shape.threads) for rows, shape in shapes]
+    turns = [tiles_of_block(*count, spec.tuning.int8_gemv) for count in counts]
     assert min(turns) > 1
-    assert any(-(-rows // s.tile) % t for (rows, s), t in zip(shapes, turns, strict=True))
+    assert any(tiles % turn for (tiles, _), turn in zip(counts, turns, strict=True))
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 
