@@ -32,6 +32,12 @@ class Kept:
     nonfinite: Counts | None = None
 
 
+def _values(old: Any, new: Any) -> str:
+    """Both values, where they are short."""
+    short = isinstance(old, (str, int)) and isinstance(new, (str, int))
+    return f" ({old}, asked for: {new})" if short else ""
+
+
 def other_half(output: Path, renewed: Half, provenance: Mapping[str, Any]) -> Kept:
     """The half of the package at `output` that is not renewed; nothing where there is no package.
 
@@ -53,7 +59,7 @@ def other_half(output: Path, renewed: Half, provenance: Mapping[str, Any]) -> Ke
     ignored = {"versions", "requirements", NONFINITE}
     ignored |= {"activations"} if renewed == "library" else set()
     differences = [
-        f"with another `{name}`"
+        f"with another `{name}`{_values(old.build.get(name), value)}"
         for name, value in provenance.items()
         if name not in ignored and old.build.get(name) != value
     ]

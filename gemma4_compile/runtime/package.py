@@ -61,6 +61,19 @@ def read_provenance(directory: Path) -> Provenance:
     raise ArtifactError(what, hint=hint)
 
 
+def check_whole(directory: Path, provenance: Provenance) -> str:
+    """The library's file; ArtifactError for a package that `--only` made one half of."""
+    library = provenance.library
+    if library is not None and abi.TENSOR_CACHE_FILE in provenance.files:
+        return library
+    missing = "library" if library is None else "weights"
+    raise ArtifactError(
+        f"`{directory}` is one half of a package, without {missing}",
+        hint=f"make the other half: gemma4-compile with all options as before, --only {missing} "
+        f"and -o {directory}",
+    )
+
+
 @dataclass(frozen=True)
 class Package:
     """A package for this machine, its JSON files read and checked.
@@ -98,11 +111,13 @@ class Package:
             into a process.
         """
         provenance = read_provenance(directory)
-        if provenance.library is None or not provenance.library.endswith(_NATIVE_SUFFIXES):
+        found = provenance.library
+        if found is not None and not found.endswith(_NATIVE_SUFFIXES):
             raise ArtifactError(
-                f"`{directory}` holds no native library (found: {provenance.library or 'none'})",
+                f"`{directory}` holds no native library (found: {found})",
                 hint=_NOT_NATIVE,
             )
+        library = check_whole(directory, provenance)
         target = provenance.build.get("target")
         if not isinstance(target, str):
             raise ArtifactError(
@@ -112,7 +127,7 @@ class Package:
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
-        return cls(directory, directory / provenance.library, target, chat_config, cache)
+        return cls(directory, directory / library, target, chat_config, cache)
 
     @property
     def stop_token_ids(self) -> frozenset[int]:

@@ -10,7 +10,7 @@ from typing import Any
 from gemma4_compile import abi, packaging
 from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.checkpoint import Checkpoint, match, row_reader
-from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.errors import CheckpointError
 from gemma4_compile.halves import NONFINITE
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import parameter_table
@@ -21,7 +21,7 @@ from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
-from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
 from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.stored_weights import StoredWeights
@@ -80,10 +80,7 @@ def open_subject(
     """
     provenance = read_provenance(request.package)
     build = provenance.build
-    if provenance.library is None or abi.TENSOR_CACHE_FILE not in provenance.files:
-        raise ArtifactError(
-            f"`{request.package}` is one half of a package", hint="compile the other half, too"
-        )
+    check_whole(request.package, provenance)
     if build["source"].get("config") != config_identity(config):
         raise CheckpointError(
             f"`{request.package}` was compiled from another config.json than `{request.reference}`",

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.packaging import finish
 from gemma4_compile.runtime import Chat, Engine, Package
 from gemma4_compile.runtime.integrity import Check
 from tests.packages import list_files
@@ -110,6 +112,17 @@ def test_damage_is_named(tiny_package: Path, tmp_path: Path, name: str) -> None:
         Chat.open(folder)
     with pytest.raises(ArtifactError, match=message):
         open_unchecked(folder)
+
+
+@pytest.mark.parametrize("half", ["library", "weights"])
+def test_one_half_says_which_is_missing(half: str, tmp_path: Path) -> None:
+    name = "params_shard_0.bin" if half == "library" else "model.so"
+    for file in (name, abi.TENSOR_CACHE_FILE) if half == "library" else (name,):
+        (tmp_path / file).write_text("{}")
+    finish(tmp_path, None if half == "library" else name, {"target": "cpu"})
+    with pytest.raises(ArtifactError, match=f"one half of a package, without {half}") as caught:
+        Package.open(tmp_path)
+    assert f"--only {half} and -o {tmp_path}" in str(caught.value.hint)
 
 
 def test_weights_are_mapped_at_addresses_that_kernels_can_take(tiny_package: Path) -> None:
