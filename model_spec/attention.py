@@ -190,7 +190,8 @@ class Attention(nn.Module):
 
     def _split_specs(self) -> list[TensorSpec]:
         heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
-        return [((splits, heads, self.plan.head_dim), "float32"), ((splits, heads, 2), "float32")]
+        means = (splits, heads, self.plan.head_dim)
+        return [(means, self.activation_dtype), ((splits, heads, 2), "float32")]
 
     def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingMerge:
         """The last position of a chunk: its q is prepared already."""
@@ -201,8 +202,8 @@ class Attention(nn.Module):
             **self._cache_fields(kv),
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
-        sums, stats = emit(operator, args, self._split_specs())
-        return PendingMerge(sums, stats, self.activation_dtype)
+        means, stats = emit(operator, args, self._split_specs())
+        return PendingMerge(means, stats, self.activation_dtype)
 
     def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> PendingMerge:
         """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
@@ -213,5 +214,5 @@ class Attention(nn.Module):
             **self._cache_fields(kv),
             **self._rotary_fields(kv),
         )
-        sums, stats = self._emit_with_cache(operator, qkv, kv, self._split_specs())
-        return PendingMerge(sums, stats, self.activation_dtype)
+        means, stats = self._emit_with_cache(operator, qkv, kv, self._split_specs())
+        return PendingMerge(means, stats, self.activation_dtype)

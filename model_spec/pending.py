@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm import DataType
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.operators.attention import MergeSplits
@@ -124,37 +125,37 @@ class PendingMerge:
 
     Attributes
     ----------
-    sums, stats : results of `SplitAttention` or `DecodeAttention`
-    dtype : of the merged vector
+    means, stats : results of `SplitAttention` or `DecodeAttention`
+    dtype : of the means and of the merged vector
     """
 
-    sums: nn.Tensor
+    means: nn.Tensor
     stats: nn.Tensor
     dtype: str
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Splits, heads, head_dim."""
-        splits, heads, dim = (int(size) for size in self.sums.shape)
+        splits, heads, dim = (int(size) for size in self.means.shape)
         return splits, heads, dim
 
     @property
     def nbytes(self) -> int:
         """What a block reads to merge by itself."""
         splits, heads, dim = self.shape
-        return 4 * splits * heads * dim
+        return DataType(self.dtype).bits // 8 * splits * heads * dim
 
     def merge(self) -> nn.Tensor:
         """Merge in a launch of its own: (1, heads * head_dim)."""
         splits, heads, dim = self.shape
         operator = MergeSplits(heads, dim, splits, self.dtype)
-        return emit(operator, [self.sums, self.stats], [((1, heads * dim), self.dtype)])[0]
+        return emit(operator, [self.means, self.stats], [((1, heads * dim), self.dtype)])[0]
 
     def packed(self, interleaved: bool) -> PackedVector:
         """Merge in a launch of its own, and pack."""
         splits, heads, dim = self.shape
-        operator = RoundedMerge(heads, dim, splits, interleaved)
-        words, scales = emit(operator, [self.sums, self.stats], packed_specs(heads * dim))
+        operator = RoundedMerge(heads, dim, splits, self.dtype, interleaved)
+        words, scales = emit(operator, [self.means, self.stats], packed_specs(heads * dim))
         return PackedVector(words, scales)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.model_spec.operators.attention import merged_splits
+from gemma4_compile.model_spec.operators.attention import merged_splits, splits_placeholders
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.norms import NormVector
 from gemma4_compile.quantization.operators import Linear
@@ -48,8 +48,8 @@ class NormedLinear(Linear):
 class MergedLinear(Linear):
     """`MergeSplits` and the `Linear` that reads its result, for one position.
 
-    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32; the tensors of all
-    parts. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
+    of all parts. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
     """
 
     kind: ClassVar[str] = "merged_linear"
@@ -62,12 +62,11 @@ class MergedLinear(Linear):
         return f"merged_{super().name}"
 
     def plain(self) -> tirx.PrimFunc:
-        sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
-        stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
-        return self.multiply([sums, stats], cast(merged_splits(sums, stats), self.in_dtype))
+        means, stats = splits_placeholders(self, self.in_dtype)
+        return self.multiply([means, stats], cast(merged_splits(means, stats), self.in_dtype))
 
 
-MERGED_BUFFERS = 3  # sums, stats and the result
+MERGED_BUFFERS = 3  # means, stats and the result
 
 
 def fused_buffers(scaled: bool, normed: bool, tail: Tail) -> int:

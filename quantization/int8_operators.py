@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.model_spec.operators.attention import merged_splits
+from gemma4_compile.model_spec.operators.attention import merged_splits, splits_placeholders
 from gemma4_compile.model_spec.operators.base import TensorSpec, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.int8 import (
     GROUP,
@@ -111,7 +111,7 @@ class Int8NormedLinear(Int8Linear):
 class Int8MergedLinear(Int8Linear):
     """`RoundedMerge` and the `Int8Linear` that reads its result, in one.
 
-    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32; then as
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; then as
     `Int8Linear` from the weights on.
     """
 
@@ -125,9 +125,8 @@ class Int8MergedLinear(Int8Linear):
         return f"merged_{super().name}"
 
     def plain(self) -> tirx.PrimFunc:
-        sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
-        stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
-        return self.multiply([sums, stats], rounded(merged_splits(sums, stats)))
+        means, stats = splits_placeholders(self, self.in_dtype)
+        return self.multiply([means, stats], rounded(merged_splits(means, stats)))
 
 
 @dataclass(frozen=True)

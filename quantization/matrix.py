@@ -248,7 +248,7 @@ class QuantizedMatrix(nn.Module):
             x = x.packed(order) if x.normed and not x.is_done else x.hidden
         elif isinstance(x, PendingMerge):
             if self._fuses_merge(x) and x.shape[0] <= MAX_MERGED_SPLITS:
-                return [self._merged(x, Int8MergedLinear, "float32", fields)]
+                return [self._merged(x, Int8MergedLinear, x.dtype, fields)]
             x = x.packed(order)
         if isinstance(x, PackedVector):
             args, dtype = [x.words, x.scales], PACKED
@@ -336,7 +336,7 @@ class QuantizedMatrix(nn.Module):
             **self._layout_fields(self.stored.parts),
             **fields,
         )
-        args = [x.sums, x.stats, *self._tensors(self.stored.parts)]
+        args = [x.means, x.stats, *self._tensors(self.stored.parts)]
         return emit(operator, args, operator.result_specs)
 
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:

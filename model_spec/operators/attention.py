@@ -17,9 +17,34 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
 from gemma4_compile.model_spec.operators.heads import CacheShape, Head, QkvColumns, norm_and_rotate
 from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store
+from gemma4_compile.model_spec.operators.tir import (
+    Cell,
+    FunctionBuilder,
+    function,
+    i32,
+    let,
+    store,
+)
 
 LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
+
+
+def declare_splits(build: FunctionBuilder, operator: Any, dtype: str) -> tuple[Any, Any]:
+    """The splits of one position: means (splits, heads, head_dim) dtype, stats (.., 2) float32.
+
+    A split's mean is the attention over its own keys; its stats are the highest score and the sum
+    of weights beside it.
+    """
+    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
+    means = build.arg("means", (splits, heads, dim), dtype)
+    return means, build.arg("stats", (splits, heads, 2), "float32")
+
+
+def splits_placeholders(operator: Any, dtype: str) -> tuple[te.Tensor, te.Tensor]:
+    """`declare_splits` in TE."""
+    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
+    means = te.placeholder((splits, heads, dim), dtype, name="means")
+    return means, te.placeholder((splits, heads, 2), "float32", name="stats")
 
 
 @dataclass(frozen=True)
@@ -196,11 +221,11 @@ class SplitAttention(_OverCache):
 
     The first half of a decode step.
 
-    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
-    unnormalised sums (splits, heads, head_dim) f32 and (maximum, sum of weights) (splits, heads, 2)
-    f32. An empty split has maximum `LOWEST` and sum 0. The number of splits does not depend on the
-    position, so the launch is always the same; a split holds a multiple of `grain` keys, so that
-    few keys make few splits.
+    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results: means
+    (splits, heads, head_dim) cache_dtype, each split's own attention, and (maximum, sum of weights)
+    (splits, heads, 2) f32. An empty split has mean 0, maximum `LOWEST` and sum 0. The number of
+    splits does not depend on the position, so the launch is always the same; a split holds a
+    multiple of `grain` keys, so that few keys make few splits.
     """
 
     kind: ClassVar[str] = "split_attention"
@@ -216,6 +241,16 @@ class SplitAttention(_OverCache):
         begin = first + i32(split) * size
         return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
 
+    def _store_split(
+        self, means: Any, stats: Any, s: Any, h: Any, total: Any, highest: Cell, weights: Cell
+    ) -> None:
+        is_empty = weights.value == f32(0.0)
+        share = let(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
+        with T.serial(0, self.head_dim) as d:
+            store(means, (total[d] * share).astype(self.cache_dtype), s, h, d)
+        store(stats, highest.value, s, h, 0)
+        store(stats, weights.value, s, h, 1)
+
     def plain(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
@@ -224,15 +259,11 @@ class SplitAttention(_OverCache):
             key = build.arg("key", shape, self.cache_dtype)
             value = build.arg("value", shape, self.cache_dtype)
             positions = build.arg("positions", (4,), "int32")
-            sums = build.arg("sums", (self.splits, self.heads, dim), "float32")
-            stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
+            means, stats = declare_splits(build, self, self.cache_dtype)
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (let(bound) for bound in self.split_range(let(positions[2] - 1), s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                with T.serial(0, dim) as d:
-                    store(sums, total[d], s, h, d)
-                store(stats, highest.value, s, h, 0)
-                store(stats, weights.value, s, h, 1)
+                self._store_split(means, stats, s, h, total, highest, weights)
         return build.result
 
 
@@ -242,7 +273,7 @@ class DecodeAttention(SplitAttention):
 
     Arguments: qkv (1, width) f32; q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions
     (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches, in place if `owns_kv`.
-    Results: sums and stats of `SplitAttention`.
+    Results: means and stats of `SplitAttention`.
     """
 
     kind: ClassVar[str] = "decode_attention"
@@ -275,8 +306,7 @@ class DecodeAttention(SplitAttention):
             shape = self.cache.shape()
             key = build.arg("key", shape, self.cache_dtype)
             value = build.arg("value", shape, self.cache_dtype)
-            sums = build.arg("sums", (self.splits, self.heads, dim), "float32")
-            stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
+            means, stats = declare_splits(build, self, self.cache_dtype)
             position, step = let(positions[2] - 1), let(positions[1] - 1)
             q = T.alloc_buffer((1, self.heads * dim), "float32", scope="local")
             if self.owns_kv:
@@ -301,10 +331,7 @@ class DecodeAttention(SplitAttention):
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (let(bound) for bound in self.split_range(position, s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                with T.serial(0, dim) as d:
-                    store(sums, total[d], s, h, d)
-                store(stats, highest.value, s, h, 0)
-                store(stats, weights.value, s, h, 1)
+                self._store_split(means, stats, s, h, total, highest, weights)
         return build.result
 
 
@@ -312,8 +339,8 @@ class DecodeAttention(SplitAttention):
 class MergeSplits(Operator):
     """Put the splits of one position together: the second half of a decode step.
 
-    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32. Result: (1, heads *
-    head_dim) out_dtype.
+    Arguments: means (splits, heads, head_dim) out_dtype; stats (splits, heads, 2) f32. Result: (1,
+    heads * head_dim) out_dtype.
     """
 
     kind: ClassVar[str] = "merge_splits"
@@ -325,8 +352,7 @@ class MergeSplits(Operator):
     def plain(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
-            sums = build.arg("sums", (self.splits, self.heads, dim), "float32")
-            stats = build.arg("stats", (self.splits, self.heads, 2), "float32")
+            means, stats = declare_splits(build, self, self.out_dtype)
             out = build.arg("out", (1, self.heads * dim), self.out_dtype)
             with T.serial(0, self.heads) as h, T.serial(0, dim) as d:
                 highest = Cell("float32", f32(LOWEST))
@@ -334,26 +360,27 @@ class MergeSplits(Operator):
                     highest.set(tirx.max(highest.value, stats[s, h, 0]))
                 total, weights = Cell("float32", f32(0.0)), Cell("float32", f32(0.0))
                 with T.serial(0, self.splits) as s:
-                    weight = let(tirx.exp(stats[s, h, 0] - highest.value))
-                    total.add(weight * sums[s, h, d])
-                    weights.add(weight * stats[s, h, 1])
+                    weight = let(tirx.exp(stats[s, h, 0] - highest.value) * stats[s, h, 1])
+                    total.add(weight * as_f32(means[s, h, d]))
+                    weights.add(weight)
                 store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
         return build.result
 
 
-def merged_splits(sums: te.Tensor, stats: te.Tensor) -> te.Tensor:
-    """`MergeSplits` in TE: (splits, heads, head_dim) and (splits, heads, 2) -> (1, width) f32."""
-    splits, heads, dim = (int(size) for size in sums.shape)
+def merged_splits(means: te.Tensor, stats: te.Tensor) -> te.Tensor:
+    """`MergeSplits` in TE: (splits, heads, head_dim), (splits, heads, 2) -> (1, width) f32."""
+    splits, heads, dim = (int(size) for size in means.shape)
     m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
     highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
-    total = te.compute(
-        (heads,),
-        lambda h: te.sum(tirx.exp(stats[s, h, 0] - highest[h]) * stats[s, h, 1], axis=s),
-        name="total",
+    weights = te.compute(
+        (splits, heads),
+        lambda i, h: tirx.exp(stats[i, h, 0] - highest[h]) * stats[i, h, 1],
+        name="weights",
     )
+    total = te.compute((heads,), lambda h: te.sum(weights[s, h], axis=s), name="total")
     merged = te.compute(
         (heads, dim),
-        lambda h, d: te.sum(tirx.exp(stats[v, h, 0] - highest[h]) * sums[v, h, d], axis=v),
+        lambda h, d: te.sum(weights[v, h] * means[v, h, d].astype("float32"), axis=v),
         name="merged",
     )
     return te.compute(

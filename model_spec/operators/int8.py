@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.model_spec.operators.attention import merged_splits
+from gemma4_compile.model_spec.operators.attention import merged_splits, splits_placeholders
 from gemma4_compile.model_spec.operators.base import (
     Operator,
     TensorSpec,
@@ -176,17 +176,17 @@ class RoundedNorm(Operator):
 class RoundedMerge(Operator):
     """`MergeSplits`, its result packed.
 
-    Arguments: sums (splits, heads, head_dim) f32; stats (splits, heads, 2) f32. Results: words,
-    scales of heads * head_dim channels.
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32. Results:
+    words, scales of heads * head_dim channels.
     """
 
     kind: ClassVar[str] = "rounded_merge"
     heads: int
     head_dim: int
     splits: int
+    in_dtype: str
     interleaved: bool
 
     def plain(self) -> tirx.PrimFunc:
-        sums = te.placeholder((self.splits, self.heads, self.head_dim), "float32", name="sums")
-        stats = te.placeholder((self.splits, self.heads, 2), "float32", name="stats")
-        return te_prim_func([sums, stats, *pack(merged_splits(sums, stats), self.interleaved)])
+        means, stats = splits_placeholders(self, self.in_dtype)
+        return te_prim_func([means, stats, *pack(merged_splits(means, stats), self.interleaved)])

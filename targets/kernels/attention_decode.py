@@ -12,7 +12,12 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec.operators.attention import LOWEST, DecodeAttention, SplitAttention
+from gemma4_compile.model_spec.operators.attention import (
+    LOWEST,
+    DecodeAttention,
+    SplitAttention,
+    declare_splits,
+)
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import function, let, store, when
 from gemma4_compile.targets.kernels.blocks import barrier, launch, shared, strided, zero
@@ -27,14 +32,15 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def _store_empty(
-    operator: SplitAttention, shape: DecodeShape, sums: Any, stats: Any, split: Any, first: Any,
+    operator: SplitAttention, shape: DecodeShape, means: Any, stats: Any, split: Any, first: Any,
     thread: Any,
 ) -> None:  # fmt: skip
     """The results of a split without keys."""
     vectors = shape.vectors
     with strided(thread, shape.threads, shape.heads * shape.columns) as item:
         h, column = tirx.floordiv(item, shape.columns), tirx.floormod(item, shape.columns)
-        store(sums, vectors.splat(zero()), split, first + h, vectors.at(column))
+        nothing = vectors.splat(tirx.const(0, operator.cache_dtype))
+        store(means, nothing, split, first + h, vectors.at(column))
     with when(thread < shape.heads):
         store(stats, f32(LOWEST), split, first + thread, 0)
         store(stats, zero(), split, first + thread, 1)
@@ -59,8 +65,7 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
         key = build.arg("key", cache, operator.cache_dtype)
         value = build.arg("value", cache, operator.cache_dtype)
         positions = build.arg("positions", (4,), "int32")
-        sums = build.arg("sums", (operator.splits, heads, dim), "float32")
-        stats = build.arg("stats", (operator.splits, heads, 2), "float32")
+        means, stats = declare_splits(build, operator, operator.cache_dtype)
         with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
             position = fixed(positions[2] - 1)
             begin, end = (fixed(bound) for bound in operator.split_range(position, split))
@@ -76,9 +81,9 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
                         store(block.query, item, h, vectors.at(place))
                     barrier()
                     block.run(begin, end, end - 1, position, g)
-                    block.finish(sums, stats, split, first)
+                    block.finish(means, stats, split, first)
                 with T.Else():
-                    _store_empty(operator, shape, sums, stats, split, first, thread)
+                    _store_empty(operator, shape, means, stats, split, first, thread)
     return build.result
 
 
@@ -103,8 +108,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
         cache = operator.cache.shape()
         key = build.arg("key", cache, operator.cache_dtype)
         value = build.arg("value", cache, operator.cache_dtype)
-        sums = build.arg("sums", (operator.splits, heads, dim), "float32")
-        stats = build.arg("stats", (operator.splits, heads, 2), "float32")
+        means, stats = declare_splits(build, operator, operator.cache_dtype)
         with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
             position, step = fixed(positions[2] - 1), fixed(positions[1] - 1)
             begin, end = (fixed(bound) for bound in operator.split_range(position, split))
@@ -127,7 +131,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
                             place = vectors.at(thread)
                             for new, target in zip(block.new or (), (key, value), strict=True):
                                 store(target, new[place], slot, g, place)
-                    block.finish(sums, stats, split, first)
+                    block.finish(means, stats, split, first)
                 with T.Else():
-                    _store_empty(operator, shape, sums, stats, split, first, thread)
+                    _store_empty(operator, shape, means, stats, split, first, thread)
     return build.result

@@ -8,8 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec.operators.attention import LOWEST, MergeSplits
-from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.attention import LOWEST, MergeSplits, declare_splits
+from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.tir import function, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
@@ -28,15 +28,17 @@ MAX_GROUPS = 16  # groups of threads that divide the splits
 REUSED_WITHIN = 16  # TVM's StorageRewrite: most that two arrays of one place differ in size
 
 
-def merged_channel(sums: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
+def merged_channel(means: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
     """One channel of a head over all splits, each weighed by its maximum: float32."""
     highest: Any = stats[0, h, 0]
     for split in range(1, splits):
         highest = tirx.max(highest, stats[split, h, 0])
     highest = let(highest)
-    weights = [let(tirx.exp(stats[split, h, 0] - highest)) for split in range(splits)]
-    weight_sum = sum((weights[s] * stats[s, h, 1] for s in range(splits)), zero())
-    return let(sum((weights[s] * sums[s, h, d] for s in range(splits)), zero()) / weight_sum)
+    weights = [
+        let(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1]) for split in range(splits)
+    ]
+    total = sum((weights[s] * as_f32(means[s, h, d]) for s in range(splits)), zero())
+    return let(total / sum(weights, zero()))
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def merge_shape(dim: int, splits: int, spec: TargetSpec) -> MergeShape:
     return MergeShape(splits, dim // vectors.size, threads, vectors, spec.simd_width)
 
 
-def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, thread: Any) -> Any:
+def merge_slice(shape: MergeShape, means: Any, stats: Any, h: Any, slice_: Any, thread: Any) -> Any:
     """Put the splits of a slice of head `h` together.
 
     Returns a float32 vector, which is column `slice_ * width + thread` in the block's first `width`
@@ -117,10 +119,10 @@ def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, t
     vectors, groups, width = shape.vectors, shape.groups, shape.width
     group, mine = let(tirx.floordiv(thread, width)), let(tirx.floormod(thread, width))
     place = vectors.at(let(tirx.min(slice_ * width + mine, shape.columns - 1)))
-    loaded = local((shape.own * vectors.size,))
+    loaded = local((shape.own * vectors.size,), means.dtype)
     for index in range(shape.own):
         split = let(tirx.min(group + index * groups, shape.splits - 1))
-        store(loaded, sums[split, h, place], vectors.at(index))
+        store(loaded, means[split, h, place], vectors.at(index))
     factors = shared((shape.factor_places * shape.factors.size,))
     _write_factors(shape, stats, h, thread, factors)
     total = local((vectors.size,))
@@ -129,7 +131,7 @@ def merge_slice(shape: MergeShape, sums: Any, stats: Any, h: Any, slice_: Any, t
         factor = let(factors[shape.factors.at(group + index * groups)])
         if shape.factors.size < vectors.size:
             factor = vectors.splat(factor)
-        product = loaded[vectors.at(index)] * factor
+        product = vectors.cast(loaded[vectors.at(index)], "float32") * factor
         store(total, total[vectors.at(0)] + product, vectors.at(0))
     partial = shared((groups, width * vectors.size))
     store(partial, total[vectors.at(0)], group, vectors.at(mine))
@@ -149,11 +151,10 @@ def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
     shape = merge_shape(dim, splits, spec)
     vectors = shape.vectors
     with function(scheduled=True) as build:
-        sums = build.arg("sums", (splits, heads, dim), "float32")
-        stats = build.arg("stats", (splits, heads, 2), "float32")
+        means, stats = declare_splits(build, operator, operator.out_dtype)
         out = build.arg("out", (1, heads * dim), operator.out_dtype)
         with launch(shape.threads, heads, shape.slices) as (h, slice_, thread):
-            merged = merge_slice(shape, sums, stats, h, slice_, thread)
+            merged = merge_slice(shape, means, stats, h, slice_, thread)
             column = let(slice_ * shape.width + thread)
             with when((thread < shape.width) & (column < shape.columns)):
                 result = vectors.cast(merged, operator.out_dtype)
@@ -175,9 +176,8 @@ def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: 
     for _, highest, _ in found:
         own = tirx.max(own, highest)
     most = reduce(own, tirx.max)
-    weights = [let(tirx.exp(highest - most)) for _, highest, _ in found]
-    shares = (weight * total for weight, (_, _, total) in zip(weights, found, strict=True))
-    whole = reduce(sum(shares, zero()))
+    weights = [let(tirx.exp(highest - most) * total) for _, highest, total in found]
+    whole = reduce(sum(weights, zero()))
     for weight, (split, _, _) in zip(weights, found, strict=True):
         with when(split < shape.own * shape.groups):
             factor = tirx.Select(split < splits, weight / whole, zero())

@@ -319,7 +319,7 @@ class DecodeBlock:
                 self.load_keys(base + shape.keys, last, g)
             self.accumulate()
 
-    def finish(self, sums: Any, stats: Any, split: Any, first_head: Any) -> None:
+    def finish(self, means: Any, stats: Any, split: Any, first_head: Any) -> None:
         """Add the groups' columns, through the memory of q, and store the split's results."""
         shape, vectors, thread = self.shape, self.vectors, self.thread
         place = vectors.at(self.column)
@@ -336,7 +336,9 @@ class DecodeBlock:
                 total = self.total[vectors.at(h)]
                 for memory in places:
                     total = total + memory[h, place]
-                store(sums, total, split, first_head + h, place)
+                share = vectors.splat(f32(1.0) / self._over_head(h, add))
+                mean = vectors.cast(total * share, self.operator.cache_dtype)
+                store(means, mean, split, first_head + h, place)
         with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
             h = let(tirx.floordiv(below(thread, self.scored), shape.packs))
             store(stats, self.highest.value, split, first_head + h, 0)

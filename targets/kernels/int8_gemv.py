@@ -19,6 +19,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.model_spec.operators.attention import declare_splits
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import gelu_tanh
@@ -228,10 +229,8 @@ def _declare_source(
             norm, norm_args, out, writes, thread, threads, simd_width
         )
     if isinstance(operator, Int8MergedLinear):
-        splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-        sums = build.arg("sums", (splits, heads, dim), "float32")
-        stats = build.arg("stats", (splits, heads, 2), "float32")
-        return lambda thread, out, writes: merge_quads(sums, stats, heads, thread, threads)
+        heads, splits = operator.heads, declare_splits(build, operator, operator.in_dtype)
+        return lambda thread, out, writes: merge_quads(*splits, heads, thread, threads)
     if operator.in_dtype == PACKED:
         return PackedVector(build, cols)
     x = build.arg("x", (1, cols), operator.in_dtype)

@@ -10,6 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.model_spec.operators.attention import declare_splits
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.int8 import (
     WORD,
@@ -135,8 +136,7 @@ def make_rounded_merge(operator: RoundedMerge, spec: TargetSpec) -> tirx.PrimFun
     width, quads = shape.width, dim // WORD
     assert width % QUADS == quads % QUADS == 0, "a slice holds whole groups"
     with function(scheduled=True) as build:
-        sums = build.arg("sums", (splits, heads, dim), "float32")
-        stats = build.arg("stats", (splits, heads, 2), "float32")
+        means, stats = declare_splits(build, operator, operator.in_dtype)
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), packed_specs(heads * dim), strict=True)
@@ -153,7 +153,7 @@ def make_rounded_merge(operator: RoundedMerge, spec: TargetSpec) -> tirx.PrimFun
                 with when(first + group * QUADS < end):
                     store(scales, scale, 0, tirx.floordiv(first, QUADS) + group)
 
-            merged = let(merge_slice(shape, sums, stats, head, slice_, thread))
+            merged = let(merge_slice(shape, means, stats, head, slice_, thread))
             round_quads(
                 [merged],
                 thread,

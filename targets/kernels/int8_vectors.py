@@ -227,20 +227,20 @@ def _sum_quad(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
     ]
 
 
-def merge_quads(sums: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
+def merge_quads(means: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
     """The thread's quads of all merged heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once
     by one thread.
     """
-    splits, dim = int(sums.shape[0]), int(sums.shape[2])
+    splits, dim = int(means.shape[0]), int(means.shape[2])
     per_head, count = dim // WORD, heads * dim // WORD
     quads = []
     for turn in range(-(-count // threads)):
         item = let(tirx.min(thread + turn * threads, count - 1))
         head = let(tirx.floordiv(item, per_head))
         column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
-        quads.append((head, [let(sums[s, head, column]) for s in range(splits)]))
+        quads.append((head, [let(means[s, head, column]) for s in range(splits)]))
     weights = shared((heads * splits,))
     with strided(thread, threads, heads * splits) as item:
         h, own = let(tirx.floordiv(item, splits)), let(tirx.floormod(item, splits))
@@ -250,12 +250,16 @@ def merge_quads(sums: Any, stats: Any, heads: int, thread: Any, threads: int) ->
             highest = tirx.max(highest, other)
         highest = let(highest)
         total = tree([tirx.exp(maximum - highest) * weight for maximum, weight in pairs], add)
-        store(weights, tirx.exp(stats[own, h, 0] - highest) / total, item)
+        share = tirx.exp(stats[own, h, 0] - highest) * stats[own, h, 1] / total
+        store(weights, share, item)
     barrier()
     merged = []
     for head, values in quads:
         shares = [tirx.Broadcast(let(weights[head * splits + s]), WORD) for s in range(splits)]
-        products = [share * value for share, value in zip(shares, values, strict=True)]
+        products = [
+            share * value.astype(f"float32x{WORD}")
+            for share, value in zip(shares, values, strict=True)
+        ]
         merged.append(let(tree(products, add)))
     return merged
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tvm import tirx
 
+from gemma4_compile.model_spec.operators.attention import declare_splits
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
@@ -108,10 +109,9 @@ def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid and shared memory as `make_normed_gemv`. Reference: `MergedLinear.plain`.
     """
-    heads, dim, splits = operator.heads, operator.head_dim, operator.splits
+    dim, splits = operator.head_dim, operator.splits
     with function(scheduled=True) as build:
-        sums = build.arg("sums", (splits, heads, dim), "float32")
-        stats = build.arg("stats", (splits, heads, 2), "float32")
+        means, stats = declare_splits(build, operator, operator.in_dtype)
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, operator.outputs), "float32")
         rows = operator.layout.rows
@@ -120,7 +120,7 @@ def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
             vector = StagedVector(weights, operator.cols)
             with strided(thread, shape.threads, operator.cols) as k:
                 h, d = let(tirx.floordiv(k, dim)), let(tirx.floormod(k, dim))
-                merged = merged_channel(sums, stats, splits, h, d)
+                merged = merged_channel(means, stats, splits, h, d)
                 vector.write(k, as_f32(merged.astype(operator.in_dtype)))
             multiply_staged(operator, weights, vector, shape, block, thread, y, spec.simd_width)
     return build.result

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gemma4_compile.passes.plain_forms import run
 from gemma4_compile.targets import cpu
 
-__all__ = ["CPU", "F32_ABSOLUTE", "F32_RELATIVE", "ROUNDED", "run", "values"]
+__all__ = ["CPU", "F32_ABSOLUTE", "F32_RELATIVE", "ROUNDED", "merged_heads", "run", "values"]
 
 Array = npt.NDArray[Any]
 
@@ -30,3 +30,11 @@ ROUNDED = {
 def values(seed: int, *shape: int, deviation: float = 1.0) -> npt.NDArray[np.float32]:
     """Normally distributed float32 values."""
     return np.random.default_rng(seed).normal(0.0, deviation, shape).astype(np.float32)
+
+
+def merged_heads(means: Array, stats: Array) -> Array:
+    """The splits of an attention put together: (heads, head_dim) float64."""
+    highest, sums = (part[..., 0] for part in np.split(stats.astype(np.float64), 2, axis=-1))
+    weights = np.exp(highest - highest.max(axis=0)) * sums
+    merged: Array = np.einsum("sh,shd->hd", weights / weights.sum(axis=0), means.astype(np.float64))
+    return merged

@@ -105,7 +105,7 @@ def test_chunk_attention_sees_exactly_its_window(case: Case, dtype: str) -> None
 @pytest.mark.parametrize("case", STEPS, ids=str)
 def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> None:
     q, keys, data = inputs(case, "float32")
-    sums = np.zeros((splits, HEADS, DIM), np.float32)
+    means = np.zeros((splits, HEADS, DIM), np.float32)
     stats = np.zeros((splits, HEADS, 2), np.float32)
     out = np.zeros((1, HEADS * DIM), np.float32)
 
@@ -113,8 +113,8 @@ def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> 
         1, HEADS, KV_HEADS, DIM, case.window, "float32", case.ring, splits=splits
     )
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
-    run(split, q.reshape(1, -1), *caches, case.positions, sums, stats)
-    run(MergeSplits(HEADS, DIM, splits, "float32"), sums, stats, out)
+    run(split, q.reshape(1, -1), *caches, case.positions, means, stats)
+    run(MergeSplits(HEADS, DIM, splits, "float32"), means, stats, out)
 
     expected = attend(*(array.astype(np.float64) for array in (q, keys, data)), case)
     np.testing.assert_allclose(out, expected.reshape(1, -1), **ROUNDED["float32"])

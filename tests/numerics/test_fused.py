@@ -10,7 +10,7 @@ import pytest
 from gemma4_compile.model_spec.operators.attention import LOWEST, DecodeAttention, MergeSplits
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
-from tests.numerics.plain_forms import ROUNDED, run, values
+from tests.numerics.plain_forms import ROUNDED, merged_heads, run, values
 from tests.numerics.test_attention import (
     DIM,
     EPS,
@@ -131,9 +131,9 @@ def test_decode_attention_prepares_writes_and_attends(
         values(seed, case.before, KV_HEADS, DIM).astype(dtype) for seed in (5, 6)
     )
     key, value = fill(case, old_keys, dtype), fill(case, old_values, dtype)
-    sums = np.zeros((splits, HEADS, DIM), np.float32)
+    means = np.zeros((splits, HEADS, DIM), dtype)
     stats = np.zeros((splits, HEADS, 2), np.float32)
-    out = np.zeros((1, HEADS * DIM), np.float32)
+    out = np.zeros((1, HEADS * DIM), dtype)
 
     operator = decode_attention(
         case,
@@ -143,8 +143,8 @@ def test_decode_attention_prepares_writes_and_attends(
         owns_kv=True,
         value_is_key=value_is_key,
     )
-    run(operator, qkv, q_norm, k_norm, case.positions, rotary, key, value, sums, stats)
-    run(MergeSplits(HEADS, DIM, splits, "float32"), sums, stats, out)
+    run(operator, qkv, q_norm, k_norm, case.positions, rotary, key, value, means, stats)
+    run(MergeSplits(HEADS, DIM, splits, dtype), means, stats, out)
 
     heads = qkv.reshape(1, -1, DIM)
     turned = angles[:, 3 : 3 + pairs]
@@ -168,12 +168,12 @@ def test_a_shared_layer_only_reads_the_cache() -> None:
     rotary = np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
     keys, data = (values(seed, case.before + 1, KV_HEADS, DIM) for seed in (5, 6))
     key, value = fill(case, keys, "float32"), fill(case, data, "float32")
-    sums, stats = np.zeros((2, HEADS, DIM), np.float32), np.zeros((2, HEADS, 2), np.float32)
+    means, stats = np.zeros((2, HEADS, DIM), np.float32), np.zeros((2, HEADS, 2), np.float32)
     out = np.zeros((1, HEADS * DIM), np.float32)
 
     operator = decode_attention(case, cache_dtype="float32", pairs=DIM // 2, splits=2)
-    run(operator, qkv, q_norm, case.positions, rotary, key, value, sums, stats)
-    run(MergeSplits(HEADS, DIM, 2, "float32"), sums, stats, out)
+    run(operator, qkv, q_norm, case.positions, rotary, key, value, means, stats)
+    run(MergeSplits(HEADS, DIM, 2, "float32"), means, stats, out)
 
     q = rotate(normed(qkv.reshape(1, HEADS, DIM)) * q_norm, angles[:, 3 : 3 + DIM // 2], DIM // 2)
     expected = attend(q, keys.astype(np.float64), data.astype(np.float64), case)
@@ -185,10 +185,10 @@ def test_a_shared_layer_only_reads_the_cache() -> None:
 def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
     heads, dim, splits = 3, 32, 4
     tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
-    sums, stats = values(1, splits, heads, dim), values(2, splits, heads, 2)
+    means, stats = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
     stats[..., 0] *= 10
     stats[..., 1] = np.abs(stats[..., 1]) + 0.5
-    sums[splits - empty :] = 0.0
+    means[splits - empty :] = 0.0
     stats[splits - empty :] = (LOWEST, 0.0)
     y = np.zeros((1, 40), np.float32)
 
@@ -204,10 +204,9 @@ def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
         head_dim=dim,
         splits=splits,
     )
-    run(operator, sums, stats, *tensors, y)
+    run(operator, means, stats, *tensors, y)
 
-    weights = np.exp(stats[..., 0].astype(np.float64) - stats[..., 0].max(axis=0))
-    merged = np.einsum("sh,shd->hd", weights, sums) / (weights * stats[..., 1]).sum(0)[:, None]
+    merged = merged_heads(means, stats)
     expected = merged.reshape(1, -1) @ matrix.T
     if dtype == "float32":
         close(y, expected)

@@ -18,7 +18,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8MergedLinear,
     Int8NormedLinear,
 )
-from tests.numerics.plain_forms import run, values
+from tests.numerics.plain_forms import merged_heads, run, values
 from tests.numerics.test_attention import EPS, normed
 from tests.numerics.test_operators import COLS, close, gelu, stored
 
@@ -151,21 +151,21 @@ def test_a_norm_leaves_a_packed_vector(interleaved: bool) -> None:
     np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)
 
 
-def test_merged_splits_are_rounded() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_merged_splits_are_rounded(dtype: str) -> None:
     heads, dim, splits = 3, 32, 4
     tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
-    sums, stats = values(1, splits, heads, dim), values(2, splits, heads, 2)
+    means, stats = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
     stats[..., 0] *= 10
     stats[..., 1] = np.abs(stats[..., 1]) + 0.5
     words, scales = empty(heads * dim)
     y = np.zeros((1, 40), np.float32)
-    fields = {"heads": heads, "head_dim": dim, "splits": splits}
+    fields = {"heads": heads, "head_dim": dim, "splits": splits, "in_dtype": dtype}
 
-    run(RoundedMerge(heads, dim, splits, True), sums, stats, words, scales)
-    run(linear(Int8MergedLinear, 4, 40, heads * dim, **fields), sums, stats, *tensors, y)
+    run(RoundedMerge(heads, dim, splits, dtype, True), means, stats, words, scales)
+    run(linear(Int8MergedLinear, 4, 40, heads * dim, **fields), means, stats, *tensors, y)
 
-    weights = np.exp(stats[..., 0].astype(np.float64) - stats[..., 0].max(axis=0))
-    merged = np.einsum("sh,shd->hd", weights, sums) / (weights * stats[..., 1]).sum(0)[:, None]
+    merged = merged_heads(means, stats)
     expected_words, expected_scales = packed(merged, True)
     np.testing.assert_array_equal(words, expected_words)
     np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)

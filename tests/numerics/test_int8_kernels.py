@@ -69,12 +69,14 @@ def odd_shapes() -> list[Operator]:
         linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
         linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
         linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
+        linear(Int8MergedLinear, 96, (9,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
         Int8ExpertGateUp(
             4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float16", interleaved_out=True
         ),
         Int8ExpertDown(8, "float32", 32, 32, (100 * 12,), 100, 12, 3, PACKED),
         RoundedNorm(288, 1e-6, False, False),
-        RoundedMerge(3, 96, 7, True),
+        RoundedMerge(3, 96, 7, "float16", True),
+        RoundedMerge(3, 96, 7, "float32", True),
     ]
 
 
