@@ -69,7 +69,7 @@ def odd_shapes() -> list[Operator]:
         linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
         linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
         linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
-        linear(Int8MergedLinear, 96, (9,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
+        linear(Int8MergedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
         Int8ExpertGateUp(
             4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float16", interleaved_out=True
         ),
