@@ -48,14 +48,14 @@ def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
 
 def exact(dtype: str) -> list[Operator]:
     """Blocks of one subgroup, of some and of many; groups of lanes that have one or several."""
-    norm: dict[str, Any] = {"eps": 1e-6, "in_dtype": dtype}
+    pairs: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value, "eps": 1e-6}
     return [
         RmsNorm(1, 1030, 1e-6, dtype),
         ResidualNorm(None, 14, 1e-6, True, dtype),
         PerLayerInputs(1, 3, 68, 1e-6, 0.2, 3.0, 0.7),
         PrepareQkv(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
         matrix(Linear, 2080, 38, weight_dtype=dtype, in_dtype=dtype),
-        matrix(NormedLinear, 288, 70, scaled=True, tail=Tail.GELU_PAIRS.value, **norm),
+        matrix(NormedLinear, 288, 70, scaled=True, **pairs),
         matrix(MergedLinear, 192, 40, heads=3, head_dim=64, splits=5),
         ExpertGateUp(4, dtype, 32, 96, (64 * 12,), 64, 12, 3, dtype),
         ExpertDown(4, dtype, 32, 64, (40 * 12,), 40, 12, 3, dtype),
@@ -65,7 +65,7 @@ def exact(dtype: str) -> list[Operator]:
         MergeSplits(2, 64, 37, dtype),
         SoftmaxPartials(4096, 5),
         SoftmaxProbs(4096, 5),
-        SampleTopP(4096, 256),
+        SampleTopP(4096),
     ]
 
 
