@@ -80,7 +80,8 @@ def _parser() -> Parser:
         "--limits",
         default="default",
         metavar="PROFILE",
-        help="default; webgpu also has compat, subgroups and h200",
+        help="default; webgpu also has compat, subgroups (of 32 threads or more; subgroups-16, -8 "
+        "and -4 for smaller ones) and h200",
     )
     parser.add_argument(
         "--activations",

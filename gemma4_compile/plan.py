@@ -134,6 +134,11 @@ class Plan:
         return self.parameter_count * _CHECKPOINT_BYTES[self.config.dtype]
 
     @property
+    def subgroup_size(self) -> int:
+        """Threads that the device's smallest subgroup must have; 0 if kernels use none."""
+        return self.target.simd_width if "subgroups" in self.features else 0
+
+    @property
     def requirements(self) -> Requirements:
         """What a device must offer."""
         return Requirements(
@@ -143,6 +148,7 @@ class Plan:
             max_storage_buffers=self.target.max_storage_buffers,
             features=self.features,
             memory_bytes=self.device_memory_bytes,
+            subgroup_size=self.subgroup_size,
         )
 
     def provenance(self) -> dict[str, object]:
@@ -150,7 +156,7 @@ class Plan:
         (kv,) = (kv for kv in self.kv if kv.context_length == self.context_length)
         return {
             "features": list(self.features),
-            "subgroup_size": self.target.simd_width if "subgroups" in self.features else 0,
+            "subgroup_size": self.subgroup_size,
             "max_binding_bytes": self.largest_binding_bytes,
             "weights_bytes": self.recipe.weights_bytes,
             "kv_sliding_bytes": kv.sliding_bytes,

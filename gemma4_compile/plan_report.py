@@ -156,8 +156,10 @@ def plan_text(plan: Plan, model: str) -> str:
 
 def _needs(plan: Plan) -> list[list[str]]:
     needs = plan.requirements
+    subgroup = [["smallest subgroup", f"{needs.subgroup_size} threads"]]
     return [
         ["features", ", ".join(needs.features) or "none"],
+        *(subgroup if needs.subgroup_size else []),
         ["largest binding", size(needs.max_binding_bytes)],
         ["storage buffers", str(needs.max_storage_buffers)],
         ["workgroup memory", f"{needs.max_shared_memory_bytes // 1024} KiB"],

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.operators.base import TensorSpec, emit, emit_inplace
+from gemma4_compile.model_spec.operators.base import emit, emit_inplace
 from gemma4_compile.model_spec.operators.sampling import (
-    BINS,
     Bitmask,
     LogitBias,
     Penalty,
@@ -20,13 +19,9 @@ from gemma4_compile.model_spec.operators.sampling import (
 
 @dataclass(frozen=True)
 class SamplerOptions:
-    """How the vocabulary is divided.
-
-    `softmax_blocks` runs for the softmax, `lanes` visitors for the nucleus.
-    """
+    """How the vocabulary is divided: `softmax_blocks` runs for the softmax."""
 
     softmax_blocks: int
-    lanes: int
 
 
 class Sampler(nn.Module):
@@ -64,13 +59,9 @@ class Sampler(nn.Module):
         `indices` is the hand-through of argsort_probs.
         """
         del indices, sample_index
-        operator = SampleTopP(self.vocab, self.options.lanes)
-        survey = operator.survey
-        shapes = ((survey.groups,), (survey.runs, BINS))
-        specs: list[TensorSpec] = [(shape, "float32") for shape in shapes]
-        maxima, masses = emit(survey, [probs], specs)
-        results: list[TensorSpec] = [((1,), "int32"), ((operator.work_size,), "float32")]
-        return emit(operator, [probs, maxima, masses, uniform, top_p], results)[0]
+        operator = SampleTopP(self.vocab)
+        survey = emit(operator.survey, [probs], operator.survey.results)
+        return emit(operator, [probs, *survey, uniform, top_p], [((1,), "int32")])[0]
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

@@ -17,7 +17,12 @@ DEVICES_FILE = Path(__file__).parent / "devices.json"
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a library asks of a device, in the words of `TargetSpec`."""
+    """What a library asks of a device, in the words of `TargetSpec`.
+
+    Attributes
+    ----------
+    subgroup_size : threads that the device's smallest subgroup must have; 0 if any will do
+    """
 
     max_binding_bytes: int
     max_shared_memory_bytes: int
@@ -25,11 +30,18 @@ class Requirements:
     max_storage_buffers: int
     features: tuple[str, ...]
     memory_bytes: int
+    subgroup_size: int = 0
 
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device; `memory_bytes` is what a model can take of its memory, None if unknown."""
+    """A kind of device.
+
+    Attributes
+    ----------
+    memory_bytes : what a model can take of its memory, None if unknown
+    subgroup_size : threads of its smallest subgroup, 0 where there are none
+    """
 
     name: str
     max_binding_bytes: int
@@ -39,10 +51,14 @@ class Device:
     features: tuple[str, ...]
     memory_bytes: int | None
     note: str
+    subgroup_size: int = 0
 
     def lacks(self, asked: Requirements) -> tuple[str, ...]:
         """What it has too little of, as it has it; empty if the library runs."""
         lacking = [f"no {feature}" for feature in asked.features if feature not in self.features]
+        if "subgroups" in self.features and asked.subgroup_size > self.subgroup_size:
+            size = self.subgroup_size
+            lacking.append(f"subgroups of {asked.subgroup_size} threads: they may have {size}")
         if asked.max_binding_bytes > self.max_binding_bytes:
             lacking.append(f"bindings of {self.max_binding_bytes // 2**20} MiB")
         if asked.max_shared_memory_bytes > self.max_shared_memory_bytes:

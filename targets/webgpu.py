@@ -43,12 +43,21 @@ The stock client refuses adapters with less than 32 KiB.
 """
 
 SUBGROUPS = replace(DEFAULT, profile="subgroups", features=("subgroups",), simd_width=32)
-"""For adapters with subgroups of 32 threads and more: NVIDIA's, Apple's, most of AMD's."""
+"""For adapters with subgroups of 32 threads and more: NVIDIA's, Apple's, most of AMD's.
+
+Kernels exchange values within 32 neighbouring threads, which larger subgroups hold, too; smaller
+ones do not, and what they would exchange is undefined.
+"""
+
+SMALLER_SUBGROUPS = tuple(
+    replace(SUBGROUPS, profile=f"subgroups-{size}", simd_width=size) for size in (16, 8, 4)
+)
+"""For adapters whose smallest subgroup is smaller: Intel's from 8 threads on, ARM's from 4."""
 
 H200 = replace(SUBGROUPS, profile="h200", tuning=read_tuning("h200"), activations=INT8)
 """Tuned on an NVIDIA H200: for large discrete GPUs."""
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, SUBGROUPS, H200)}
+PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, SUBGROUPS, *SMALLER_SUBGROUPS, H200)}
 
 # --- Border between library and client ---
 

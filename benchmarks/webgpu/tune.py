@@ -183,7 +183,7 @@ def operators_of(
         config,
         StoredMatrices(plan, kernel_limits(spec)),
         decoder_options(recipe, spec, CHUNK),
-        SamplerOptions(SOFTMAX_BLOCKS, spec.max_threads_per_block),
+        SamplerOptions(SOFTMAX_BLOCKS),
     )
     names = Counter(calls_of(module, abi.PREFILL if is_prefill else abi.DECODE))
     found = ((operator_of(module[name]), count) for name, count in names.items())

@@ -70,7 +70,7 @@ def random_arguments(
         shape = tuple(sizes.of(dimension) for dimension in param.shape)
         args.append(_values(operator, param.name, shape, str(param.dtype), rng, sizes))
     if isinstance(operator, SampleTopP):
-        run(operator.survey, *args[:3])
+        run(operator.survey, *args[:5])
     return tuple(args)
 
 

@@ -170,10 +170,7 @@ def build_executable(
         decoder_options(
             recipe, target, options.prefill_chunk, options.suppressed, probe=options.probe
         ),
-        SamplerOptions(
-            softmax_blocks=SOFTMAX_BLOCKS,
-            lanes=target.max_threads_per_block if target.is_gpu else 1,
-        ),
+        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
     )
     planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
     assert names == planned, "the modules declare their parameters in the order of the storage plan"

@@ -12,6 +12,15 @@ const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const load = createRequire(path.join(path.dirname(job.nodeModules), "verify.cjs"));
 const errors = [];
 
+/** What smaller subgroups than the kernels' answer is undefined: better nothing than that. */
+async function checkSubgroups(smallest) {
+  const { build } = JSON.parse(await fs.readFile(path.join(job.package, "provenance.json"), "utf8"));
+  const asked = build?.requirements?.subgroup_size ?? 0;
+  if (smallest < asked) {
+    throw new Error(`it was made for subgroups of ${asked} threads or more, and here they may have ${smallest}`);
+  }
+}
+
 async function openDevice(tvmjs) {
   const { create, globals } = await import(pathToFileURL(load.resolve("webgpu")).href);
   Object.assign(globalThis, globals);
@@ -25,6 +34,7 @@ async function openDevice(tvmjs) {
   device.lost.then((info) => {
     if (info.reason !== "destroyed") errors.push(`device lost: ${info.message}`);
   });
+  await checkSubgroups(adapterInfo.subgroupMinSize);
   const names = [adapterInfo.device, adapterInfo.description].filter(Boolean);
   return { device, name: names.join(", ") || adapterInfo.vendor || "unknown" };
 }

@@ -150,7 +150,7 @@ def run_on_dawn(
             reason = told.get("error") or done.stderr[-500:] or "Node ended without a word"
             raise ArtifactError(
                 f"the package does not run on WebGPU here: {reason}",
-                hint="try another adapter, or compile with --limits compat or --quant q4f32",
+                hint="try another adapter, or compile with other --limits or --quant q4f32",
             )
         outcomes = [
             _outcome(Path(folder), index, layers) for index, layers in enumerate(told["layers"])

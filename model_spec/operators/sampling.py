@@ -8,18 +8,17 @@ from typing import Any, ClassVar
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows
+from gemma4_compile.model_spec.operators.base import Operator, TensorSpec, symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 
 MASKED = (
     -1.0e30
 )  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
-GROUP = 64  # neighbouring tokens of which a search knows the largest probability
-SURVEY_RUN = 32  # groups
+RUN = 2048  # neighbouring tokens that a survey sorts
 BINS = 256
-BIN_SHIFT = 20  # a bin is an eighth of an octave wide: a float32's exponent and three bits below it
-FIRST_BIN = (0x3F800000 >> BIN_SHIFT) - (BINS - 1)  # 1.0 falls into the last bin
+BIN_SHIFT = 22  # a bin is half an octave wide; 1.0 falls into the last but one
+SURVEY = ("ordered", "sums", "counts", "masses")  # what it gives, by name
 _FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
 
 
@@ -99,55 +98,70 @@ class SoftmaxProbs(Operator):
 
 
 def bin_bits(index: Any) -> Any:
-    """The bits of a bin's smallest probability, as int32; the first bin begins at 0."""
-    begin = tirx.shift_left(index + i32(FIRST_BIN), i32(BIN_SHIFT))
-    return tirx.Select(index > 0, begin, i32(0))
+    """The bits of a bin's smallest probability, as int32; they order as the probabilities do."""
+    return tirx.shift_left(index, i32(BIN_SHIFT))
+
+
+def bits_of(p: Any) -> Any:
+    """A probability's bits, as int32."""
+    return tirx.reinterpret("int32", p)
 
 
 @dataclass(frozen=True)
 class NucleusSurvey(Operator):
-    """What a search for the nucleus needs to pass over most of the vocabulary.
+    """What a search for the nucleus needs to read but little of the vocabulary.
 
-    Tokens lie in groups of `GROUP` neighbours. Arguments: probs (1, vocab) f32. Results: each
-    group's largest probability (groups,) f32; for each run of `SURVEY_RUN` groups, the mass of its
-    tokens from each bin of probabilities on upwards: (runs, BINS) f32.
+    Each run of `RUN` neighbouring tokens is sorted; behind the vocabulary's end lie zeros.
+    Arguments: probs (1, vocab) f32. Results: each run's probabilities in descending order
+    (runs, RUN) f32; the sum of the first, the first two, ... of them (runs, RUN) f32; for each bin
+    how many of them lie in it or above (runs, BINS) int32, and their mass (runs, BINS) f32.
     """
 
     kind: ClassVar[str] = "nucleus_survey"
     vocab: int
 
     @property
-    def groups(self) -> int:
-        """Groups of the vocabulary; the last may be shorter."""
-        return -(-self.vocab // GROUP)
+    def runs(self) -> int:
+        """Runs of tokens; the last may be shorter."""
+        return -(-self.vocab // RUN)
 
     @property
-    def runs(self) -> int:
-        """Runs of groups; the last may be shorter."""
-        return -(-self.groups // SURVEY_RUN)
+    def results(self) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes."""
+        whole, binned = (self.runs, RUN), (self.runs, BINS)
+        return ((whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32"))
 
     def plain(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
-            maxima = build.arg("maxima", (self.groups,), "float32")
+            ordered = build.arg("ordered", (self.runs, RUN), "float32")
+            sums = build.arg("sums", (self.runs, RUN), "float32")
+            counts = build.arg("counts", (self.runs, BINS), "int32")
             masses = build.arg("masses", (self.runs, BINS), "float32")
-            with T.serial(0, self.groups) as g:
-                highest = Cell("float32", f32(0.0))
-                with T.serial(g * GROUP, let(tirx.min((g + 1) * GROUP, self.vocab))) as v:
-                    highest.set(tirx.max(highest.value, probs[0, v]))
-                store(maxima, highest.value, g)
-            size = GROUP * SURVEY_RUN
             with T.serial(0, self.runs) as run:
+                first = let(run * RUN)
+                size = let(tirx.min(self.vocab - first, RUN))
+                with T.serial(0, RUN) as item:
+                    store(ordered, f32(0.0), run, item)
+                with T.serial(0, size) as item:
+                    p, rank = let(probs[0, first + item]), Cell("int32", i32(0))
+                    with T.serial(0, size) as other:
+                        q = let(probs[0, first + other])
+                        before = tirx.any(q > p, tirx.all(q == p, other < item))
+                        rank.add(tirx.Select(before, i32(1), i32(0)))
+                    store(ordered, p, run, rank.value)
+                total = Cell("float32", f32(0.0))
+                with T.serial(0, RUN) as item:
+                    total.add(ordered[run, item])
+                    store(sums, total.value, run, item)
                 with T.serial(0, BINS) as index:
-                    store(masses, f32(0.0), run, index)
-                with T.serial(run * size, let(tirx.min((run + 1) * size, self.vocab))) as v:
-                    bits = let(tirx.reinterpret("int32", probs[0, v]))
-                    own = let(tirx.shift_right(bits, i32(BIN_SHIFT)) - i32(FIRST_BIN))
-                    index = let(tirx.min(tirx.max(own, i32(0)), i32(BINS - 1)))
-                    store(masses, masses[run, index] + probs[0, v], run, index)
-                with T.serial(1, BINS) as step:
-                    index = let(BINS - 1 - step)
-                    store(masses, masses[run, index] + masses[run, index + 1], run, index)
+                    count, begin = Cell("int32", i32(0)), let(bin_bits(i32(index)))
+                    with T.serial(0, RUN) as item:
+                        inside = bits_of(ordered[run, item]) >= begin
+                        count.add(tirx.Select(inside, i32(1), i32(0)))
+                    store(counts, count.value, run, index)
+                    mass = sums[run, tirx.max(count.value - 1, i32(0))]
+                    store(masses, tirx.Select(count.value > 0, mass, f32(0.0)), run, index)
         return build.result
 
 
@@ -157,47 +171,33 @@ class SampleTopP(Operator):
 
     The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the
     probabilities (they order as the values do). Of the tokens with ``p == t`` only as many belong
-    as are needed. Tokens are visited lane by lane (groups lane, lane + lanes, ...): the order
-    decides which of equal tokens belong, and which token a given `uniform` draws, but no
-    probability.
+    as are needed, those with the lowest ids. A given `uniform` draws the token at which the sum
+    over the nucleus, by ascending ids, passes that share of it.
 
     Arguments: probs (1, vocab) f32; the results of `NucleusSurvey`; uniform (1,) f32 in [0, 1);
-    top_p (1,) f32. Results: token (1,) int32; work space (lanes * turns * GROUP,) f32, which the
-    plain form does not touch.
+    top_p (1,) f32. Result: token (1,) int32.
     """
 
     kind: ClassVar[str] = "sample_top_p"
     vocab: int
-    lanes: int
 
     @property
     def survey(self) -> NucleusSurvey:
         """What has to be known of the probabilities."""
         return NucleusSurvey(self.vocab)
 
-    @property
-    def turns(self) -> int:
-        """Groups of a lane, at most."""
-        return -(-self.survey.groups // self.lanes)
-
-    @property
-    def work_size(self) -> int:
-        """Probabilities that the lanes can put aside."""
-        return self.lanes * self.turns * GROUP
-
     def plain(self) -> tirx.PrimFunc:
         f64 = "float64"
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
-            build.arg("maxima", (self.survey.groups,), "float32")
-            build.arg("masses", (self.survey.runs, BINS), "float32")
+            for name, (shape, dtype) in zip(SURVEY, self.survey.results, strict=True):
+                build.arg(name, shape, dtype)
             uniform = build.arg("uniform", (1,), "float32")
             top_p = build.arg("top_p", (1,), "float32")
             token = build.arg("token", (1,), "int32")
-            build.arg("work", (self.work_size,), "float32")
 
             def bits(v: Any) -> Any:
-                return tirx.reinterpret("int32", probs[0, v])
+                return bits_of(probs[0, v])
 
             def mass(condition: Any) -> Cell:
                 total = Cell(f64, tirx.const(0.0, f64))
@@ -228,22 +228,18 @@ class SampleTopP(Operator):
                 Cell("int32", i32(0)),
             )
             last, done = Cell("int32", i32(0)), Cell("int32", i32(0))
-            size = self.turns * GROUP
-            with T.serial(0, self.lanes) as lane, T.serial(0, size) as item:
-                turn, within = tirx.floordiv(item, GROUP), tirx.floormod(item, GROUP)
-                v = let((turn * self.lanes + lane) * GROUP + within)
-                with when(tirx.all(v < self.vocab, done.value == 0)):
-                    tie = let(bits(tirx.min(v, self.vocab - 1)) == threshold.value)
-                    with when(
-                        tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))
-                    ):
-                        passed.add(probs[0, v].astype(f64))
-                        last.set(i32(v))
-                        with when(passed.value > drawn):
-                            found.set(i32(v))
-                            done.set(i32(1))
-                    with when(tie):
-                        seen.add(i32(1))
+            with T.serial(0, self.vocab) as v, when(done.value == 0):
+                tie = let(bits(v) == threshold.value)
+                with when(
+                    tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))
+                ):
+                    passed.add(probs[0, v].astype(f64))
+                    last.set(i32(v))
+                    with when(passed.value > drawn):
+                        found.set(i32(v))
+                        done.set(i32(1))
+                with when(tie):
+                    seen.add(i32(1))
             store(token, tirx.Select(done.value == 1, found.value, last.value), 0)
         return build.result
 

@@ -45,7 +45,8 @@ from gemma4_compile.targets.kernels.norms import (
     make_rms_norm,
     make_take_last_row,
 )
-from gemma4_compile.targets.kernels.nucleus import make_nucleus_survey, make_sample_top_p
+from gemma4_compile.targets.kernels.nucleus import make_sample_top_p
+from gemma4_compile.targets.kernels.nucleus_survey import make_nucleus_survey
 from gemma4_compile.targets.kernels.prepare_qkv import make_prepare_qkv
 from gemma4_compile.targets.kernels.router import (
     make_choose_experts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from tvm import tirx
@@ -96,8 +96,8 @@ class BlockReduction:
     """Reduces one float32 of every thread; every thread gets the result.
 
     In shared memory, in two steps: columns, then their row. Three barriers, whatever the number of
-    threads. Where simdgroups are known, within them first, and then over their results: two
-    barriers, or none if there is one simdgroup.
+    threads. Where simdgroups are known, within them first, and then over their results, in columns
+    only if they are many: two or three barriers, or none if there is one simdgroup.
     """
 
     def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
@@ -105,38 +105,44 @@ class BlockReduction:
         self.thread, self.threads, self._simd = thread, threads, min(simd_width, threads)
         if self._simd == threads:
             return
-        self._columns = threads // self._simd if self._simd else min(threads, REDUCTION_COLUMNS)
-        self._memory = None if self._simd else shared((threads,))
+        self._results = threads // max(self._simd, 1)
+        self._columns = min(self._results, REDUCTION_COLUMNS)
+        needs_columns = not self._simd or self._results > self._columns
+        self._memory = shared((self._results,)) if needs_columns else None
         self._row = shared((self._columns,))
 
     def __call__(self, value: Any, operation: Operation = add) -> Any:
         """Reduce `value` over the block."""
-        thread, threads = self.thread, self.threads
+        result, place = value, self.thread
         if self._simd:
-            column = sum_over_simdgroup(value, self._simd, operation)
-            if self._simd == threads:
-                column.set(_from_thread("first", column.value, 0))
-                return let(column.value)
-            barrier()  # an earlier result may still be being read
-            with when(tirx.floormod(thread, self._simd) == 0):
-                store(self._row, column.value, tirx.floordiv(thread, self._simd))
-        else:
-            self._reduce_columns(value, operation)
+            simdgroup = sum_over_simdgroup(value, self._simd, operation)
+            if self._simd == self.threads:
+                simdgroup.set(_from_thread("first", simdgroup.value, 0))
+                return let(simdgroup.value)
+            result, place = simdgroup.value, tirx.floordiv(self.thread, self._simd)
+        barrier()  # an earlier result may still be being read
+        with self._first_of_simdgroup():
+            store(self._row if self._memory is None else self._memory, result, place)
+        if self._memory is not None:
+            self._reduce_columns(operation)
         barrier()
         total = Cell("float32", self._row[0])
         with T.serial(1, self._columns) as step:
             total.set(operation(total.value, self._row[step]))
         return let(total.value)
 
-    def _reduce_columns(self, value: Any, operation: Operation) -> None:
+    def _first_of_simdgroup(self) -> AbstractContextManager[None]:
+        if not self._simd:
+            return nullcontext()
+        return when(tirx.floormod(self.thread, self._simd) == 0)
+
+    def _reduce_columns(self, operation: Operation) -> None:
         memory, thread, columns = self._memory, self.thread, self._columns
-        assert memory is not None, "the form without simdgroups"
-        barrier()  # an earlier result may still be being read
-        store(memory, value, thread)
+        assert memory is not None, "as many results as columns need none"
         barrier()
         with when(thread < columns):
             column = Cell("float32", memory[thread])
-            with T.serial(1, self.threads // columns) as step:
+            with T.serial(1, self._results // columns) as step:
                 column.set(operation(column.value, memory[step * columns + thread]))
             store(self._row, column.value, thread)
 
@@ -174,6 +180,13 @@ class LaneSums:
         barrier()
         count = self._lanes // simd
         first = 0 if self._whole else let(tirx.floordiv(thread, self._lanes) * count)
+        while count > REDUCTION_COLUMNS:  # of small simdgroups
+            count //= 2
+            with when(self._lane < count):
+                for memory in self._memories:
+                    place = let(first + self._lane)
+                    store(memory, memory[place] + memory[place + count], place)
+            barrier()
         return [tree([memory[first + i] for i in range(count)], add) for memory in self._memories]
 
     def _by_halving(self, values: Sequence[Any]) -> list[Any]:

@@ -1,14 +1,14 @@
-"""Draw a token from the nucleus without sorting.
+"""Draw a token from the nucleus in two launches.
 
-One launch surveys groups of tokens; one thread block then searches on the bits of the
-probabilities, and passes over every group that lies below what it looks for.
+The first sorts runs of tokens, each in a block, and sums them up. The second, one block, finds
+the threshold bit by bit: in each run by bisection, so that it reads but few of the tokens.
 
 Plain forms: `NucleusSurvey.plain` and `SampleTopP.plain` in model_spec/operators/sampling.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -16,12 +16,13 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.sampling import (
+    BIN_SHIFT,
     BINS,
-    GROUP,
-    SURVEY_RUN,
-    NucleusSurvey,
+    RUN,
+    SURVEY,
     SampleTopP,
     bin_bits,
+    bits_of,
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
@@ -30,17 +31,17 @@ from gemma4_compile.targets.kernels.blocks import (
     LaneSums,
     barrier,
     launch,
-    power_of_two_at_most,
+    row_threads,
     shared,
     zero,
 )
 from gemma4_compile.targets.spec import TargetSpec
 
 BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
-PASSES = 10  # of the first bin, whose bits lie below 2**30; other bins need seven of them
+PASSES = -(-BIN_SHIFT // BITS_PER_PASS)
+DIGITS = range(1, 2**BITS_PER_PASS)
 VECTOR = 4  # tokens read together; a vocabulary is padded to a multiple of 32
-LOADS = GROUP // VECTOR  # vectors of a group, all under way at once
-PARTS = 4  # loads of other kinds that a thread has under way
+PARTS = 16  # loads of a thread under way
 Body = Callable[[Any, Any], None]  # of a probability and its bits
 
 
@@ -48,105 +49,55 @@ def _lanes(quad: Any, body: Body) -> None:
     """`body` for the four tokens of a vector."""
     for lane in range(VECTOR):
         p = let(tirx.Shuffle([quad], [lane]))
-        body(p, let(tirx.reinterpret("int32", p)))
-
-
-def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimFunc:
-    """Every thread goes over all tokens of the run for a bin of its own.
-
-    Grid: runs. Shared: the run's probabilities, one float32 a thread. Reference:
-    `NucleusSurvey.plain`.
-    """
-    vocab, groups, size = operator.vocab, operator.groups, SURVEY_RUN * GROUP
-    threads = min(BINS, power_of_two_at_most(spec.max_threads_per_block))
-    with function(scheduled=True) as build:
-        probs = build.arg("probs", (1, vocab), "float32")
-        maxima = build.arg("maxima", (groups,), "float32")
-        masses = build.arg("masses", (operator.runs, BINS), "float32")
-        with launch(threads, operator.runs) as (run, _, thread):
-            tokens, tops = shared((size,)), shared((threads,))
-            share = size // threads  # neighbouring tokens of a thread, all in one group
-            highest = Cell("float32", zero())
-            for step in range(share // VECTOR):
-                within = let(thread * share + step * VECTOR)
-                v = let(run * size + within)
-                inside = let(tirx.Select(v < vocab, f32(1.0), zero()))
-                at = let(tirx.min(v, vocab - VECTOR))
-                quad = let(probs[0, T.ramp(at, 1, VECTOR)] * tirx.Broadcast(inside, VECTOR))
-                _lanes(quad, lambda p, _: highest.set(tirx.max(highest.value, p)))
-                T.buffer_store(tokens, quad, [T.ramp(within, 1, VECTOR)])
-            store(tops, highest.value, thread)
-            barrier()
-            group = let(run * SURVEY_RUN + thread)
-            with when((thread < SURVEY_RUN) & (group < groups)):
-                top = Cell("float32", zero())
-                for other in range(GROUP // share):
-                    top.set(tirx.max(top.value, tops[thread * (GROUP // share) + other]))
-                store(maxima, top.value, group)
-            for first in range(0, BINS, threads):
-                begin, mass = let(bin_bits(thread + first)), Cell("float32", zero())
-
-                def count(p: Any, bits: Any, begin: Any = begin, mass: Cell = mass) -> None:
-                    mass.add(tirx.Select(bits >= begin, p, zero()))
-
-                with T.serial(0, size // VECTOR) as step:
-                    _lanes(let(tokens[T.ramp(step * VECTOR, 1, VECTOR)]), count)
-                store(masses, mass.value, run, thread + first)
-    return build.result
+        body(p, let(bits_of(p)))
 
 
 def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
-    """One bin holds the threshold; its tokens are put aside and searched bit by bit.
+    """One bin holds the threshold; each lane searches the sorted tokens of its runs.
 
     Grid: 1. Shared: eleven words a lane. Reference: `SampleTopP.plain`.
     """
-    vocab, lanes, turns, survey = operator.vocab, operator.lanes, operator.turns, operator.survey
+    vocab, survey = operator.vocab, operator.survey
+    lanes = row_threads(RUN, spec.max_threads_per_block)
+    turns = -(-survey.runs // lanes)  # neighbouring runs of a lane
     with function(scheduled=True) as build:
         probs = build.arg("probs", (1, vocab), "float32")
-        maxima = build.arg("maxima", (survey.groups,), "float32")
-        masses = build.arg("masses", (survey.runs, BINS), "float32")
+        ordered, sums, counts, masses = (
+            build.arg(name, *result) for name, result in zip(SURVEY, survey.results, strict=True)
+        )
         uniform = build.arg("uniform", (1,), "float32")
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (1,), "int32")
-        work = build.arg("work", (operator.work_size,), "float32")
         with launch(lanes, 1) as (_, _, lane):
             found = _Bin(masses, survey.runs, lane, lanes, top_p, spec.simd_width)
-            aside = _Aside(work, lane, lanes, found)
-            with T.serial(0, turns) as turn:
-                group = let(turn * lanes + lane)
-                with when(group < survey.groups):
-                    highest = let(tirx.reinterpret("int32", maxima[group]))
-                    with when(highest >= found.begin):
-                        quads = []
-                        for load in range(LOADS):
-                            v = let(group * GROUP + load * VECTOR)
-                            inside = let(tirx.Select(v < vocab, f32(1.0), zero()))
-                            at = let(tirx.min(v, vocab - VECTOR))
-                            kept = tirx.Broadcast(inside, VECTOR)
-                            quads.append(let(probs[0, T.ramp(at, 1, VECTOR)] * kept))
-                        for quad in quads:
-                            _lanes(quad, aside.put)
-            threshold = _threshold(aside, found, lane, lanes, spec.simd_width)
+            runs = [
+                _Run(ordered, sums, counts, masses, let(lane * turns + turn), found.index)
+                for turn in range(turns)
+            ]
+            threshold = _threshold(runs, found, lane, lanes, spec.simd_width)
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
-            walk.note(aside.visit, lane, aside.above.value + aside.dropped.value)
+            above = sum((run.mass_above.value for run in runs[1:]), runs[0].mass_above.value)
+            walk.note(lane, above, sum((run.inside for run in runs[1:]), runs[0].inside))
             walk.settle_ties()
             walk.scan()
-            line = let(walk.chosen.value)
-            # The lane's tokens again, a few of them to each thread.
-            quads_each = -(-turns * GROUP // (lanes * VECTOR))
+            first = let(walk.chosen.value * (turns * RUN))
+            # The lane's tokens, a few neighbours to each thread.
+            quads = turns * RUN // (lanes * VECTOR)
 
             def visit_piece(piece: Any, body: Callable[[Any], None]) -> None:
-                with T.serial(0, quads_each) as step:
-                    item = let((piece * quads_each + step) * VECTOR)
-                    turn, within = tirx.floordiv(item, GROUP), tirx.floormod(item, GROUP)
-                    v = let((turn * lanes + line) * GROUP + within)
-                    with when((turn < turns) & (v < vocab)):
+                with T.serial(0, quads) as step:
+                    v = let(first + (piece * quads + step) * VECTOR)
+                    with when(v < vocab):
                         body(v)
 
-            def note_piece(body: Body) -> None:
-                visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, VECTOR)]), body))
+            mass, ties = Cell("float32", zero()), Cell("int32", i32(0))
 
-            walk.note(note_piece, lane, zero())
+            def count(p: Any, bits: Any) -> None:
+                mass.add(tirx.Select(bits > threshold, p, zero()))
+                ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
+
+            visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, VECTOR)]), count))
+            walk.note(lane, mass.value, ties.value)
             walk.scan()
             piece = let(walk.chosen.value)
             walk.begin()
@@ -157,127 +108,126 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 class _Bin:
-    """The bin that holds the threshold: its bits [begin, end), and the mass above it."""
+    """The bin that holds the threshold."""
 
     def __init__(
-        self, survey: Any, runs: int, lane: Any, lanes: int, top_p: Any, simd_width: int
+        self, masses: Any, runs: int, lane: Any, lanes: int, top_p: Any, simd_width: int
     ) -> None:
-        totals = shared((BINS + 1,))
+        whole = shared((1,))
         mine = []
         for first in range(0, BINS, lanes):
             index = let(tirx.min(lane + first, BINS - 1))
             parts = [Cell("float32", zero()) for _ in range(PARTS)]
             with T.serial(0, -(-runs // PARTS)) as step:
-                for load, part in enumerate(parts):
-                    run = let(step * PARTS + load)
-                    value = survey[tirx.min(run, runs - 1), index]
+                places = [let(step * PARTS + load) for load in range(PARTS)]
+                values = [let(masses[tirx.min(run, runs - 1), index]) for run in places]
+                for part, run, value in zip(parts, places, values, strict=True):
                     part.add(tirx.Select(run < runs, value, zero()))
             total = let(sum((part.value for part in parts[1:]), parts[0].value))
             mine.append((index, total))
-            store(totals, total, index)
-        with when(lane == 0):
-            store(totals, zero(), BINS)
+            with when(index == 0):
+                store(whole, total, 0)
         barrier()
-        self.wanted = let(tirx.min(top_p[0], totals[0]))
+        self.wanted = let(tirx.min(top_p[0], whole[0]))
         best = Cell("float32", zero())
         for index, total in mine:
             reaches = (total >= self.wanted) & (total > zero())
             best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
         reduce = BlockReduction(lane, lanes, simd_width)
-        index = let(i32(reduce(best.value, tirx.max)))
-        self.begin = let(bin_bits(index))
-        self.end = let(tirx.Select(index < BINS - 1, bin_bits(index + 1), i32(2**31 - 1)))
-        self.above = let(totals[index + 1])
+        self.index = let(i32(reduce(best.value, tirx.max)))
 
 
-class _Aside:
-    """A lane's tokens of the threshold's bin, in their order, and the mass above the bin.
+class _Run:
+    """What a search still has to tell apart of a sorted run: tokens [above, reached).
 
-    What cannot be the threshold any more is left out by and by: `dropped` is the mass of those
-    above it.
+    Attributes
+    ----------
+    above, reached : how many tokens lie above the searched bits, and how many in or above them
+    mass_above : mass of those above
     """
 
-    def __init__(self, work: Any, lane: Any, lanes: int, found: _Bin) -> None:
-        self._work, self._lane, self._lanes, self._found = work, lane, lanes, found
-        self._count = Cell("int32", i32(0))
-        self.above, self.dropped = Cell("float32", zero()), Cell("float32", zero())
+    def __init__(
+        self, ordered: Any, sums: Any, counts: Any, masses: Any, run: Any, index: Any
+    ) -> None:
+        last = int(ordered.shape[0]) - 1
+        self._ordered, self._sums, self._run = ordered, sums, let(tirx.min(run, last))
+        exists, has_above = run <= last, tirx.all(run <= last, index < BINS - 1)
+        following = let(tirx.min(index + 1, BINS - 1))
+        reached, above = let(counts[self._run, index]), let(counts[self._run, following])
+        mass = let(masses[self._run, following])
+        self.reached = Cell("int32", tirx.Select(exists, reached, i32(0)))
+        self.above = Cell("int32", tirx.Select(has_above, above, i32(0)))
+        self.mass_above = Cell("float32", tirx.Select(has_above, mass, zero()))
+        self._counts = [Cell("int32") for _ in DIGITS]
+        self.masses = [Cell("float32") for _ in DIGITS]
 
-    def put(self, p: Any, bits: Any) -> None:
-        """Take a token of the lane."""
-        with when(bits >= self._found.begin):
-            with when(bits >= self._found.end):
-                self.above.add(p)
-            with when(bits < self._found.end):
-                self._append(p)
+    @property
+    def inside(self) -> Any:
+        """Tokens that are not told apart."""
+        return self.reached.value - self.above.value
 
-    def _append(self, p: Any) -> None:
-        store(self._work, p, self._count.value * self._lanes + self._lane)
-        self._count.add(i32(1))
+    def search(self, places: Sequence[Any]) -> None:
+        """Find how many tokens have these bits or higher ones, and set `masses` to theirs."""
+        run, above, reached = self._run, let(self.above.value), let(self.reached.value)
+        for count, mass in zip(self._counts, self.masses, strict=True):
+            count.set(above)
+            mass.set(self.mass_above.value)
+        with when(above < reached):
+            with T.serial(0, RUN.bit_length()) as step:
+                size = let(tirx.shift_right(i32(RUN), i32(step)))
+                with when(size <= reached - above):
+                    self._bisect(places, size, reached)
+            found = [let(self._sums[run, tirx.max(c.value - 1, i32(0))]) for c in self._counts]
+            for count, mass, value in zip(self._counts, self.masses, found, strict=True):
+                mass.set(tirx.Select(count.value > 0, value, zero()))
 
-    def visit(self, body: Body) -> None:
-        """`body` for the tokens that were put aside, and for some of 0 with negative bits."""
-        self._first(let(self._count.value), body)
+    def _bisect(self, places: Sequence[Any], size: Any, reached: Any) -> None:
+        probes = [let(count.value + size - 1) for count in self._counts]
+        values = [let(self._ordered[self._run, tirx.min(at, RUN - 1)]) for at in probes]
+        for count, at, value, place in zip(self._counts, probes, values, places, strict=True):
+            belongs = tirx.all(at < reached, bits_of(value) >= place)
+            count.add(tirx.Select(belongs, size, i32(0)))
 
-    def sift(self, begin: Any, end: Any, body: Body) -> None:
-        """Keep the tokens with bits in [begin, end), and run `body` for them."""
-        count = let(self._count.value)
-        self._count.set(i32(0))  # from the front again: what is overwritten was read before
-
-        def keep(p: Any, bits: Any) -> None:
-            with when(bits >= end):
-                self.dropped.add(p)
-            with when((bits >= begin) & (bits < end)):
-                self._append(p)
-                body(p, bits)
-
-        self._first(count, keep)
-
-    def _first(self, count: Any, body: Body) -> None:
-        with T.serial(0, tirx.floordiv(count + (PARTS - 1), PARTS)) as step:
-            items = [let(step * PARTS + part) for part in range(PARTS)]
-            places = [tirx.min(item, count - 1) * self._lanes + self._lane for item in items]
-            values = [let(self._work[place]) for place in places]
-            for item, value in zip(items, values, strict=True):
-                exists = let(item < count)
-                bits = tirx.Select(exists, tirx.reinterpret("int32", value), i32(-1))
-                body(let(tirx.Select(exists, value, zero())), let(bits))
+    def choose(self, digit: Any) -> None:
+        """Keep the tokens between a digit's place and the next one's."""
+        for number, (count, mass) in enumerate(zip(self._counts, self.masses, strict=True)):
+            with when(digit == number):
+                self.above.set(count.value)
+                self.mass_above.set(mass.value)
+            with when(digit == number + 1):
+                self.reached.set(count.value)
 
 
-def _threshold(aside: _Aside, found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
-    """The bits of the nucleus's smallest probability."""
-    threshold, bound = Cell("int32", found.begin), Cell("int32", found.end)
-    digits = range(1, 2**BITS_PER_PASS)
-    masses = [Cell("float32") for _ in digits]
-    sums = LaneSums(len(masses), lane, lanes, lanes, simd_width)
+def _threshold(runs: Sequence[_Run], found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
+    """The bits of the nucleus's smallest probability; the runs keep the tokens that have them."""
+    threshold = Cell("int32", bin_bits(found.index))
+    end, digit = Cell("int32", bin_bits(found.index + 1)), Cell("int32", i32(0))
+    lane_sums = LaneSums(len(DIGITS), lane, lanes, lanes, simd_width)
     with T.serial(0, PASSES) as step:
         shift = let(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
-        unit = let(tirx.shift_left(i32(1), shift))
-        base, end = let(threshold.value), let(bound.value)
-        for mass in masses:
-            mass.set(zero())
-
-        def sort_in(p: Any, bits: Any) -> None:
-            for digit, mass in zip(digits, masses, strict=True):
-                mass.add(tirx.Select(bits >= base + digit * unit, p, zero()))
-
-        with when(end - base > unit):  # else no token of the bin is told from another
-            aside.sift(base, end, sort_in)
+        unit, base, stop = let(tirx.shift_left(i32(1), shift)), let(threshold.value), let(end.value)
+        places = [let(base + number * unit) for number in DIGITS]
+        for run in runs:
+            run.search(places)
+        columns = zip(*(run.masses for run in runs), strict=True)
+        parts = [sum((cell.value for cell in column[1:]), column[0].value) for column in columns]
         barrier()  # the sums of the pass before may still be being read
-        dropped = let(aside.dropped.value)
-        reached = sums([mass.value + dropped for mass in masses])
-        for mass, total in zip(masses, reached, strict=True):
-            mass.set(total)
-        for digit, mass in zip(digits, masses, strict=True):
-            place = let(base + digit * unit)
-            reaches = (mass.value + found.above >= found.wanted) & (mass.value > zero())
-            with when((place < end) & reaches):
-                threshold.set(place)
-        bound.set(tirx.min(end, threshold.value + unit))
+        digit.set(i32(0))
+        for number, place, mass in zip(DIGITS, places, lane_sums(parts), strict=True):
+            total = let(mass)
+            reaches = (total >= found.wanted) & (total > zero())
+            with when((place < stop) & reaches):
+                digit.set(i32(number))
+        chosen = let(digit.value)
+        for run in runs:
+            run.choose(chosen)
+        threshold.set(base + chosen * unit)
+        end.set(tirx.min(stop, base + (chosen + 1) * unit))
     return let(threshold.value)
 
 
 class _Walk:
-    """Walks over all lanes, pieces of a lane, tokens of a piece, to where the draw falls.
+    """Walks over all lanes, the threads' shares of a lane, their tokens, to where the draw falls.
 
     Every thread walks alike over what the threads noted in shared memory: first over blocks of
     neighbours, then over the threads of one.
@@ -296,25 +246,14 @@ class _Walk:
         self.chosen, self.done = Cell("int32", i32(0)), Cell("int32", i32(0))
         self._base, self._base_seen = Cell("float32", zero()), Cell("int32", i32(0))
 
-    def note(self, visit: Callable[[Body], None], lane: Any, known: Any) -> None:
-        """Sum up a thread's run: mass above the threshold, number of tokens at it.
-
-        `known` is the mass of tokens that are not visited.
-        """
-        above, ties = Cell("float32", known), Cell("int32", i32(0))
-
-        def count(p: Any, bits: Any) -> None:
-            above.add(tirx.Select(bits > self.threshold, p, zero()))
-            ties.add(tirx.Select(bits == self.threshold, i32(1), i32(0)))
-
-        visit(count)
+    def note(self, lane: Any, mass: Any, tie_count: Any) -> None:
+        """Note a thread's tokens: mass above the threshold, number of tokens at it."""
         barrier()
-        store(self.masses, above.value, lane)
-        store(self.tie_counts, ties.value, lane)
+        store(self.masses, mass, lane)
+        store(self.tie_counts, tie_count, lane)
         barrier()
         with when(lane < self.blocks):
-            above.set(zero())
-            ties.set(i32(0))
+            above, ties = Cell("float32", zero()), Cell("int32", i32(0))
             with T.serial(0, self.length) as item:
                 above.add(self.masses[lane * self.length + item])
                 ties.add(self.tie_counts[lane * self.length + item])

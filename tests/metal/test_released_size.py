@@ -43,7 +43,7 @@ def executable() -> relax.VMExecutable:
         config,
         StoredMatrices(plan, kernel_limits(SPEC)),
         decoder_options(recipe, SPEC, CHUNK),
-        SamplerOptions(softmax_blocks=64, lanes=SPEC.max_threads_per_block),
+        SamplerOptions(softmax_blocks=64),
     )
     return generate(lower(module, SPEC), SPEC)
 

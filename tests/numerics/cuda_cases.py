@@ -17,7 +17,7 @@ from gemma4_compile.model_spec.operators.router import (
     Router,
     RouterScores,
 )
-from gemma4_compile.model_spec.operators.sampling import SampleTopP
+from gemma4_compile.model_spec.operators.sampling import NucleusSurvey, SampleTopP
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
@@ -94,8 +94,8 @@ def _whole_vocabulary() -> Group:
     kinds = (Router, RouterScores, ChooseExperts, GroupRows)
     routed = [replace(op, **number) for op in found if isinstance(op, kinds)]
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
-    sample = make_case(SampleTopP(262_144, CUDA.max_threads_per_block), 0)
-    cases.append(sample)
+    sample = make_case(SampleTopP(262_144), 0)
+    cases += [sample, make_case(NucleusSurvey(262_144), 1)]
     flat = np.zeros(262_144)
     spread = (test_kernels.deviating(14.0), test_kernels.deviating(0.02), flat)
     for logits in (*spread, test_kernels.one_of_many()):

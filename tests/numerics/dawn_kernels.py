@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tvm import relax, tirx
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.targets import TargetSpec, link
 from tests.numerics.kernel_cases import Array, KernelCase
-from tests.web.dawn import VulkanDriver, run_driver
+from tests.web.dawn import SUBGROUP, VulkanDriver, run_driver
 
 DRIVER = "../numerics/dawn_kernels.mjs"
 
@@ -41,9 +40,13 @@ def cases_executable(cases: Sequence[KernelCase], spec: TargetSpec) -> relax.VME
 
 
 def run_on_dawn(
-    cases: Sequence[KernelCase], spec: TargetSpec, driver: VulkanDriver, folder: Path
+    cases: Sequence[KernelCase],
+    spec: TargetSpec,
+    driver: VulkanDriver,
+    folder: Path,
+    subgroup: int = SUBGROUP,
 ) -> list[tuple[Array, ...]]:
-    """For each case the arrays that its kernel changed."""
+    """For each case the arrays that its kernel changed; lavapipe's subgroups are set."""
     library = folder / "model.wasm"
     link(cases_executable(cases, spec), library, spec)
     jobs: list[dict[str, Any]] = []
@@ -59,16 +62,10 @@ def run_on_dawn(
                 entry["save"] = f"{index}-{position}.out"
             args.append(entry)
         jobs.append({"function": f"case_{index}", "args": args})
-    description = driver.find()
-    assert description is not None, f"{driver.name} is not installed"
-    environment = {
-        **os.environ,
-        "VK_ICD_FILENAMES": str(description),
-        "VK_DRIVER_FILES": str(description),
-        "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
-    }
     job = {"library": str(library), "output": str(folder), "cases": jobs}
-    run_driver(DRIVER, job, folder, environment)
+    told = run_driver(DRIVER, job, folder, driver.environment(folder, subgroup))
+    smallest = told["device"]["subgroupMinSize"]
+    assert spec.simd_width <= smallest, f"subgroups of {smallest} threads: nothing is shown"
     results = []
     for index, case in enumerate(cases):
         files = [f"{index}-{position}.out" for position in case.changed]

@@ -57,7 +57,7 @@ def operators(
         config,
         StoredMatrices(plan, kernel_limits(spec)),
         decoder_options(recipe, spec, CHUNK),
-        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS, lanes=spec.max_threads_per_block),
+        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
     )
     found: dict[Operator, None] = {}
     for _, func in module.functions_items():

@@ -35,11 +35,9 @@ from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
 from tests.numerics.test_kernels import PART_BYTES, SUM_F32, config_of
-from tests.web.dawn import VulkanDriver
+from tests.web.dawn import SUBGROUP, VulkanDriver
 
 pytestmark = pytest.mark.dawn
-
-SUBGROUP = 8  # threads, of lavapipe; as many as a group has words
 
 
 def linear(

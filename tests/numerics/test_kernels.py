@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.sampling import SampleTopP
+from gemma4_compile.model_spec.operators.sampling import NucleusSurvey, SampleTopP
 from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -122,7 +122,7 @@ def with_probabilities(case: KernelCase, probs: Array) -> KernelCase:
     assert isinstance(operator, SampleTopP)
     args = tuple(arg.copy() for arg in case.args if not isinstance(arg, int))
     args[0][...] = probs
-    run(operator.survey, *args[:3])
+    run(operator.survey, *args[:5])
     after = tuple(arg.copy() for arg in args)
     run(operator, *after)
     (position,) = case.changed
@@ -134,11 +134,12 @@ def test_the_nucleus_search_draws_the_same_token_from_the_whole_vocabulary(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", limits)
-    operator = SampleTopP(262_144, spec.max_threads_per_block)
-    cases = [make_case(operator, seed) for seed in range(4)]
+    operator = SampleTopP(262_144)
+    cases = [make_case(operator, seed) for seed in range(3)]
     for logits in (deviating(14.0), deviating(0.02), np.zeros(operator.vocab), one_of_many()):
         weights = np.exp(logits - logits.max()).astype(np.float32)
         cases.append(with_probabilities(cases[0], weights / weights.sum()))
+    cases += [make_case(NucleusSurvey(vocab), vocab) for vocab in (32, operator.vocab + 32)]
 
     results = run_on_dawn(cases, spec, swiftshader, tmp_path)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from gemma4_compile.model_spec.operators.sampling import (
+    BIN_SHIFT,
     BINS,
+    RUN,
     Bitmask,
     LogitBias,
+    NucleusSurvey,
     Penalty,
     SampleTopP,
     SoftmaxPartials,
@@ -55,17 +60,41 @@ def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
     assert probs.max() == 1.0
 
 
-def sample(probs: Float32Array, uniform: float, top_p: float, lanes: int) -> int:
+def survey(probs: Float32Array) -> list[npt.NDArray[Any]]:
+    """What a survey finds."""
+    operator = NucleusSurvey(probs.shape[1])
+    found = [np.zeros(shape, dtype) for shape, dtype in operator.results]
+    run(operator, probs, *found)
+    return found
+
+
+@pytest.mark.parametrize("vocab", [320, RUN, 2 * RUN + 32])
+def test_survey(vocab: int) -> None:
+    weights = np.exp(values(7, 1, vocab, deviation=9.0))
+    weights[0, ::9] = weights[0, 3]  # equal ones
+    probs = (weights / weights.sum()).astype(np.float32)
+
+    ordered, sums, counts, masses = survey(probs)
+
+    padded = np.zeros(ordered.size, np.float32)
+    padded[:vocab] = probs[0]
+    runs = padded.reshape(ordered.shape)
+    np.testing.assert_array_equal(ordered, -np.sort(-runs, axis=1))
+    np.testing.assert_allclose(sums, np.cumsum(ordered, axis=1, dtype=np.float64), rtol=1e-5)
+    edges = (np.arange(BINS, dtype=np.int32) << BIN_SHIFT).view(np.float32)
+    above = runs[:, None, :] >= edges[None, :, None]
+    np.testing.assert_array_equal(counts, above.sum(axis=2))
+    exact = (runs[:, None, :] * above).sum(axis=2, dtype=np.float64)
+    np.testing.assert_allclose(masses, exact, rtol=1e-5)
+
+
+def sample(probs: Float32Array, uniform: float, top_p: float) -> int:
     token = np.full(1, -1, np.int32)
     numbers = (np.array([number], np.float32) for number in (uniform, top_p))
-    operator = SampleTopP(probs.shape[1], lanes)
-    survey = [
-        np.zeros(operator.survey.groups, np.float32),
-        np.zeros((operator.survey.runs, BINS), np.float32),
-    ]
-    run(operator.survey, probs, *survey)
-    work = np.zeros(operator.work_size, np.float32)
-    run(operator, probs, *survey, *numbers, token, work)
+    operator = SampleTopP(probs.shape[1])
+    # The plain form does not look at a survey.
+    unread = [np.zeros(shape, dtype) for shape, dtype in operator.survey.results]
+    run(operator, probs, *unread, *numbers, token)
     return int(token[0])
 
 
@@ -78,17 +107,16 @@ def nucleus(probs: Float32Array, top_p: float) -> dict[int, float]:
     return {int(token): float(probs[0, token] / total) for token in kept}
 
 
-@pytest.mark.parametrize("lanes", [1, 32])
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
 def test_each_token_of_the_nucleus_is_drawn_as_often_as_it_is_probable(
-    top_p: float, lanes: int
+    top_p: float,
 ) -> None:
     probs = softmax(values(5, 1, 1, VOCAB, deviation=3.0), 1.0, 1)[0]
     expected = nucleus(probs, top_p)
     steps = 2000
 
     # An even grid of uniforms turns each probability into an interval's length: no statistics.
-    drawn = [sample(probs, (step + 0.5) / steps, top_p, lanes) for step in range(steps)]
+    drawn = [sample(probs, (step + 0.5) / steps, top_p) for step in range(steps)]
 
     assert set(drawn) <= set(expected)
     for token, probability in expected.items():
@@ -99,15 +127,15 @@ def test_each_token_of_the_nucleus_is_drawn_as_often_as_it_is_probable(
 def test_top_p_of_zero_takes_the_best_token(uniform: float) -> None:
     probs = softmax(values(6, 1, 1, VOCAB, deviation=2.0), 1.0, 1)[0]
 
-    assert sample(probs, uniform, 0.0, 32) == probs.argmax()
+    assert sample(probs, uniform, 0.0) == probs.argmax()
 
 
 def test_of_equal_tokens_only_as_many_belong_as_are_needed() -> None:
     probs = np.full((1, 8), 0.125, np.float32)
 
-    drawn = {sample(probs, (step + 0.5) / 64, 0.5, 4) for step in range(64)}
+    drawn = {sample(probs, (step + 0.5) / 64, 0.5) for step in range(64)}
 
-    assert len(drawn) == 4
+    assert drawn == {0, 1, 2, 3}
 
 
 def test_tokens_without_probability_are_never_drawn() -> None:
@@ -115,7 +143,7 @@ def test_tokens_without_probability_are_never_drawn() -> None:
     probs[0, [3, 40]] = 0.5
 
     for uniform in (0.0, 0.25, 0.75, 1.0 - 2.0**-24):
-        assert sample(probs, uniform, 1.0, 32) in (3, 40)
+        assert sample(probs, uniform, 1.0) in (3, 40)
 
 
 # --- In-place changes of logits ---

@@ -50,7 +50,7 @@ def lowered(config: Gemma4Config, quant: str) -> tvm.IRModule:
         config,
         StoredMatrices(plan, kernel_limits(TARGET)),
         decoder_options(recipe, TARGET, CHUNK),
-        SamplerOptions(softmax_blocks=64, lanes=TARGET.max_threads_per_block),
+        SamplerOptions(softmax_blocks=64),
     )
     return lower(module, TARGET)
 

@@ -59,7 +59,7 @@ def exported(
         config,
         StoredMatrices(plan, kernel_limits(target)),
         decoder_options(RECIPES[recipe], target, PREFILL_CHUNK),
-        SamplerOptions(softmax_blocks=64, lanes=target.max_threads_per_block),
+        SamplerOptions(softmax_blocks=64),
     )
     return module, names, plan
 

@@ -39,6 +39,16 @@ def test_text_names_every_number_once_and_in_columns() -> None:
     assert all(line == line.rstrip() and len(line) <= 110 for line in lines)
 
 
+def test_text_says_how_large_subgroups_must_be() -> None:
+    config = Gemma4Config.from_preset(PRESET)
+    spec = target_spec("webgpu", "subgroups-16")
+    lines = plan_text(make_plan(config, "q4f16", spec, 8192, 512, (4096,)), PRESET).splitlines()
+    assert any(line.split() == ["smallest", "subgroup", "16", "threads"] for line in lines)
+    (laptop,) = (line for line in lines if "integrated GPU" in line)
+    assert "subgroups of 16 threads: they may have 8" in laptop
+    assert not any("smallest subgroup" in line for line in plan_text(plan(), PRESET).splitlines())
+
+
 def test_cpu_has_no_devices() -> None:
     text = plan_text(plan("cpu"), PRESET)
     assert "Runs on" not in text

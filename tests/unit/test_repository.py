@@ -84,6 +84,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/logits.py",
         "targets/kernels/normed_gemv.py",
         "targets/kernels/nucleus.py",
+        "targets/kernels/nucleus_survey.py",
         "targets/kernels/prepare_qkv.py",
         "targets/kernels/router.py",
         "targets/kernels/expert_choice.py",

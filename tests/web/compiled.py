@@ -54,9 +54,16 @@ class Compiler:
     root: Path
     _done: dict[tuple[str, ...], Path] = field(default_factory=dict)
 
-    def __call__(self, model: str, target: str, quant: str, activations: str = "exact") -> Path:
+    def __call__(
+        self,
+        model: str,
+        target: str,
+        quant: str,
+        activations: str = "exact",
+        limits: str = "default",
+    ) -> Path:
         """Return the package of `model` ("tiny" or a kind of `tests.models`)."""
-        key = (model, target, quant, activations)
+        key = (model, target, quant, activations, limits)
         if key not in self._done:
             output = self.root / "-".join(key)
             sizes = SIZES[model]
@@ -69,6 +76,7 @@ class Compiler:
                     context_length=sizes.context_length,
                     prefill_chunk=sizes.prefill_chunk,
                     activations=activations,
+                    limits=limits,
                 ),
                 _Silent(),
             )

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 HERE = Path(__file__).parent
 TIMEOUT_S = 600
 
+SUBGROUP = 8  # threads, unless a test asks lavapipe for 4 or 16; SwiftShader has 4
+WORD_BITS = 32
+
 Float32Array = NDArray[np.float32]
 Step = Mapping[str, Any]
 
@@ -30,6 +33,18 @@ class VulkanDriver:
 
     def find(self) -> Path | None:
         return next((Path(path) for path in self.descriptions if Path(path).is_file()), None)
+
+    def environment(self, folder: Path, subgroup: int = SUBGROUP) -> dict[str, str]:
+        """In which Dawn finds this driver and no other; `subgroup` is lavapipe's."""
+        description = self.find()
+        assert description is not None, f"{self.name} is not installed"
+        return {
+            **os.environ,
+            "VK_ICD_FILENAMES": str(description),
+            "VK_DRIVER_FILES": str(description),
+            "LP_NATIVE_VECTOR_WIDTH": str(subgroup * WORD_BITS),
+            "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
+        }
 
 
 LAVAPIPE = VulkanDriver(
@@ -90,15 +105,7 @@ def run_on_dawn(
         "output": str(folder.resolve()),
         "steps": list(steps),
     }
-    description = driver.find()
-    assert description is not None, f"{driver.name} is not installed"
-    environment = {
-        **os.environ,
-        "VK_ICD_FILENAMES": str(description),
-        "VK_DRIVER_FILES": str(description),
-        "XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", str(folder)),
-    }
-    result = run_driver("dawn_driver.mjs", job, folder, environment)
+    result = run_driver("dawn_driver.mjs", job, folder, driver.environment(folder))
     return DawnRun(result["device"], result["prefillChunkSize"], tuple(result["results"]), folder)
 
 

@@ -46,6 +46,7 @@ export async function openDevice(tvmjs, logger) {
       maxStorageBufferBindingSize: device.limits.maxStorageBufferBindingSize,
       maxComputeInvocationsPerWorkgroup: device.limits.maxComputeInvocationsPerWorkgroup,
       adapterFeatures: [...adapter.features],
+      subgroupMinSize: info.subgroupMinSize,
     },
   };
 }

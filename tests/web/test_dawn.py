@@ -25,11 +25,12 @@ SEARCHED = 100
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, the driver that can run it, and how decoding takes its vectors."""
+    """A recipe, the driver that can run it, how decoding takes its vectors, and --limits."""
 
     quant: str
     driver: str
     activations: str = "exact"
+    limits: str = "default"
 
     @property
     def tolerance(self) -> float:
@@ -42,19 +43,22 @@ Q4F16 = Case("q4f16", "lavapipe")
 Q4F32 = Case("q4f32", "swiftshader")
 # SwiftShader takes a minute to compile a model's kernels: the two kinds that differ most.
 MAIN = (*((kind, Q4F16) for kind in KINDS), (TINY, Q4F32), ("dense", Q4F32))
-OTHERS = tuple(
-    (TINY, case)
-    for case in (Case("q8f16", "lavapipe"), Case("f16", "lavapipe"), Case("f32", "swiftshader"))
+OTHERS = (
+    (TINY, Case("q8f16", "lavapipe", limits="subgroups-8")),
+    (TINY, Case("f16", "lavapipe")),
+    (TINY, Case("f32", "swiftshader")),
 )
 
 # Logits that are rounded twice are not clear enough to compare tokens.
-INT8 = (("e2b", Case("q4f16", "lavapipe", "int8")),)
+INT8 = (("e2b", Case("q4f16", "lavapipe", "int8", "subgroups-4")),)
 
 
 def _name(value: object) -> str:
     if not isinstance(value, Case):
         return str(value)
-    return value.quant if value.activations == "exact" else f"{value.quant}-{value.activations}"
+    others = {"activations": "exact", "limits": "default"}
+    told = (getattr(value, name) for name, usual in others.items() if getattr(value, name) != usual)
+    return "-".join([value.quant, *told])
 
 
 def _ids(model: str, count: int, seed: int = 0) -> list[int]:
@@ -154,7 +158,7 @@ def _compare(
         {"op": "clear"},
         {"op": "prefill", "ids": turns[:1], "save": "clean-0"},
     ]
-    package = compiled(kind, "webgpu", case.quant, case.activations)
+    package = compiled(kind, "webgpu", case.quant, case.activations, case.limits)
     run = run_on_dawn(package, steps, folder, driver)
     generated = [
         list(told["tokens"])

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.artifacts import read_artifact
+from gemma4_compile.errors import ArtifactError
 from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest
 from tests.packages import Silent
 from tests.web.compiled import TINY, Compiler
@@ -34,3 +36,13 @@ def test_layers_and_logits_on_webgpu(
     assert len(layers) == 8
     # float16 rounds somewhere in every layer: a comparison with itself would be exact.
     assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
+
+
+def test_subgroups_that_are_too_small_are_told(
+    compiled: Compiler, lavapipe: VulkanDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in lavapipe.environment(HERE).items():
+        monkeypatch.setenv(name, value)
+    package = compiled(TINY, "webgpu", "q4f16", limits="subgroups")
+    with pytest.raises(ArtifactError, match=r"subgroups of 32 threads or more.* may have 8"):
+        run_on_dawn(package, [], HERE / "node_modules")

@@ -46,6 +46,17 @@ describe("judge", () => {
     expect(blocks(pack, { ...DEVICE, subgroupSize: 32 })).toEqual([]);
   });
 
+  it.each([
+    [64, "subgroups"],
+    [24, "subgroups-16"],
+    [8, "subgroups-8"],
+    [4, "subgroups-4"],
+    [0, "default"],
+  ])("names the profile for subgroups of %d threads", (subgroupSize, profile) => {
+    const pack = { ...PACK, requirements: { ...PACK.requirements, subgroupSize: 128 } };
+    expect(blocks(pack, { ...DEVICE, subgroupSize })[0]?.hint).toContain(`--limits ${profile}.`);
+  });
+
   it("names the limit that is too small, and both numbers", () => {
     const limits = { ...DEVICE.limits, maxStorageBuffersPerShaderStage: 8 };
     expect(blocks(PACK, { ...DEVICE, limits })[0]?.text).toMatch(/maxStorageBuffersPerShaderStage is 8, and 10/);

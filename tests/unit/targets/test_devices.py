@@ -33,6 +33,7 @@ def test_browsers_offer_what_the_client_can_get() -> None:
     for device in typical_devices("webgpu"):
         assert device.max_binding_bytes in (128 << 20, 1 << 30)
         assert set(device.features) <= {"shader-f16", "subgroups"}
+        assert (device.subgroup_size > 0) == ("subgroups" in device.features)
 
 
 def test_every_metal_device_takes_what_the_target_allows() -> None:
@@ -66,3 +67,11 @@ def test_a_device_that_has_just_enough_lacks_nothing() -> None:
 )
 def test_what_is_lacking_is_named(changes: dict[str, object], text: str) -> None:
     assert replace(DEVICE, **changes).lacks(NEEDS) == (text,)
+
+
+def test_subgroups_that_are_too_small_are_named() -> None:
+    device = replace(DEVICE, features=("shader-f16", "subgroups"), subgroup_size=8)
+    needs = replace(NEEDS, features=("subgroups",), subgroup_size=16)
+    assert device.lacks(needs) == ("subgroups of 16 threads: they may have 8",)
+    assert device.lacks(replace(needs, subgroup_size=8)) == ()
+    assert DEVICE.lacks(needs) == ("no subgroups",)

@@ -41,6 +41,13 @@ def test_subgroups_reach_the_code_generator() -> None:
     assert spec.tvm_target().attrs["supports_subgroups"]
 
 
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_smaller_subgroups_are_all_that_such_a_profile_changes(size: int) -> None:
+    spec, larger = target_spec("webgpu", f"subgroups-{size}"), target_spec("webgpu", "subgroups")
+    assert larger.simd_width == 32
+    assert dataclasses.replace(larger, profile=spec.profile, simd_width=size) == spec
+
+
 def test_tvm_target_of_cpu_has_no_host() -> None:
     spec = target_spec("cpu")
     assert not spec.is_gpu

@@ -37,6 +37,8 @@ export const CLIENT_LIMITS = {
 // The client creates its device with one of these two sizes of a binding.
 const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
 const F16 = "shader-f16";
+// Profiles of --limits that use subgroups, by the threads that the smallest one must have.
+const SUBGROUP_PROFILES = [[32, "subgroups"], [16, "subgroups-16"], [8, "subgroups-8"], [4, "subgroups-4"]] as const;
 // Below this nobody has to think about memory.
 const SMALL_BYTES = 256 * MIB;
 const LEAST_CONTEXT = 256;
@@ -69,10 +71,11 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
   const { subgroupSize } = pack.requirements;
   if (!missing.length && device.subgroupSize < subgroupSize) {
     const known = device.subgroupSize > 0;
+    const profile = SUBGROUP_PROFILES.find(([size]) => size <= device.subgroupSize)?.[1] ?? "default";
     return [{
       kind: known ? "blocks" : "risk",
       text: `The package was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupSize}` : "this browser does not say how large they are here"}.`,
-      hint: "With smaller ones its answers would be wrong. Use the same model compiled with --limits default.",
+      hint: `With smaller ones its answers would be wrong. Use the same model compiled with --limits ${profile}.`,
     }];
   }
   return missing.map((feature) =>

@@ -1,0 +1,150 @@
+"""Kernels that exchange values within subgroups of 4, 8 and 16 threads, on Dawn in Node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+import tvm_ffi
+
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.operators.attention import MergeSplits, PrepareQkv
+from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundedNorm, RoundRows
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
+from gemma4_compile.model_spec.operators.router import ExpertResidualNorm, Router, RouterScores
+from gemma4_compile.model_spec.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
+from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    Int8ExpertGateUp,
+    Int8Linear,
+    Int8NormedLinear,
+)
+from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.targets import TargetSpec, target_spec
+from gemma4_compile.targets.kernels import FACTORIES, make_kernel
+from gemma4_compile.targets.kernels.builtins import EXCHANGE
+from gemma4_compile.targets.spec import ACTIVATIONS
+from tests import models
+from tests.numerics import test_int8_kernels, test_kernels
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import make_case, operators
+from tests.web.dawn import VulkanDriver
+
+pytestmark = pytest.mark.dawn
+
+
+def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
+    """Four bits in groups of 32."""
+    sizes = {"weight_dtype": "float32", "in_dtype": "float32", "group_size": 32}
+    return kind(rows=1, bits=4, cols=cols, part_rows=(rows,), **{**sizes, **fields})
+
+
+def exact(dtype: str) -> list[Operator]:
+    """Blocks of one subgroup, of some and of many; groups of lanes that have one or several."""
+    pairs: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value, "eps": 1e-6}
+    return [
+        RmsNorm(1, 1030, 1e-6, dtype),
+        ResidualNorm(None, 14, 1e-6, True, dtype),
+        PerLayerInputs(1, 3, 68, 1e-6, 0.2, 3.0, 0.7),
+        PrepareQkv(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
+        matrix(Linear, 2080, 38, weight_dtype=dtype, in_dtype=dtype),
+        matrix(NormedLinear, 288, 70, scaled=True, **pairs),
+        matrix(MergedLinear, 192, 40, heads=3, head_dim=64, splits=5),
+        ExpertGateUp(4, dtype, 32, 96, (64 * 12,), 64, 12, 3, dtype),
+        ExpertDown(4, dtype, 32, 64, (40 * 12,), 40, 12, 3, dtype),
+        Router(1, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
+        RouterScores(1030, 7, 1e-6, 0.25, "float32", dtype),
+        ExpertResidualNorm(1, 260, 1e-6, dtype),
+        MergeSplits(2, 64, 37, dtype),
+        SoftmaxPartials(4096, 5),
+        SoftmaxProbs(4096, 5),
+        SampleTopP(4096),
+    ]
+
+
+def int8() -> list[Operator]:
+    """Groups of eight threads that find their largest magnitude."""
+    packed = {"tail": Tail.GELU_PAIRS.value, "packed_out": True}
+    return [
+        RoundRows(None, 1312, "float32", False),
+        RoundedNorm(288, 1e-6, False, True),
+        RoundedMerge(3, 96, 7, False),
+        matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
+        matrix(Int8NormedLinear, 288, 128, scaled=True, eps=1e-6, interleaved_out=True, **packed),
+        Int8ExpertGateUp(4, "float16", 32, 96, (64 * 12,), 64, 12, 3, "float16"),
+    ]
+
+
+def with_subgroups_of(size: int) -> TargetSpec:
+    """The target under the profile for these subgroups."""
+    spec = target_spec("webgpu", f"subgroups-{size}")
+    assert (spec.features, spec.simd_width) == (("subgroups",), size)
+    return spec
+
+
+def differences(found: list[Operator], results: list[Any], cases: list[Any]) -> list[str]:
+    wrong = []
+    for operator, case, result in zip(found, cases, results, strict=True):
+        rounded = operator.kind.startswith(("int8", "round"))
+        module = test_int8_kernels if rounded else test_kernels
+        wrong += module.differences([case], [result])
+    return wrong
+
+
+def run(found: list[Operator], size: int, device: int, driver: VulkanDriver, folder: Path) -> None:
+    cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
+    results = run_on_dawn(cases, with_subgroups_of(size), driver, folder, device)
+    assert not (wrong := differences(found, results, cases)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_subgroups_of_four_within_larger_ones(
+    begin: int, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    run([*exact("float16"), *int8()][begin::2], 4, 8, lavapipe, tmp_path)
+
+
+def test_subgroups_of_sixteen(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    run([*exact("float16")[::5], *int8()[::3]], 16, 16, lavapipe, tmp_path)
+
+
+def test_subgroups_of_eight(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    run(exact("float16")[2::4], 8, 8, lavapipe, tmp_path)
+
+
+def test_a_driver_with_subgroups_of_four(swiftshader: VulkanDriver, tmp_path: Path) -> None:
+    run(exact("float32")[::3], 4, 4, swiftshader, tmp_path)
+
+
+def exchanges(operator: Operator, spec: TargetSpec) -> bool:
+    """Whether the operator's kernel exchanges values within a simdgroup."""
+    found = []
+
+    def visit(call: Any) -> None:
+        name = str(getattr(call.args[0], "value", "")) if len(call.args) else ""
+        found.append("warp_shuffle" in str(call.op) or name == EXCHANGE)
+
+    tvm_ffi.structural_walk(make_kernel(operator, spec).body, [(tvm.ir.Call, visit)], order="post")
+    return any(found)
+
+
+@pytest.mark.parametrize("activations", ACTIVATIONS)
+def test_every_kernel_that_exchanges_values_is_run(activations: str) -> None:
+    spec = replace(with_subgroups_of(8), activations=activations)
+    exchanging = set()
+    for kind in ("e2b", "moe"):
+        values = models.config_file(models.KINDS[kind], "hub", "float32")
+        config = Gemma4Config.from_dict(values)
+        for operator in operators(config, "q4f16", spec, test_kernels.PART_BYTES):
+            if exchanges(operator, spec):
+                exchanging.add(FACTORIES[operator.kind])
+    assert len(exchanging) > 8
+    executed = {FACTORIES[operator.kind] for operator in [*exact("float16"), *int8()]}
+    assert exchanging <= executed, {factory.__name__ for factory in exchanging - executed}
