@@ -16,7 +16,13 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.attention import Attention, AttentionOptions, Vector, take_last_row
+from gemma4_compile.model_spec.attention import (
+    Attention,
+    AttentionOptions,
+    Vector,
+    Vectors,
+    take_last_row,
+)
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.experts import ExpertWeights, RouterWeights, run_experts
 from gemma4_compile.model_spec.kv_cache import KvTensors, create_kv_state, kv_layout
@@ -25,8 +31,7 @@ from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.operators.base import emit
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.norms import RmsNorm
-from gemma4_compile.model_spec.operators.router import ExpertResidualNorm
-from gemma4_compile.model_spec.pending import PendingNorm
+from gemma4_compile.model_spec.pending import PendingExpertNorm, PendingNorm
 from gemma4_compile.model_spec.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.scales import embedding_scale
 
@@ -102,14 +107,14 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = Vector(hidden)
         self.pre_feedforward_layernorm = Vector(hidden)
         self.mlp = FeedForward(plan.index, matrices)
-        self.post_feedforward_layernorm = Vector(hidden)
         self.config = config
         if config.num_experts:
-            self.post_feedforward_layernorm_1 = Vector(hidden)
             self.router = RouterWeights(config, options.activation_dtype)
             self.pre_feedforward_layernorm_2 = Vector(hidden)
             self.experts = ExpertWeights(plan.index, matrices)
-            self.post_feedforward_layernorm_2 = Vector(hidden)
+            self.post_feedforward_layernorms = Vectors(3, hidden)
+        else:
+            self.post_feedforward_layernorm = Vector(hidden)
         if config.hidden_size_per_layer_input:
             prefix = f"layers.{plan.index}"
             self.per_layer_input_gate = matrices.matrix(f"{prefix}.per_layer_input_gate")
@@ -138,8 +143,7 @@ class DecoderLayer(nn.Module):
         branch = self.mlp.forward(pending, rows)
         residual = pending.residual
         if self.config.num_experts:
-            residual, hidden = self._add_experts(branch, residual, rows, next_norm)
-            return Stream(hidden, residual, ple, rows)
+            return Stream(self._add_experts(branch, residual, rows, next_norm), None, ple, rows)
         branch_norm = self.post_feedforward_layernorm
         # A config has experts or per-layer embeddings, not both (model_spec/config.py).
         if ple is not None:
@@ -175,26 +179,23 @@ class DecoderLayer(nn.Module):
 
     def _add_experts(
         self, dense: nn.Tensor, residual: nn.Tensor, rows: int | None, next_norm: Vector
-    ) -> tuple[nn.Tensor, nn.Tensor]:
+    ) -> PendingExpertNorm:
         """Run the experts on the residual, and add both branches."""
         norm = self.pre_feedforward_layernorm_2
         chosen = run_experts(
             self.config, self.router, norm, self.experts, residual, rows, self.dtype
         )
-        operator = ExpertResidualNorm(rows, int(residual.shape[1]), self.eps, self.dtype)
-        args = [
+        return PendingExpertNorm(
             dense,
             chosen,
             residual,
-            self.post_feedforward_layernorm_1.weight,
-            self.post_feedforward_layernorm_2.weight,
-            self.post_feedforward_layernorm.weight,
+            self.post_feedforward_layernorms.weight,
             self.layer_scalar.weight,
             next_norm.weight,
-        ]
-        shape = tuple(residual.shape)
-        result = emit(operator, args, [(shape, "float32"), (shape, self.dtype)])
-        return result[0], result[1]
+            rows,
+            self.eps,
+            self.dtype,
+        )
 
 
 class Gemma4ForCausalLM(nn.Module):

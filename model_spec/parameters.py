@@ -33,6 +33,7 @@ class Arrangement(str, Enum):
     CONCAT_ROWS = "concat_rows"
     INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
     INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
+    STACK = "stack"  # each source is a vector, and a row
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,12 @@ def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
     return table
 
 
+def _vectors(name: str, sources: tuple[str, ...], size: int) -> Parameter:
+    """Vectors that a kernel reads together: one binding for all of them."""
+    found = tuple(Source(source, (size,)) for source in sources)
+    return Parameter(name, Role.VECTOR, (len(found), size), found, Arrangement.STACK)
+
+
 def _stack(name: str, experts: int, rows: int, cols: int, arrangement: Arrangement) -> Parameter:
     """The experts' matrices, one after the other."""
     source = Source(name, (experts, rows, cols))
@@ -120,15 +127,16 @@ def _experts(prefix: str, config: Gemma4Config) -> list[Parameter]:
 
     projection = Source(f"{router}.proj.weight", (experts, hidden))
     halves, copy = Arrangement.INTERLEAVE_HALVES, Arrangement.COPY
+    # Norms of the dense branch, of the experts' branch and of their sum.
+    after = tuple(f"{prefix}.post_feedforward_layernorm{end}.weight" for end in ("_1", "_2", ""))
     return [
-        _vector(f"{prefix}.post_feedforward_layernorm_1", hidden),
         plain_vector(f"{router}.scale", hidden),
         Parameter(f"{router}.proj", Role.ROUTER, (experts, hidden), (projection,)),
         plain_vector(f"{router}.per_expert_scale", experts),
         _vector(f"{prefix}.pre_feedforward_layernorm_2", hidden),
         _stack(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden, halves),
         _stack(f"{prefix}.experts.down_proj", experts, hidden, width, copy),
-        _vector(f"{prefix}.post_feedforward_layernorm_2", hidden),
+        _vectors(f"{prefix}.post_feedforward_layernorms", after, hidden),
     ]
 
 
@@ -150,10 +158,11 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
             Arrangement.INTERLEAVE_ROWS,
         ),
         _matrix(f"{prefix}.mlp.down_proj", Role.LINEAR, hidden, width),
-        _vector(f"{prefix}.post_feedforward_layernorm", hidden),
     ]
     if config.num_experts:
         table += _experts(prefix, config)
+    else:
+        table.append(_vector(f"{prefix}.post_feedforward_layernorm", hidden))
     ple = config.hidden_size_per_layer_input
     if ple:
         table += [

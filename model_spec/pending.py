@@ -15,7 +15,7 @@ from gemma4_compile.model_spec.operators.int8 import (
     packed_specs,
 )
 from gemma4_compile.model_spec.operators.norms import ResidualNorm
-from gemma4_compile.model_spec.operators.router import ChooseExperts
+from gemma4_compile.model_spec.operators.router import ChooseExperts, ExpertResidualNorm
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class PendingNorm:
     rows : number of positions, None for a prefill chunk
     activation_dtype : of hidden, if there is a next norm
     """
+
+    branches = 1
 
     def __init__(
         self,
@@ -100,7 +102,8 @@ class PendingNorm:
         assert self.normed, "a residual has no bound; its reader rounds it"
         assert self._residual is None, "a pending norm has one reader"
         width = int(self.arguments[1].shape[1])
-        operator = RoundedNorm(width, self.eps, self.scalar is not None, interleaved)
+        scaled = self.scalar is not None
+        operator = RoundedNorm(width, self.eps, scaled, interleaved, self.branches)
         specs: list[TensorSpec] = [((1, width), "float32"), *packed_specs(width)]
         self._residual, words, scales = emit(operator, self.arguments, specs)
         return PackedVector(words, scales)
@@ -116,6 +119,39 @@ class PendingNorm:
             specs.append((shape, next_dtype))
         result = emit(operator, self.arguments, specs)
         self._residual, self._hidden = result[0], result[-1]
+
+
+class PendingExpertNorm(PendingNorm):
+    """The end of a layer with experts: ``r' = (r + norm(norm(dense) + norm(experts))) * scalar``.
+
+    Parameters
+    ----------
+    dense, experts, residual : (rows, width) float32
+    norms : (3, width) float32, of both branches and of their sum
+    """
+
+    branches = 2
+
+    def __init__(
+        self,
+        dense: nn.Tensor,
+        experts: nn.Tensor,
+        residual: nn.Tensor,
+        norms: nn.Tensor,
+        scalar: nn.Tensor,
+        next_norm: nn.Tensor,
+        rows: int | None,
+        eps: float,
+        activation_dtype: str,
+    ) -> None:
+        super().__init__(dense, residual, norms, scalar, next_norm, rows, eps, activation_dtype)
+        self.arguments = [dense, experts, residual, norms, scalar, next_norm]
+
+    def _emit(self) -> None:
+        shape = tuple(self.arguments[1].shape)
+        operator = ExpertResidualNorm(self.rows, int(shape[1]), self.eps, self.dtype)
+        specs: list[TensorSpec] = [(shape, "float32"), (shape, self.dtype)]
+        self._residual, self._hidden = emit(operator, self.arguments, specs)
 
 
 @dataclass(frozen=True)

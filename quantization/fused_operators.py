@@ -8,8 +8,11 @@ from typing import ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.model_spec.operators.attention import merged_splits
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.norms import NormVector
+from gemma4_compile.model_spec.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
 from gemma4_compile.quantization.operators import Linear
 
 
@@ -26,21 +29,28 @@ class NormedLinear(Linear):
     is to `in_dtype`; without `normed`, ``y = tail(W r')``.
 
     Arguments: b, r (1, cols) f32; w_branch (cols,) f32; scalar (1,) f32 if `scaled`; w_next (cols,)
-    f32 if `normed`; then as `Linear` from the weights on. Results: r' (1, cols) f32 and y.
+    f32 if `normed`; for two branches instead those of `ExpertNormVector`; then as `Linear` from the
+    weights on. Results: r' (1, cols) f32 and y.
     """
 
     kind: ClassVar[str] = "normed_linear"
     eps: float = 0.0
     scaled: bool = False
     normed: bool = True
+    branches: int = 1
 
     @property
     def name(self) -> str:
         return f"normed_{super().name}"
 
+    @property
+    def norm(self) -> NormVector | ExpertNormVector:
+        """What is multiplied."""
+        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
+
     def plain(self) -> tirx.PrimFunc:
         assert self.rows == 1, "only decode fuses the norm"
-        args, out, x = NormVector(self.cols, self.eps, self.scaled, self.normed).plain()
+        args, out, x = self.norm.plain()
         return self.multiply(args, cast(x, self.in_dtype) if self.normed else x, [out])
 
 
@@ -68,8 +78,3 @@ class MergedLinear(Linear):
 
 
 MERGED_BUFFERS = 3  # sums, stats and the result
-
-
-def fused_buffers(scaled: bool, normed: bool, tail: Tail) -> int:
-    """Storage buffers of a `NormedLinear` besides its weights."""
-    return 5 + scaled + normed + (tail is Tail.GELU_GATE)

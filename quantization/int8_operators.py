@@ -22,7 +22,11 @@ from gemma4_compile.model_spec.operators.int8 import (
     unpack,
 )
 from gemma4_compile.model_spec.operators.math import gelu_tanh
-from gemma4_compile.model_spec.operators.norms import NormVector
+from gemma4_compile.model_spec.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
 from gemma4_compile.model_spec.operators.router import chosen_ids, chosen_weights
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.operators import Linear, WeightLayout
@@ -84,23 +88,24 @@ class Int8Linear(Linear):
 class Int8NormedLinear(Int8Linear):
     """`RoundedNorm` and the `Int8Linear` that reads its result, in one.
 
-    Arguments: of `NormVector`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32
-    and those of `Int8Linear`.
+    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`; then as `Int8Linear`
+    from the weights on. Results: r' (1, cols) f32 and those of `Int8Linear`.
     """
 
     kind: ClassVar[str] = "int8_normed_linear"
     eps: float = 0.0
     scaled: bool = False
     normed: bool = True
+    branches: int = 1
 
     @property
     def name(self) -> str:
         return f"normed_{super().name}"
 
     @property
-    def norm(self) -> NormVector:
+    def norm(self) -> NormVector | ExpertNormVector:
         """What is rounded and multiplied."""
-        return NormVector(self.cols, self.eps, self.scaled, self.normed)
+        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
     def plain(self) -> tirx.PrimFunc:
         args, out, x = self.norm.plain()

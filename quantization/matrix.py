@@ -22,7 +22,6 @@ from gemma4_compile.quantization.fused_operators import (
     MERGED_BUFFERS,
     MergedLinear,
     NormedLinear,
-    fused_buffers,
 )
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
@@ -283,8 +282,9 @@ class QuantizedMatrix(nn.Module):
             return False
         if rows * width > max_weights:
             return False
-        buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
-        return self.limits.max_buffers is None or buffers + packs <= self.limits.max_buffers
+        others = len(x.arguments) + 2 + packs + (tail is Tail.GELU_GATE)
+        limit = self.limits.max_buffers
+        return limit is None or len(self.stored.tensors) + others <= limit
 
     def _normed(
         self,
@@ -301,6 +301,7 @@ class QuantizedMatrix(nn.Module):
             eps=x.eps,
             scaled=x.scalar is not None,
             normed=x.normed,
+            branches=x.branches,
             **self._layout_fields(parts),
             **fields,
         )

@@ -171,6 +171,11 @@ class NormVector:
     scaled: bool
     normed: bool
 
+    @property
+    def branches(self) -> int:
+        """Branches that are added to the residual."""
+        return 1
+
     def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
         """Arguments, r' and x, both (1, width) float32."""
         shape, width = (1, self.width), self.width
@@ -195,3 +200,58 @@ class NormVector:
         inverse_out = inverse_rms(out, 1, width, self.eps, "out")
         x = te.compute(shape, lambda i, j: out[i, j] * inverse_out[i] * w_next[j], name="x")
         return [*args, w_next], out, x
+
+
+@dataclass(frozen=True)
+class ExpertNormVector:
+    """`NormVector` behind a layer with experts.
+
+    ``m = norm(d; w[0]) + norm(e; w[1])``, ``r' = (r + norm(m; w[2])) * scalar``,
+    ``x = norm(r'; w_next)``. Arguments: d, e, r (rows, width) f32, the dense and the experts'
+    branch; w (3, width) f32; scalar (1,) f32; w_next (width,) f32.
+    """
+
+    width: int
+    eps: float
+
+    @property
+    def branches(self) -> int:
+        """Branches that are added to the residual."""
+        return 2
+
+    def plain(self, rows: Any = 1) -> tuple[list[Any], te.Tensor, te.Tensor]:
+        """Arguments, r' and x, both (rows, width) float32."""
+        shape, width, eps = (rows, self.width), self.width, self.eps
+        dense, experts, residual = (
+            te.placeholder(shape, "float32", name=name) for name in ("dense", "experts", "residual")
+        )
+        w_branches = te.placeholder((3, width), "float32", name="w_branches")
+        scalar = te.placeholder((1,), "float32", name="scalar")
+        w_next = te.placeholder((width,), "float32", name="w_next")
+        scale_dense = inverse_rms(dense, rows, width, eps, "dense")
+        scale_experts = inverse_rms(experts, rows, width, eps, "experts")
+
+        def add(i: Any, j: Any) -> Any:
+            from_experts = experts[i, j] * scale_experts[i] * w_branches[1, j]
+            return dense[i, j] * scale_dense[i] * w_branches[0, j] + from_experts
+
+        both = te.compute(shape, add, name="both")
+        scale = inverse_rms(both, rows, width, eps, "both")
+
+        def total(i: Any, j: Any) -> Any:
+            return (residual[i, j] + both[i, j] * scale[i] * w_branches[2, j]) * scalar[0]
+
+        out = te.compute(shape, total, name="out")
+        scale_out = inverse_rms(out, rows, width, eps, "out")
+        x = te.compute(shape, lambda i, j: out[i, j] * scale_out[i] * w_next[j], name="x")
+        return [dense, experts, residual, w_branches, scalar, w_next], out, x
+
+
+def norm_vector(
+    width: int, eps: float, scaled: bool, normed: bool, branches: int
+) -> NormVector | ExpertNormVector:
+    """What an operator with such fields norms."""
+    if branches == 1:
+        return NormVector(width, eps, scaled, normed)
+    assert (branches, scaled, normed) == (2, True, True), "the end of a layer with experts"
+    return ExpertNormVector(width, eps)

@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.norms import inverse_rms
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector, inverse_rms
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 
 EXPERT_TILE = 32  # rows of a tile of one expert; the height of the matmul kernel's tile
@@ -274,10 +274,7 @@ class CombineExperts(Operator):
 class ExpertResidualNorm(Operator):
     """The tail of a layer with experts.
 
-    ``m = norm(dense; w_dense) + norm(experts; w_experts)``,
-    ``r' = (r + norm(m; w_branch)) * scalar``, ``h = norm(r'; w_next)``. Arguments: dense, experts,
-    r (rows, width) f32; w_dense, w_experts, w_branch (width,) f32; scalar (1,) f32; w_next (width,)
-    f32. Results: r' (rows, width) f32 and h (rows, width) next_dtype.
+    Arguments: of `ExpertNormVector`. Results: r' (rows, width) f32 and x (rows, width) next_dtype.
     """
 
     kind: ClassVar[str] = "expert_residual_norm"
@@ -287,38 +284,6 @@ class ExpertResidualNorm(Operator):
     next_dtype: str
 
     def plain(self) -> tirx.PrimFunc:
-        rows, width = symbolic_rows(self.rows), self.width
-        shape = (rows, width)
-        dense, experts, residual = (
-            te.placeholder(shape, "float32", name=name) for name in ("dense", "experts", "residual")
-        )
-        w_dense, w_experts, w_branch = (
-            te.placeholder((width,), "float32", name=name)
-            for name in ("w_dense", "w_experts", "w_branch")
-        )
-        scalar = te.placeholder((1,), "float32", name="scalar")
-        w_next = te.placeholder((width,), "float32", name="w_next")
-        inverse_dense = inverse_rms(dense, rows, width, self.eps, "dense")
-        inverse_experts = inverse_rms(experts, rows, width, self.eps, "experts")
-        both = te.compute(
-            shape,
-            lambda i, j: (
-                dense[i, j] * inverse_dense[i] * w_dense[j]
-                + experts[i, j] * inverse_experts[i] * w_experts[j]
-            ),
-            name="both",
-        )
-        inverse_both = inverse_rms(both, rows, width, self.eps, "both")
-        out = te.compute(
-            shape,
-            lambda i, j: (residual[i, j] + both[i, j] * inverse_both[i] * w_branch[j]) * scalar[0],
-            name="out",
-        )
-        inverse_out = inverse_rms(out, rows, width, self.eps, "out")
-        hidden = te.compute(
-            shape,
-            lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(self.next_dtype),
-            name="hidden",
-        )
-        inputs = [dense, experts, residual, w_dense, w_experts, w_branch, scalar, w_next]
-        return te_prim_func([*inputs, out, hidden])
+        args, out, x = ExpertNormVector(self.width, self.eps).plain(symbolic_rows(self.rows))
+        hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(self.next_dtype), name="hidden")
+        return te_prim_func([*args, out, hidden])

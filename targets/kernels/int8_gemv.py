@@ -36,7 +36,16 @@ from gemma4_compile.quantization.int8_operators import (
     Int8MergedLinear,
     Int8NormedLinear,
 )
-from gemma4_compile.targets.kernels.blocks import add, barrier, launch, shared, strided, tree
+from gemma4_compile.targets.kernels.blocks import (
+    BlockSums,
+    add,
+    barrier,
+    launch,
+    shared,
+    strided,
+    tree,
+)
+from gemma4_compile.targets.kernels.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.int8_lanes import (
     LaneShare,
     PackedVector,
@@ -45,8 +54,7 @@ from gemma4_compile.targets.kernels.int8_lanes import (
 )
 from gemma4_compile.targets.kernels.int8_vectors import (
     QUADS,
-    SUM_COLUMNS,
-    NormArguments,
+    declare_norm,
     float_quads,
     merge_quads,
     norm_quads,
@@ -98,10 +106,10 @@ class Int8Shape:
         return 4 * self.tile * (self.pitch + (self.runs + 1 if self.runs > 1 else 0))
 
 
-def vector_bytes(groups: int, threads: int) -> int:
-    """Shared memory in which a block makes a vector of so many groups."""
+def vector_bytes(groups: int, threads: int, sums: int = 1) -> int:
+    """Shared memory in which a block makes a vector of so many groups, `sums` vectors of sums."""
     words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
-    return words + largest + 4 * groups + 4 * WORD * (threads + SUM_COLUMNS)
+    return words + largest + 4 * groups + BlockSums.nbytes(threads, sums)
 
 
 def staged_bytes(operator: Int8Linear, threads: int) -> int:
@@ -109,7 +117,8 @@ def staged_bytes(operator: Int8Linear, threads: int) -> int:
     if operator.in_dtype == PACKED:
         return 0
     merge = 4 * getattr(operator, "heads", 0) * getattr(operator, "splits", 0)
-    return vector_bytes(operator.cols // GROUP, threads) + merge
+    sums = EXPERT_SUMS if getattr(operator, "branches", 1) > 1 else 1
+    return vector_bytes(operator.cols // GROUP, threads, sums) + merge
 
 
 def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
@@ -121,7 +130,7 @@ def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
         lambda threads: staged_bytes(operator, threads),
         spec,
         packs=operator.packed_out,
-        merges=isinstance(operator, Int8MergedLinear),
+        reads_more=isinstance(operator, Int8MergedLinear) or getattr(operator, "branches", 1) > 1,
     )
 
 
@@ -131,7 +140,7 @@ def find_shape(
     staged: Callable[[int], int],
     spec: TargetSpec,
     packs: bool = False,
-    merges: bool = False,
+    reads_more: bool = False,
 ) -> Int8Shape:
     """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks.
 
@@ -140,14 +149,14 @@ def find_shape(
     rows, groups : of the matrix, and of a row
     staged : shared memory besides the partial sums, by threads
     packs : the result is packed
-    merges : the block merges the splits of an attention first
+    reads_more : the block merges the splits of an attention, or two branches, first
     """
     tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
     lanes = MIN_LANES
     while groups > lanes * tuning.groups_per_lane and 2 * lanes <= limit:
         lanes *= 2
     wanted = tuning.threads
-    if packs or merges or lanes > NARROW:
+    if packs or reads_more or lanes > NARROW:
         wanted = tuning.wide_threads
     threads = max(lanes, min(wanted, limit))
     at_least = PACKED_ROWS if packs else 1
@@ -223,7 +232,7 @@ def _declare_source(
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
     if isinstance(operator, Int8NormedLinear):
-        norm, norm_args = operator.norm, NormArguments.declare(build, operator.norm)
+        norm, norm_args = operator.norm, declare_norm(build, operator.norm)
         return lambda thread, out, writes: norm_quads(
             norm, norm_args, out, writes, thread, threads, simd_width
         )

@@ -5,7 +5,7 @@ Plain forms: model_spec/operators/router.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector
 from gemma4_compile.model_spec.operators.router import (
     ChooseExperts,
     CombineExperts,
@@ -24,7 +25,7 @@ from gemma4_compile.model_spec.operators.router import (
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
-    add,
+    BlockSums,
     barrier,
     launch,
     power_of_two_at_most,
@@ -35,6 +36,11 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.expert_choice import choose, weight_of
+from gemma4_compile.targets.kernels.expert_norms import (
+    EXPERT_SUMS,
+    ExpertNormArguments,
+    expert_norm,
+)
 from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
@@ -283,38 +289,17 @@ def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.Pr
 def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Grid: rows. Shared: one float32 a thread. Reference: `ExpertResidualNorm.plain`.
+    Grid: rows. Shared: two vectors a thread. Reference: `ExpertResidualNorm.plain`.
     """
     rows, width = symbolic_rows(operator.rows), operator.width
-    shape = (rows, width)
     threads = row_threads(width, spec.max_threads_per_block)
+    norm = ExpertNormVector(width, operator.eps)
     with function(scheduled=True) as build:
-        dense, experts, residual = (
-            build.arg(name, shape, "float32") for name in ("dense", "experts", "residual")
-        )
-        w_dense, w_experts, w_branch = (
-            build.arg(name, (width,), "float32") for name in ("w_dense", "w_experts", "w_branch")
-        )
-        scalar = build.arg("scalar", (1,), "float32")
-        w_next = build.arg("w_next", (width,), "float32")
-        out = build.arg("out", shape, "float32")
-        hidden = build.arg("hidden", shape, operator.next_dtype)
+        args = ExpertNormArguments.declare(build, norm, rows)
+        out = build.arg("out", (rows, width), "float32")
+        hidden = build.arg("hidden", (rows, width), operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
             share = RowShare(thread, threads, width)
-
-            def normed(values: Sequence[Any], weight: Sequence[Any]) -> list[Any]:
-                squares = reduce(share.dot(values, values))
-                inverse = tirx.rsqrt(squares / f32(width) + f32(operator.eps))
-                scale = share.splat(let(inverse))
-                return share.map(lambda a, w: a * scale * w, values, weight)
-
-            mine = [share.load(buffer, i) for buffer in (dense, experts, residual)]
-            norms = [share.load(buffer) for buffer in (w_dense, w_experts, w_branch, w_next)]
-            factor = share.splat(let(scalar[0]))
-            both = share.map(add, normed(mine[0], norms[0]), normed(mine[1], norms[1]))
-            branch = normed(both, norms[2])
-            total = share.map(lambda r, b: (r + b) * factor, mine[2], branch)
-            share.store(out, total, i)
-            share.store(hidden, normed(total, norms[3]), i)
+            sums = BlockSums(thread, threads, spec.simd_width, EXPERT_SUMS)
+            share.store(hidden, expert_norm(norm, args, out, None, share, sums, i), i)
     return build.result

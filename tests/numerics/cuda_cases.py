@@ -21,7 +21,12 @@ from gemma4_compile.model_spec.operators.sampling import SampleTopP
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
-from tests.numerics import test_gemm_kernels, test_int8_kernels, test_kernels
+from tests.numerics import (
+    test_expert_kernels,
+    test_gemm_kernels,
+    test_int8_kernels,
+    test_kernels,
+)
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
 from tests.numerics.test_attention_kernels import CHUNK, DECODE
 from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
@@ -148,5 +153,6 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     **{f"gemm, {name}": partial(_gemm, name) for name in test_gemm_kernels.TUNINGS},
     "gemm, large tile": _with_unlike_tiles,
     **{f"int8 gemm, {name}": partial(_int8_gemm, name) for name in test_gemm_kernels.INT8_TUNINGS},
+    "behind experts": lambda: _group(test_expert_kernels.matmuls_behind_experts()),
     "attention": _attention,
 }

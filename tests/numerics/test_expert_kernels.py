@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.operators.base import Operator
 from gemma4_compile.model_spec.operators.router import GroupRows, Router
+from gemma4_compile.quantization.fused_operators import NormedLinear
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import make_case, operators
+from tests.numerics.test_int8_kernels import SUBGROUP
 from tests.numerics.test_kernels import PART_BYTES, config_of, differences
 from tests.web.dawn import VulkanDriver
 
@@ -65,5 +68,29 @@ def test_all_experts_of_the_released_model_are_routed(
     cases = [make_case(operator, seed) for seed, operator in enumerate(whole)]
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), swiftshader, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def matmuls_behind_experts() -> list[Operator]:
+    """Widths that neither four nor the threads divide, several parts, all kinds of weights."""
+    norm: dict[str, Any] = {"eps": 1e-6, "scaled": True, "branches": 2}
+    return [
+        NormedLinear(1, 4, "float16", 32, 2816, (73,), "float16", **norm),
+        NormedLinear(1, 8, "float32", 32, 288, (70,), "float32", **norm),
+        NormedLinear(1, 0, "float16", 0, 1030, (64, 13), "float16", **norm),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "simd_width"), [("default", 0), ("compat", 0), ("subgroups", SUBGROUP)]
+)
+def test_matmuls_norm_the_branches_of_the_layer_before(
+    limits: str, simd_width: int, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    spec = replace(target_spec("webgpu", limits), simd_width=simd_width)
+    cases = [make_case(op, seed) for seed, op in enumerate(matmuls_behind_experts())]
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)

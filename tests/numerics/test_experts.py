@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gemma4_compile.model_spec.operators.int8 import RoundedNorm
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.router import (
     CombineExperts,
@@ -16,7 +17,10 @@ from gemma4_compile.model_spec.operators.router import (
     Router,
 )
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.quantization.fused_operators import NormedLinear
+from gemma4_compile.quantization.int8_operators import PACKED, Int8Linear, Int8NormedLinear
 from tests.numerics.plain_forms import ROUNDED, run, values
+from tests.numerics.test_int8 import rounded
 from tests.numerics.test_operators import COLS, GROUP, LAYOUTS, close, gelu, stored
 
 Float32Array = npt.NDArray[np.float32]
@@ -300,15 +304,56 @@ def test_both_branches_are_normed_added_and_normed_again(
 ) -> None:
     dense, experts = values(1, rows, WIDTH, deviation=size), values(2, rows, WIDTH)
     residual = values(3, rows, WIDTH, deviation=size)
-    w_dense, w_experts, w_branch, w_next = (values(4 + i, WIDTH) for i in range(4))
+    w_branches, w_next = values(4, 3, WIDTH), values(5, WIDTH)
     scalar = np.array([0.09], np.float32)
     out, hidden = np.zeros((rows, WIDTH), np.float32), np.zeros((rows, WIDTH), dtype)
 
     operator = ExpertResidualNorm(1 if rows == 1 else None, WIDTH, EPS, dtype)
-    inputs = [dense, experts, residual, w_dense, w_experts, w_branch, scalar, w_next]
-    run(operator, *inputs, out, hidden)
+    run(operator, dense, experts, residual, w_branches, scalar, w_next, out, hidden)
 
-    both = rms(dense) * w_dense + rms(experts) * w_experts
-    expected = (residual + rms(both) * w_branch) * scalar
+    expected = behind_experts(dense, experts, residual, w_branches) * scalar
     close(out, expected)
     np.testing.assert_allclose(hidden, rms(expected) * w_next, **ROUNDED[dtype])
+
+
+def behind_experts(dense: Any, experts: Any, residual: Any, w_branches: Any) -> Any:
+    """The residual behind a layer with experts, before its scalar."""
+    both = rms(dense) * w_branches[0] + rms(experts) * w_branches[1]
+    return residual + rms(both) * w_branches[2]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("form", ["exact", "float16", "int8", "packed"])
+def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -> None:
+    tensors, matrix = stored(4, "float16", (40,))
+    dense, experts = values(1, 1, COLS, deviation=size), values(2, 1, COLS)
+    residual = values(3, 1, COLS, deviation=size)
+    w_branches, w_next, scalar = values(4, 3, COLS), values(5, COLS), np.array([0.09], np.float32)
+    fields = {"scaled": True, "branches": 2, "eps": EPS}
+    layout = {
+        "rows": 1,
+        "bits": 4,
+        "weight_dtype": "float16",
+        "group_size": GROUP,
+        "cols": COLS,
+        "part_rows": (40,),
+        "in_dtype": "float16" if form == "float16" else "float32",
+    }
+    args = [dense, experts, residual, w_branches, scalar, w_next]
+    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 40), np.float32)
+
+    if form == "packed":
+        words, scales = np.zeros((1, COLS // 4), np.uint32), np.zeros((1, COLS // 32), np.float32)
+        run(RoundedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
+        layout["in_dtype"] = PACKED
+        run(Int8Linear(**layout), words, scales, *tensors, y)
+    else:
+        kind = Int8NormedLinear if form == "int8" else NormedLinear
+        run(kind(**layout, **fields), *args, *tensors, out, y)
+
+    total = behind_experts(dense, experts, residual, w_branches) * scalar
+    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
+    x = rms(total.astype(np.float32)) * w_next
+    if form == "float16":
+        x = x.astype(np.float32).astype(np.float16).astype(np.float64)
+    close(y, (x if form in ("exact", "float16") else rounded(x)) @ matrix.T)

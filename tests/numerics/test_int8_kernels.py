@@ -69,11 +69,13 @@ def odd_shapes() -> list[Operator]:
         linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
         linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
         linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
+        linear(Int8NormedLinear, 416, (77,), scaled=True, branches=2, **norm),
         Int8ExpertGateUp(
             4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float16", interleaved_out=True
         ),
         Int8ExpertDown(8, "float32", 32, 32, (100 * 12,), 100, 12, 3, PACKED),
         RoundedNorm(288, 1e-6, False, False),
+        RoundedNorm(1312, 1e-6, True, True, 2),
         RoundedMerge(3, 96, 7, True),
     ]
 
@@ -149,6 +151,7 @@ def several_tiles() -> list[Operator]:
         linear(Int8NormedLinear, 288, (320,), **norm, **packed),
         linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32", **norm),
         linear(Int8NormedLinear, 160, (640,), 8, normed=False, **norm, **gate),
+        linear(Int8NormedLinear, 2816, (392,), scaled=True, branches=2, **norm),
     ]
 
 

@@ -107,13 +107,11 @@ def test_a_layer_with_experts_keeps_its_dense_mlp_and_has_a_router() -> None:
                 "post_attention_layernorm",
                 "pre_feedforward_layernorm",
                 "pre_feedforward_layernorm_2",
-                "post_feedforward_layernorm",
-                "post_feedforward_layernorm_1",
-                "post_feedforward_layernorm_2",
                 "router.scale",
             ),
             (2816,),
         ),
+        "post_feedforward_layernorms": (3, 2816),
         "mlp.gate_up_proj": (2 * 2112, 2816),
         "mlp.down_proj": (2816, 2112),
         "router.proj": (128, 2816),
@@ -126,6 +124,11 @@ def test_a_layer_with_experts_keeps_its_dense_mlp_and_has_a_router() -> None:
     assert f"{prefix}router.proj.weight" in names
     assert {f"{prefix}router.scale", f"{prefix}router.per_expert_scale"} <= names
     assert found[f"{prefix}router.proj"].role is Role.ROUTER
+    norms = found[f"{prefix}post_feedforward_layernorms"]
+    assert norms.arrangement is Arrangement.STACK
+    assert [source.name.removeprefix(prefix) for source in norms.sources] == [
+        f"post_feedforward_layernorm{end}.weight" for end in ("_1", "_2", "")
+    ]
 
 
 def test_only_experts_have_rows_that_stay_together() -> None:
