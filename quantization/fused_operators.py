@@ -8,11 +8,13 @@ from typing import ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.model_spec.operators.attention import merged_splits
+from gemma4_compile.model_spec.operators.base import TensorSpec
 from gemma4_compile.model_spec.operators.norms import (
     ExpertNormVector,
     NormVector,
     norm_vector,
 )
+from gemma4_compile.model_spec.operators.router import RoutedNorm
 from gemma4_compile.quantization.operators import Linear
 
 
@@ -52,6 +54,37 @@ class NormedLinear(Linear):
         assert self.rows == 1, "only decode fuses the norm"
         args, out, x = self.norm.plain()
         return self.multiply(args, cast(x, self.in_dtype) if self.normed else x, [out])
+
+
+@dataclass(frozen=True)
+class RoutedLinear(NormedLinear):
+    """`NormedLinear`, and `RouterScores` of the same residual beside it.
+
+    Arguments: of `RoutedNorm`; then as `Linear` from the weights on. Results: r' (1, cols) f32;
+    that of `RouterScores`; y.
+    """
+
+    kind: ClassVar[str] = "routed_linear"
+    experts: int = 0
+    factor: float = 1.0
+    router_dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        return f"routed_{super().name}"
+
+    @property
+    def routed_norm(self) -> RoutedNorm:
+        """What is multiplied, and routed."""
+        return RoutedNorm(self.cols, self.eps, self.experts, self.factor, self.router_dtype)
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        return [self.routed_norm.result_spec, *super().result_specs]
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.plain()
+        return self.multiply(args, cast(x, self.in_dtype), [out, routed])
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class ResidualNorm(Operator):
 
     Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
     (width,) f32 if `next_dtype`. Results: r' (rows, width) f32 and, if `next_dtype`, h (rows,
-    width) in it.
+    width) in it. With `stacked` both weights are the first rows of one argument (stacked, width).
     """
 
     kind: ClassVar[str] = "residual_norm"
@@ -67,17 +67,23 @@ class ResidualNorm(Operator):
     eps: float
     scaled: bool
     next_dtype: str | None
+    stacked: int = 0
 
     def plain(self) -> tirx.PrimFunc:
         rows, width = symbolic_rows(self.rows), self.width
         y = te.placeholder((rows, width), "float32", name="y")
         residual = te.placeholder((rows, width), "float32", name="residual")
-        w_branch = te.placeholder((width,), "float32", name="w_branch")
-        args = [y, residual, w_branch]
+        if self.stacked:
+            assert not self.scaled, "the first of a layer's norms"
+            weights = te.placeholder((self.stacked, width), "float32", name="weights")
+        else:
+            weights = te.placeholder((width,), "float32", name="w_branch")
+        args = [y, residual, weights]
         inverse = inverse_rms(y, rows, width, self.eps, "y")
 
         def total(i: Any, j: Any) -> Any:
-            return residual[i, j] + y[i, j] * inverse[i] * w_branch[j]
+            weight = weights[0, j] if self.stacked else weights[j]
+            return residual[i, j] + y[i, j] * inverse[i] * weight
 
         if self.scaled:
             scalar = te.placeholder((1,), "float32", name="scalar")
@@ -90,12 +96,13 @@ class ResidualNorm(Operator):
         dtype = self.next_dtype
         w_next = te.placeholder((width,), "float32", name="w_next")
         inverse_out = inverse_rms(out, rows, width, self.eps, "out")
-        hidden = te.compute(
-            (rows, width),
-            lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(dtype),
-            name="hidden",
-        )
-        return te_prim_func([*args, w_next, out, hidden])
+
+        def normed(i: Any, j: Any) -> Any:
+            weight = weights[1, j] if self.stacked else w_next[j]
+            return (out[i, j] * inverse_out[i] * weight).astype(dtype)
+
+        hidden = te.compute((rows, width), normed, name="hidden")
+        return te_prim_func([*args, *([] if self.stacked else [w_next]), out, hidden])
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ def merge_quads(sums: Any, stats: Any, heads: int, thread: Any, threads: int) ->
     return merged
 
 
-def float_quads(x: Any, width: int, thread: Any, threads: int) -> list[Any]:
-    """The thread's quads of a vector (1, width)."""
+def float_quads(x: Any, width: int, thread: Any, threads: int, begin: int = 0) -> list[Any]:
+    """The thread's quads of a vector x[0, begin:] of `width` channels."""
     share = RowShare(thread, threads, width)
-    return [let(quad.astype(f"float32x{WORD}")) for quad in share.load(x, 0)]
+    return [let(quad.astype(f"float32x{WORD}")) for quad in share.load_from(x, begin, 0)]

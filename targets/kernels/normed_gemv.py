@@ -16,9 +16,14 @@ from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear, RoutedLinear
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.attention_merge import merged_channel
+from gemma4_compile.targets.kernels.beside_router import (
+    BesideRouter,
+    behind_router,
+    routing_blocks,
+)
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     BlockSums,
@@ -156,20 +161,28 @@ def _normed_share(
 def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, residual addition, norm, then the dot products of `make_gemv`.
 
-    Grid: rows / tile. Shared: the vector, its sums, and a float32 of a thread for each of its rows.
-    Block 0 writes the new residual. Reference: `NormedLinear.plain`.
+    Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
+    for each of its rows. Block 0 writes the new residual. Reference: `NormedLinear.plain`.
     """
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
     norm, simd = operator.norm, spec.simd_width
     with function(scheduled=True) as build:
-        args = declare_norm(build, norm)
+        router = None
+        if isinstance(operator, RoutedLinear):
+            router = BesideRouter(build, operator.routed_norm)
+        args = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         out = build.arg("out", (1, width), "float32")
+        routed = build.arg("routed", *operator.routed_norm.result_spec) if router else None
         y = build.arg("y", (1, operator.outputs), "float32")
         shape = staged_shape(operator, weights, spec)
-        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
+        threads, blocks = shape.threads, shape.blocks(rows)
+        with (
+            launch(threads, blocks + routing_blocks(router)) as (launched, _, thread),
+            behind_router(router, routed, launched, thread, threads, simd) as block,
+        ):
             vector = StagedVector(weights, width)
             share = RowShare(thread, shape.threads, width)
             if isinstance(norm, ExpertNormVector):

@@ -5,7 +5,7 @@ Plain forms: model_spec/operators/router.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -15,12 +15,17 @@ from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.norms import ExpertNormVector
 from gemma4_compile.model_spec.operators.router import (
+    EXPERT_NORM,
+    SCALE,
+    VECTORS,
     ChooseExperts,
     CombineExperts,
     ExpertResidualNorm,
     GroupRows,
     Router,
     RouterScores,
+    routed_begin,
+    routed_width,
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
@@ -41,7 +46,7 @@ from gemma4_compile.targets.kernels.expert_norms import (
     ExpertNormArguments,
     expert_norm,
 )
-from gemma4_compile.targets.kernels.row_share import RowShare
+from gemma4_compile.targets.kernels.row_share import RowShare, StackRow
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -60,10 +65,10 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
     threads = row_threads(max(width, experts), spec.max_threads_per_block)
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, width), "float32")
-        scale = build.arg("scale", (width,), "float32")
+        vectors = build.arg("vectors", (VECTORS, width), "float32")
+        scale, w = StackRow(vectors, SCALE), StackRow(vectors, EXPERT_NORM)
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         expert_scale = build.arg("expert_scale", (experts,), "float32")
-        w = build.arg("w", (width,), "float32")
         ids = build.arg("ids", (rows, top_k), "int32")
         weights = build.arg("weights", (rows, top_k), "float32")
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
@@ -115,26 +120,35 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         x = build.arg("x", (1, width), "float32")
-        scale = build.arg("scale", (width,), "float32")
+        vectors = build.arg("vectors", (VECTORS, width), "float32")
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
-        w = build.arg("w", (width,), "float32")
-        scores = build.arg("scores", (1, experts), "float32")
-        hidden = build.arg("hidden", (1, width), operator.out_dtype)
+        routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
         with launch(threads, experts) as (e, _, thread):
             share = RowShare(thread, threads, width)
-            mine, weight = share.load(x, 0), share.load(w)
+            mine, weight = share.load(x, 0), share.load(StackRow(vectors, EXPERT_NORM))
             row = [share.vectors.cast(value, "float32") for value in share.load(projection, e)]
-            scaled = share.map(lambda a, b: a * b, mine, share.load(scale))
+            scale = share.load(StackRow(vectors, SCALE))
+            scaled = share.map(lambda a, b: a * b, mine, scale)
             parts = [share.dot(mine, mine), share.dot(scaled, row)]
             sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
             squares, dot = (let(total) for total in sums)
             inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
             with when(thread == 0):
-                store(scores, dot * (inverse * f32(operator.factor)), 0, e)
+                store(routed, dot * (inverse * f32(operator.factor)), 0, e)
             with when(e == 0):
                 splat = share.splat(inverse)
-                share.store(hidden, share.map(lambda a, b: a * splat * b, mine, weight), 0)
+                hidden = share.map(lambda a, b: a * splat * b, mine, weight)
+                store_hidden(routed, hidden, experts, share)
     return build.result
+
+
+def store_hidden(routed: Any, hidden: Sequence[Any], experts: int, share: RowShare) -> None:
+    """Write the experts' input behind the scores."""
+    begin = routed_begin(experts)
+    share.store_from(routed, hidden, begin, 0)
+    if begin > experts:
+        with strided(share.thread, share.threads, begin - experts) as gap:
+            store(routed, zero(), 0, experts + gap)
 
 
 def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimFunc:
@@ -142,7 +156,8 @@ def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimF
     experts, top_k = operator.experts, operator.top_k
     threads = row_threads(experts, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        scores = build.arg("scores", (1, experts), "float32")
+        columns = routed_width(experts, operator.width)
+        scores = build.arg("scores", (1, columns), "float32")
         expert_scale = build.arg("expert_scale", (experts,), "float32")
         ids = build.arg("ids", (1, top_k), "int32")
         weights = build.arg("weights", (1, top_k), "float32")

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.int8 import RoundedNorm
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.router import (
     CombineExperts,
@@ -17,10 +16,7 @@ from gemma4_compile.model_spec.operators.router import (
     Router,
 )
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.quantization.fused_operators import NormedLinear
-from gemma4_compile.quantization.int8_operators import PACKED, Int8Linear, Int8NormedLinear
 from tests.numerics.plain_forms import ROUNDED, run, values
-from tests.numerics.test_int8 import rounded
 from tests.numerics.test_operators import COLS, GROUP, LAYOUTS, close, gelu, stored
 
 Float32Array = npt.NDArray[np.float32]
@@ -43,6 +39,7 @@ def route(
 ) -> tuple[IntArray, Float32Array, npt.NDArray[Any]]:
     """Run a router whose scales are `router_scales()`."""
     scale, expert_scale, w = router_scales()
+    vectors = np.stack([np.full_like(w, np.nan), np.full_like(w, np.nan), scale, w])
     rows, width = x.shape
     operator = Router(
         rows=1 if rows == 1 else None,
@@ -56,7 +53,7 @@ def route(
     )
     ids = np.full((rows, top_k), -1, np.int32)
     weights, hidden = np.zeros((rows, top_k), np.float32), np.zeros((rows, width), dtype)
-    run(operator, x, scale, projection, expert_scale, w, ids, weights, hidden)
+    run(operator, x, vectors, projection, expert_scale, ids, weights, hidden)
     return ids, weights, hidden
 
 
@@ -217,6 +214,12 @@ def run_in_calls(
         previous, begin = out.copy(), begin + count
 
 
+def behind_scores(scores: Any, x: Any) -> Float32Array:
+    """One position as `RouterScores` leaves it: scores, zeros up to a multiple of 4, and x."""
+    gap = np.zeros((1, -scores.shape[1] % 4))
+    return np.concatenate([scores, gap, x], axis=1).astype(np.float32)
+
+
 IDS = [[5, 0, 7], [2, 3, 4], [7, 6, 5], [0, 1, 2]]
 
 
@@ -227,11 +230,12 @@ def test_gate_and_up_of_the_chosen_experts(
     bits: int, dtype: str, parts: tuple[int, ...], calls: int, ids: list[int]
 ) -> None:
     tensors, matrices = stack(bits, dtype, parts)
-    x = values(1, 1, COLS).astype(dtype)
+    x = values(1, 1, COLS)
     out = np.zeros((TOP_K, EXPERT_ROWS // 2), np.float32)
 
-    weights = (tensors, parts, fields(bits, dtype, parts, dtype))
-    run_in_calls(ExpertGateUp, [x, np.array([ids], np.int32)], weights, calls, out)
+    weights = (tensors, parts, fields(bits, dtype, parts, "float32"))
+    routed = behind_scores(values(7, 1, EXPERTS), x)
+    run_in_calls(ExpertGateUp, [routed, np.array([ids], np.int32)], weights, calls, out)
 
     sums = matrices[ids] @ x[0].astype(np.float64)
     close(out, gelu(sums[:, 0::2]) * sums[:, 1::2])
@@ -320,40 +324,3 @@ def behind_experts(dense: Any, experts: Any, residual: Any, w_branches: Any) -> 
     """The residual behind a layer with experts, before its scalar."""
     both = rms(dense) * w_branches[0] + rms(experts) * w_branches[1]
     return residual + rms(both) * w_branches[2]
-
-
-@pytest.mark.parametrize("size", [1.0, 1e5])
-@pytest.mark.parametrize("form", ["exact", "float16", "int8", "packed"])
-def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -> None:
-    tensors, matrix = stored(4, "float16", (40,))
-    dense, experts = values(1, 1, COLS, deviation=size), values(2, 1, COLS)
-    residual = values(3, 1, COLS, deviation=size)
-    w_branches, w_next, scalar = values(4, 3, COLS), values(5, COLS), np.array([0.09], np.float32)
-    fields = {"scaled": True, "branches": 2, "eps": EPS}
-    layout = {
-        "rows": 1,
-        "bits": 4,
-        "weight_dtype": "float16",
-        "group_size": GROUP,
-        "cols": COLS,
-        "part_rows": (40,),
-        "in_dtype": "float16" if form == "float16" else "float32",
-    }
-    args = [dense, experts, residual, w_branches, scalar, w_next]
-    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 40), np.float32)
-
-    if form == "packed":
-        words, scales = np.zeros((1, COLS // 4), np.uint32), np.zeros((1, COLS // 32), np.float32)
-        run(RoundedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
-        layout["in_dtype"] = PACKED
-        run(Int8Linear(**layout), words, scales, *tensors, y)
-    else:
-        kind = Int8NormedLinear if form == "int8" else NormedLinear
-        run(kind(**layout, **fields), *args, *tensors, out, y)
-
-    total = behind_experts(dense, experts, residual, w_branches) * scalar
-    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
-    x = rms(total.astype(np.float32)) * w_next
-    if form == "float16":
-        x = x.astype(np.float32).astype(np.float16).astype(np.float64)
-    close(y, (x if form in ("exact", "float16") else rounded(x)) @ matrix.T)
