@@ -8,9 +8,12 @@ u * unit + j at j * units + u. Plain forms: quantization/fused_operators.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32
@@ -40,17 +43,25 @@ from gemma4_compile.targets.kernels.gemv import (
     accumulate_rows,
     gemv_shape,
 )
+from gemma4_compile.targets.kernels.int8_gemv import tiles_of_block
 from gemma4_compile.targets.kernels.int8_vectors import NormArguments, declare_norm
 from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.kernels.tails import apply_tail
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import GemvTuning
+
+
+def wide_tuning(spec: TargetSpec) -> GemvTuning:
+    """Sizes for blocks that read more than their rows: twice the threads, half the blocks."""
+    tuning = spec.tuning.gemv
+    return replace(tuning, threads=min(2 * tuning.threads, spec.max_threads_per_block))
 
 
 def fused_width(spec: TargetSpec) -> int:
     """The longest vector whose norm fits into shared memory beside the partial sums."""
-    tuning = spec.tuning.gemv
-    others = 4 * tuning.threads * tuning.rows + BlockSums.nbytes(tuning.threads)
+    threads = wide_tuning(spec).threads
+    others = 4 * threads * spec.tuning.gemv.rows + BlockSums.nbytes(threads)
     return max(0, (spec.max_shared_memory_bytes - others) // 4)
 
 
@@ -76,7 +87,8 @@ class StagedVector:
 def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
     """The shape of `multiply_staged`."""
     paired = operator.tail == Tail.GELU_PAIRS.value
-    return gemv_shape(operator.layout.rows, weights.units, paired, spec.tuning.gemv)
+    tuning = wide_tuning(spec) if getattr(operator, "branches", 1) > 1 else spec.tuning.gemv
+    return gemv_shape(operator.layout.rows, weights.units, paired, tuning)
 
 
 def multiply_staged(
@@ -162,7 +174,8 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, residual addition, norm, then the dot products of `make_gemv`.
 
     Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
-    for each of its rows. Block 0 writes the new residual. Reference: `NormedLinear.plain`.
+    for each of its rows. Behind two branches, which are more to read, a block takes several tiles
+    as in int8_gemv.py. Block 0 writes the new residual. Reference: `NormedLinear.plain`.
     """
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
     norm, simd = operator.norm, spec.simd_width
@@ -178,9 +191,10 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         routed = build.arg("routed", *operator.routed_norm.result_spec) if router else None
         y = build.arg("y", (1, operator.outputs), "float32")
         shape = staged_shape(operator, weights, spec)
-        threads, blocks = shape.threads, shape.blocks(rows)
+        threads, tiles = shape.threads, shape.blocks(rows)
+        turns = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norm.branches > 1 else 1
         with (
-            launch(threads, blocks + routing_blocks(router)) as (launched, _, thread),
+            launch(threads, -(-tiles // turns) + routing_blocks(router)) as (launched, _, thread),
             behind_router(router, routed, launched, thread, threads, simd) as block,
         ):
             vector = StagedVector(weights, width)
@@ -191,5 +205,10 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
             else:
                 x = _normed_share(norm, args, out, block == 0, share, simd)
             share.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
-            multiply_staged(operator, weights, vector, shape, block, thread, y, simd, gate, layer)
+            multiply = partial(multiply_staged, operator, weights, vector, shape)
+            if turns == 1:
+                multiply(block, thread, y, simd, gate, layer)
+            else:
+                with T.serial(0, turns) as turn:
+                    multiply(let(block * turns + turn), thread, y, simd, gate, layer)
     return build.result

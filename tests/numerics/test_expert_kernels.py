@@ -22,7 +22,7 @@ from gemma4_compile.quantization.fused_operators import NormedLinear, RoutedLine
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import make_case, operators
-from tests.numerics.test_int8_kernels import SUBGROUP
+from tests.numerics.test_int8_kernels import SUBGROUP, with_few_blocks
 from tests.numerics.test_kernels import PART_BYTES, config_of, differences
 from tests.web.dawn import VulkanDriver
 
@@ -105,6 +105,8 @@ def test_matmuls_norm_and_route_what_stands_around_experts(
     limits: str, simd_width: int, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = replace(target_spec("webgpu", limits), simd_width=simd_width)
+    if limits != "default":
+        spec = with_few_blocks(spec)  # of several tiles each
     cases = [make_case(op, seed) for seed, op in enumerate(matmuls_around_experts())]
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
