@@ -34,6 +34,13 @@ class Vector(nn.Module):
         self.weight = nn.Parameter((size,), "float32")
 
 
+class Vectors(nn.Module):
+    """Norm weights that a kernel reads together: (count, size) float32."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.weight = nn.Parameter((count, size), "float32")
+
+
 @dataclass(frozen=True)
 class AttentionOptions:
     """How a decode step's keys are split: a matter of the target's parallelism.

@@ -16,17 +16,28 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.attention import Attention, AttentionOptions, Vector, take_last_row
+from gemma4_compile.model_spec.attention import (
+    Attention,
+    AttentionOptions,
+    Vector,
+    Vectors,
+    take_last_row,
+)
 from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.experts import ExpertWeights, RouterWeights, run_experts
+from gemma4_compile.model_spec.experts import (
+    ExpertWeights,
+    RouterWeights,
+    router_factor,
+    run_experts,
+)
 from gemma4_compile.model_spec.kv_cache import KvTensors, create_kv_state, kv_layout
 from gemma4_compile.model_spec.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.operators.base import emit
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.norms import RmsNorm
-from gemma4_compile.model_spec.operators.router import ExpertResidualNorm
-from gemma4_compile.model_spec.pending import PendingNorm
+from gemma4_compile.model_spec.operators.router import VECTORS
+from gemma4_compile.model_spec.pending import PendingExpertNorm, PendingNorm, PendingRouting
 from gemma4_compile.model_spec.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.scales import embedding_scale
 
@@ -99,17 +110,18 @@ class DecoderLayer(nn.Module):
         self.dtype = dtype
         self.input_layernorm = Vector(hidden)
         self.self_attn = Attention(plan, matrices, config.rms_norm_eps, dtype, options.attention)
-        self.post_attention_layernorm = Vector(hidden)
-        self.pre_feedforward_layernorm = Vector(hidden)
+        if not config.num_experts:
+            self.post_attention_layernorm = Vector(hidden)
+            self.pre_feedforward_layernorm = Vector(hidden)
         self.mlp = FeedForward(plan.index, matrices)
-        self.post_feedforward_layernorm = Vector(hidden)
         self.config = config
         if config.num_experts:
-            self.post_feedforward_layernorm_1 = Vector(hidden)
+            self.pre_feedforward_vectors = Vectors(VECTORS, hidden)
             self.router = RouterWeights(config, options.activation_dtype)
-            self.pre_feedforward_layernorm_2 = Vector(hidden)
             self.experts = ExpertWeights(plan.index, matrices)
-            self.post_feedforward_layernorm_2 = Vector(hidden)
+            self.post_feedforward_layernorms = Vectors(3, hidden)
+        else:
+            self.post_feedforward_layernorm = Vector(hidden)
         if config.hidden_size_per_layer_input:
             prefix = f"layers.{plan.index}"
             self.per_layer_input_gate = matrices.matrix(f"{prefix}.per_layer_input_gate")
@@ -133,13 +145,13 @@ class DecoderLayer(nn.Module):
         if last_row_only and rows is None:
             residual, rows = take_last_row(residual), 1
             ple = None if ple is None else take_last_row(ple)
+        if self.config.num_experts:
+            hidden = self._mix(attended, residual, rows, next_norm)
+            return Stream(hidden, None, ple, rows)
         norm, next_to_it = self.post_attention_layernorm, self.pre_feedforward_layernorm
         pending = self._pending(attended, residual, rows, norm, next_to_it)
         branch = self.mlp.forward(pending, rows)
         residual = pending.residual
-        if self.config.num_experts:
-            residual, hidden = self._add_experts(branch, residual, rows, next_norm)
-            return Stream(hidden, residual, ple, rows)
         branch_norm = self.post_feedforward_layernorm
         # A config has experts or per-layer embeddings, not both (model_spec/config.py).
         if ple is not None:
@@ -173,28 +185,33 @@ class DecoderLayer(nn.Module):
             self.dtype,
         )
 
-    def _add_experts(
-        self, dense: nn.Tensor, residual: nn.Tensor, rows: int | None, next_norm: Vector
-    ) -> tuple[nn.Tensor, nn.Tensor]:
-        """Run the experts on the residual, and add both branches."""
-        norm = self.pre_feedforward_layernorm_2
-        chosen = run_experts(
-            self.config, self.router, norm, self.experts, residual, rows, self.dtype
+    def _mix(
+        self, attended: nn.Tensor, residual: nn.Tensor, rows: int | None, next_norm: Vector
+    ) -> PendingExpertNorm:
+        """Run the dense MLP and the experts on the residual, and add both branches."""
+        pending = PendingRouting(
+            attended,
+            residual,
+            self.pre_feedforward_vectors.weight,
+            self.router.proj.weight,
+            router_factor(self.config),
+            rows,
+            self.eps,
+            self.dtype,
         )
-        operator = ExpertResidualNorm(rows, int(residual.shape[1]), self.eps, self.dtype)
-        args = [
+        dense = self.mlp.forward(pending, rows)
+        chosen = run_experts(self.config, self.router, self.experts, pending)
+        return PendingExpertNorm(
             dense,
             chosen,
-            residual,
-            self.post_feedforward_layernorm_1.weight,
-            self.post_feedforward_layernorm_2.weight,
-            self.post_feedforward_layernorm.weight,
+            pending.residual,
+            self.post_feedforward_layernorms.weight,
             self.layer_scalar.weight,
             next_norm.weight,
-        ]
-        shape = tuple(residual.shape)
-        result = emit(operator, args, [(shape, "float32"), (shape, self.dtype)])
-        return result[0], result[1]
+            rows,
+            self.eps,
+            self.dtype,
+        )
 
 
 class Gemma4ForCausalLM(nn.Module):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.attention import Vector
@@ -16,16 +14,14 @@ from gemma4_compile.model_spec.operators.router import (
     CombineExperts,
     GroupRows,
     Router,
-    RouterScores,
 )
-from gemma4_compile.model_spec.pending import PendingChoice
+from gemma4_compile.model_spec.pending import PendingChoice, PendingRouting
 
 
 class RouterWeights(nn.Module):
     """What the router holds; its projection is stored densely."""
 
     def __init__(self, config: Gemma4Config, dtype: str) -> None:
-        self.scale = Vector(config.hidden_size)
         self.proj = nn.Module()
         self.proj.weight = nn.Parameter((config.num_experts, config.hidden_size), dtype)
         self.per_expert_scale = Vector(config.num_experts)
@@ -39,34 +35,33 @@ class ExpertWeights(nn.Module):
         self.down_proj = matrices.experts(f"layers.{layer}.experts.down_proj")
 
 
+def router_factor(config: Gemma4Config) -> float:
+    """What the router's normed input is multiplied by."""
+    return float(config.hidden_size) ** -0.5
+
+
 def run_experts(
-    config: Gemma4Config,
-    router: RouterWeights,
-    norm: Vector,
-    experts: ExpertWeights,
-    x: nn.Tensor,
-    rows: int | None,
-    activation_dtype: str,
+    config: Gemma4Config, router: RouterWeights, experts: ExpertWeights, pending: PendingRouting
 ) -> nn.Tensor:
     """The experts' branch, before its norm.
 
     Parameters
     ----------
-    norm : `pre_feedforward_layernorm_2`
-    x : (rows, hidden_size) float32, the residual before any norm (the router norms it by itself)
+    pending : what follows attention; its residual is there, since the dense MLP has run
 
     Returns
     -------
     nn.Tensor
         (rows, hidden_size) float32.
     """
-    top_k = config.top_k_experts
-    n, width = x.shape
+    top_k, rows = config.top_k_experts, pending.rows
+    n, width = pending.residual.shape
     if rows == 1:
-        choice, hidden = _score(config, router, norm, x, activation_dtype)
-        gated = experts.gate_up_proj.gate_up(hidden, choice, experts.down_proj)
+        scale = router.per_expert_scale.weight
+        choice = PendingChoice(pending.routed, scale, top_k, int(width))
+        gated = experts.gate_up_proj.gate_up(choice, experts.down_proj)
         return experts.down_proj.down(gated, choice)
-    ids, weights, hidden = _route(config, router, norm, x, rows, activation_dtype)
+    ids, weights, hidden = _route(config, router, pending)
     group = GroupRows(config.num_experts, top_k, EXPERT_TILE)
     specs = [((n * top_k,), "int32"), ((group.tile_count(n * top_k), 3), "int32")]
     order, tiles = emit(group, [ids], specs)
@@ -77,55 +72,25 @@ def run_experts(
 
 
 def _route(
-    config: Gemma4Config,
-    router: RouterWeights,
-    norm: Vector,
-    x: nn.Tensor,
-    rows: int | None,
-    activation_dtype: str,
+    config: Gemma4Config, router: RouterWeights, pending: PendingRouting
 ) -> tuple[nn.Tensor, ...]:
     """Ids (rows, top_k) int32, weights (rows, top_k) f32, and the normed x of the experts."""
-    top_k, fields = config.top_k_experts, _fields(config, router, activation_dtype)
-    args = [
-        x,
-        router.scale.weight,
-        router.proj.weight,
-        router.per_expert_scale.weight,
-        norm.weight,
-    ]
+    top_k, x = config.top_k_experts, pending.residual
+    operator = Router(
+        rows=pending.rows,
+        width=config.hidden_size,
+        experts=config.num_experts,
+        top_k=top_k,
+        eps=config.rms_norm_eps,
+        factor=router_factor(config),
+        weight_dtype=router.proj.weight.dtype,
+        out_dtype=pending.dtype,
+    )
+    args = [x, pending.vectors, router.proj.weight, router.per_expert_scale.weight]
     chosen = (x.shape[0], top_k)
     specs: list[TensorSpec] = [
         (chosen, "int32"),
         (chosen, "float32"),
-        (tuple(x.shape), activation_dtype),
+        (tuple(x.shape), pending.dtype),
     ]
-    return emit(Router(rows=rows, top_k=top_k, **fields), args, specs)
-
-
-def _score(
-    config: Gemma4Config,
-    router: RouterWeights,
-    norm: Vector,
-    x: nn.Tensor,
-    activation_dtype: str,
-) -> tuple[PendingChoice, nn.Tensor]:
-    """One position, whose projection a single block would read alone: the choice, and its x."""
-    scores, hidden = emit(
-        RouterScores(**_fields(config, router, activation_dtype)),
-        [x, router.scale.weight, router.proj.weight, norm.weight],
-        [((1, config.num_experts), "float32"), (tuple(x.shape), activation_dtype)],
-    )
-    choice = PendingChoice(scores, router.per_expert_scale.weight, config.top_k_experts)
-    return choice, hidden
-
-
-def _fields(config: Gemma4Config, router: RouterWeights, activation_dtype: str) -> dict[str, Any]:
-    width = config.hidden_size
-    return {
-        "width": width,
-        "experts": config.num_experts,
-        "eps": config.rms_norm_eps,
-        "factor": float(width) ** -0.5,
-        "weight_dtype": router.proj.weight.dtype,
-        "out_dtype": activation_dtype,
-    }
+    return emit(operator, args, specs)

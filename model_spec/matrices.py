@@ -53,12 +53,10 @@ class Experts(Protocol):
     def interleaved(self) -> bool | None:
         """The byte order of packed vectors that they multiply; None if they take none."""
 
-    def gate_up(
-        self, x: nn.Tensor, choice: PendingChoice, reader: Experts
-    ) -> nn.Tensor | PackedVector:
+    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | PackedVector:
         """Gate and up of one position's experts, in the form that `reader` takes.
 
-        (1, cols) -> (top_k, width) float32 or packed.
+        (top_k, width) float32 or packed.
         """
 
     def down(self, x: nn.Tensor | PackedVector, choice: PendingChoice) -> nn.Tensor:

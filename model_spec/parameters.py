@@ -33,6 +33,7 @@ class Arrangement(str, Enum):
     CONCAT_ROWS = "concat_rows"
     INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
     INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
+    STACK = "stack"  # each source is a vector, and a row
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,12 @@ def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
     return table
 
 
+def _vectors(name: str, sources: tuple[str, ...], size: int) -> Parameter:
+    """Vectors that a kernel reads together: one binding for all of them."""
+    found = tuple(Source(source, (size,)) for source in sources)
+    return Parameter(name, Role.VECTOR, (len(found), size), found, Arrangement.STACK)
+
+
 def _stack(name: str, experts: int, rows: int, cols: int, arrangement: Arrangement) -> Parameter:
     """The experts' matrices, one after the other."""
     source = Source(name, (experts, rows, cols))
@@ -120,16 +127,29 @@ def _experts(prefix: str, config: Gemma4Config) -> list[Parameter]:
 
     projection = Source(f"{router}.proj.weight", (experts, hidden))
     halves, copy = Arrangement.INTERLEAVE_HALVES, Arrangement.COPY
+    # What the dense MLP, the router and the experts begin with: the order of `RoutedNorm`.
+    before = (
+        f"{prefix}.post_attention_layernorm.weight",
+        f"{prefix}.pre_feedforward_layernorm.weight",
+        f"{router}.scale",
+        f"{prefix}.pre_feedforward_layernorm_2.weight",
+    )
+    # Norms of the dense branch, of the experts' branch and of their sum.
+    after = tuple(f"{prefix}.post_feedforward_layernorm{end}.weight" for end in ("_1", "_2", ""))
     return [
-        _vector(f"{prefix}.post_feedforward_layernorm_1", hidden),
-        plain_vector(f"{router}.scale", hidden),
+        _vectors(f"{prefix}.pre_feedforward_vectors", before, hidden),
         Parameter(f"{router}.proj", Role.ROUTER, (experts, hidden), (projection,)),
         plain_vector(f"{router}.per_expert_scale", experts),
-        _vector(f"{prefix}.pre_feedforward_layernorm_2", hidden),
         _stack(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden, halves),
         _stack(f"{prefix}.experts.down_proj", experts, hidden, width, copy),
-        _vector(f"{prefix}.post_feedforward_layernorm_2", hidden),
+        _vectors(f"{prefix}.post_feedforward_layernorms", after, hidden),
     ]
+
+
+def _norms_before(prefix: str, hidden: int) -> list[Parameter]:
+    """The norms between attention and the MLP, where no expert begins with them, too."""
+    names = ("post_attention_layernorm", "pre_feedforward_layernorm")
+    return [_vector(f"{prefix}.{name}", hidden) for name in names]
 
 
 def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
@@ -140,8 +160,7 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
     table = [
         _vector(f"{prefix}.input_layernorm", hidden),
         *_attention(f"{prefix}.self_attn", plan, hidden),
-        _vector(f"{prefix}.post_attention_layernorm", hidden),
-        _vector(f"{prefix}.pre_feedforward_layernorm", hidden),
+        *(() if config.num_experts else _norms_before(prefix, hidden)),
         Parameter(
             f"{prefix}.mlp.gate_up_proj",
             Role.LINEAR,
@@ -150,10 +169,11 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
             Arrangement.INTERLEAVE_ROWS,
         ),
         _matrix(f"{prefix}.mlp.down_proj", Role.LINEAR, hidden, width),
-        _vector(f"{prefix}.post_feedforward_layernorm", hidden),
     ]
     if config.num_experts:
         table += _experts(prefix, config)
+    else:
+        table.append(_vector(f"{prefix}.post_feedforward_layernorm", hidden))
     ple = config.hidden_size_per_layer_input
     if ple:
         table += [

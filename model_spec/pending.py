@@ -16,7 +16,12 @@ from gemma4_compile.model_spec.operators.int8 import (
     packed_specs,
 )
 from gemma4_compile.model_spec.operators.norms import ResidualNorm
-from gemma4_compile.model_spec.operators.router import ChooseExperts
+from gemma4_compile.model_spec.operators.router import (
+    ChooseExperts,
+    ExpertResidualNorm,
+    RouterScores,
+    routed_width,
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class PendingNorm:
     rows : number of positions, None for a prefill chunk
     activation_dtype : of hidden, if there is a next norm
     """
+
+    branches = 1
 
     def __init__(
         self,
@@ -101,7 +108,8 @@ class PendingNorm:
         assert self.normed, "a residual has no bound; its reader rounds it"
         assert self._residual is None, "a pending norm has one reader"
         width = int(self.arguments[1].shape[1])
-        operator = RoundedNorm(width, self.eps, self.scalar is not None, interleaved)
+        scaled = self.scalar is not None
+        operator = RoundedNorm(width, self.eps, scaled, interleaved, self.branches)
         specs: list[TensorSpec] = [((1, width), "float32"), *packed_specs(width)]
         self._residual, words, scales = emit(operator, self.arguments, specs)
         return PackedVector(words, scales)
@@ -117,6 +125,94 @@ class PendingNorm:
             specs.append((shape, next_dtype))
         result = emit(operator, self.arguments, specs)
         self._residual, self._hidden = result[0], result[-1]
+
+
+class PendingExpertNorm(PendingNorm):
+    """The end of a layer with experts: ``r' = (r + norm(norm(dense) + norm(experts))) * scalar``.
+
+    Parameters
+    ----------
+    dense, experts, residual : (rows, width) float32
+    norms : (3, width) float32, of both branches and of their sum
+    """
+
+    branches = 2
+
+    def __init__(
+        self,
+        dense: nn.Tensor,
+        experts: nn.Tensor,
+        residual: nn.Tensor,
+        norms: nn.Tensor,
+        scalar: nn.Tensor,
+        next_norm: nn.Tensor,
+        rows: int | None,
+        eps: float,
+        activation_dtype: str,
+    ) -> None:
+        super().__init__(dense, residual, norms, scalar, next_norm, rows, eps, activation_dtype)
+        self.arguments = [dense, experts, residual, norms, scalar, next_norm]
+
+    def _emit(self) -> None:
+        shape = tuple(self.arguments[1].shape)
+        operator = ExpertResidualNorm(self.rows, int(shape[1]), self.eps, self.dtype)
+        specs: list[TensorSpec] = [(shape, "float32"), (shape, self.dtype)]
+        self._residual, self._hidden = emit(operator, self.arguments, specs)
+
+
+class PendingRouting(PendingNorm):
+    """What follows attention in a layer with experts: a norm for the dense MLP, and the router.
+
+    Parameters
+    ----------
+    vectors : (4, width) float32, as `RoutedNorm` has them
+    projection : (experts, width), the router's
+    factor : the router's input is multiplied by it
+    """
+
+    def __init__(
+        self,
+        branch: nn.Tensor,
+        residual: nn.Tensor,
+        vectors: nn.Tensor,
+        projection: nn.Tensor,
+        factor: float,
+        rows: int | None,
+        eps: float,
+        activation_dtype: str,
+    ) -> None:
+        super().__init__(branch, residual, vectors, None, vectors, rows, eps, activation_dtype)
+        self.arguments = [branch, residual, vectors, projection]
+        self.vectors, self.projection, self.factor = vectors, projection, factor
+        self._routed: nn.Tensor | None = None
+
+    def found(self, routed: nn.Tensor) -> None:
+        """A matmul has done the router's part, too: this is the result of `RouterScores`."""
+        self._routed = routed
+
+    @property
+    def routed(self) -> nn.Tensor:
+        """The result of `RouterScores`, of one position."""
+        if self._routed is None:
+            experts, width = (int(size) for size in self.projection.shape)
+            dtype = self.projection.dtype
+            operator = RouterScores(width, experts, self.eps, self.factor, dtype)
+            args = [self.residual, self.vectors, self.projection]
+            spec = ((1, routed_width(experts, width)), "float32")
+            (self._routed,) = emit(operator, args, [spec])
+        return self._routed
+
+    def packed(self, interleaved: bool) -> PackedVector:
+        """The input of the dense MLP, normed, and packed in a launch of its own."""
+        return round_rows(self.hidden, self.rows, interleaved)
+
+    def _emit(self) -> None:
+        branch, residual = self.arguments[:2]
+        shape, count = tuple(residual.shape), int(self.vectors.shape[0])
+        operator = ResidualNorm(self.rows, int(shape[1]), self.eps, False, self.dtype, count)
+        specs: list[TensorSpec] = [(shape, "float32"), (shape, self.dtype)]
+        args = [branch, residual, self.vectors]
+        self._residual, self._hidden = emit(operator, args, specs)
 
 
 @dataclass(frozen=True)
@@ -166,11 +262,16 @@ class PendingChoice:
 
     Parameters
     ----------
-    scores, expert_scale : (1, experts), (experts,) float32
+    routed : result of `RouterScores`
+    expert_scale : (experts,) float32
+    width : channels of the experts' input, which lies behind the scores
     """
 
-    def __init__(self, scores: nn.Tensor, expert_scale: nn.Tensor, top_k: int) -> None:
-        self.scores, self.expert_scale, self.top_k = scores, expert_scale, top_k
+    def __init__(
+        self, routed: nn.Tensor, expert_scale: nn.Tensor, top_k: int, width: int
+    ) -> None:
+        self.routed, self.expert_scale, self.top_k = routed, expert_scale, top_k
+        self.width = width
         self._ids: nn.Tensor | None = None
         self._weights: nn.Tensor | None = None
 
@@ -195,6 +296,6 @@ class PendingChoice:
         return self._weights
 
     def _choose(self) -> None:
-        operator = ChooseExperts(int(self.scores.shape[1]), self.top_k)
+        operator = ChooseExperts(int(self.expert_scale.shape[0]), self.top_k, self.width)
         specs: list[TensorSpec] = [((1, self.top_k), "int32"), ((1, self.top_k), "float32")]
-        self._ids, self._weights = emit(operator, [self.scores, self.expert_scale], specs)
+        self._ids, self._weights = emit(operator, [self.routed, self.expert_scale], specs)

@@ -10,7 +10,7 @@ from tvm import te, tirx
 from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32, gelu_tanh
-from gemma4_compile.model_spec.operators.router import EXPERT_TILE
+from gemma4_compile.model_spec.operators.router import EXPERT_TILE, routed_begin
 from gemma4_compile.quantization.operators import WeightLayout
 
 
@@ -66,8 +66,8 @@ class OverExperts(Operator):
 class ExpertGateUp(OverExperts):
     """Gate and up of one position: ``out[k] = gelu(Wgate x) * (Wup x)`` of expert ids[k].
 
-    Arguments: x (1, cols) in_dtype; ids (1, top_k) int32; the tensors of all parts, gate and up
-    rows interleaved. Result: (top_k, expert rows / 2) f32.
+    Arguments: the result of `RouterScores`, which holds x; ids (1, top_k) int32; the tensors of all
+    parts, gate and up rows interleaved. Result: (top_k, expert rows / 2) f32.
     """
 
     kind: ClassVar[str] = "expert_gate_up"
@@ -78,8 +78,8 @@ class ExpertGateUp(OverExperts):
         return self.expert_rows // 2
 
     def plain(self) -> tirx.PrimFunc:
-        layout = self.layout
-        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        layout, begin = self.layout, routed_begin(self.experts)
+        x = te.placeholder((1, begin + self.cols), self.in_dtype, name="routed")
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
         weights = layout.placeholders()
         shape = (self.top_k, self.outputs)
@@ -88,7 +88,7 @@ class ExpertGateUp(OverExperts):
         sums = te.compute(
             (self.top_k, self.expert_rows),
             lambda k, r: te.sum(
-                as_f32(x[0, c]) * layout.value(weights, self.first_row(ids[0, k]) + r, c), axis=c
+                x[0, begin + c] * layout.value(weights, self.first_row(ids[0, k]) + r, c), axis=c
             ),
             name="sums",
         )

@@ -8,8 +8,13 @@ from typing import ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.model_spec.operators.attention import merged_splits, splits_placeholders
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.norms import NormVector
+from gemma4_compile.model_spec.operators.base import TensorSpec
+from gemma4_compile.model_spec.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
+from gemma4_compile.model_spec.operators.router import RoutedNorm
 from gemma4_compile.quantization.operators import Linear
 
 
@@ -26,22 +31,60 @@ class NormedLinear(Linear):
     is to `in_dtype`; without `normed`, ``y = tail(W r')``.
 
     Arguments: b, r (1, cols) f32; w_branch (cols,) f32; scalar (1,) f32 if `scaled`; w_next (cols,)
-    f32 if `normed`; then as `Linear` from the weights on. Results: r' (1, cols) f32 and y.
+    f32 if `normed`; for two branches instead those of `ExpertNormVector`; then as `Linear` from the
+    weights on. Results: r' (1, cols) f32 and y.
     """
 
     kind: ClassVar[str] = "normed_linear"
     eps: float = 0.0
     scaled: bool = False
     normed: bool = True
+    branches: int = 1
 
     @property
     def name(self) -> str:
         return f"normed_{super().name}"
 
+    @property
+    def norm(self) -> NormVector | ExpertNormVector:
+        """What is multiplied."""
+        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
+
     def plain(self) -> tirx.PrimFunc:
         assert self.rows == 1, "only decode fuses the norm"
-        args, out, x = NormVector(self.cols, self.eps, self.scaled, self.normed).plain()
+        args, out, x = self.norm.plain()
         return self.multiply(args, cast(x, self.in_dtype) if self.normed else x, [out])
+
+
+@dataclass(frozen=True)
+class RoutedLinear(NormedLinear):
+    """`NormedLinear`, and `RouterScores` of the same residual beside it.
+
+    Arguments: of `RoutedNorm`; then as `Linear` from the weights on. Results: r' (1, cols) f32;
+    that of `RouterScores`; y.
+    """
+
+    kind: ClassVar[str] = "routed_linear"
+    experts: int = 0
+    factor: float = 1.0
+    router_dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        return f"routed_{super().name}"
+
+    @property
+    def routed_norm(self) -> RoutedNorm:
+        """What is multiplied, and routed."""
+        return RoutedNorm(self.cols, self.eps, self.experts, self.factor, self.router_dtype)
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        return [self.routed_norm.result_spec, *super().result_specs]
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.plain()
+        return self.multiply(args, cast(x, self.in_dtype), [out, routed])
 
 
 @dataclass(frozen=True)
@@ -67,8 +110,3 @@ class MergedLinear(Linear):
 
 
 MERGED_BUFFERS = 3  # means, stats and the result
-
-
-def fused_buffers(scaled: bool, normed: bool, tail: Tail) -> int:
-    """Storage buffers of a `NormedLinear` besides its weights."""
-    return 5 + scaled + normed + (tail is Tail.GELU_GATE)

@@ -22,8 +22,18 @@ from gemma4_compile.model_spec.operators.int8 import (
     unpack,
 )
 from gemma4_compile.model_spec.operators.math import gelu_tanh
-from gemma4_compile.model_spec.operators.norms import NormVector
-from gemma4_compile.model_spec.operators.router import chosen_ids, chosen_weights
+from gemma4_compile.model_spec.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
+from gemma4_compile.model_spec.operators.router import (
+    RoutedNorm,
+    chosen_ids,
+    chosen_weights,
+    routed_begin,
+    routed_width,
+)
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.operators import Linear, WeightLayout
 
@@ -84,27 +94,59 @@ class Int8Linear(Linear):
 class Int8NormedLinear(Int8Linear):
     """`RoundedNorm` and the `Int8Linear` that reads its result, in one.
 
-    Arguments: of `NormVector`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32
-    and those of `Int8Linear`.
+    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`; then as `Int8Linear`
+    from the weights on. Results: r' (1, cols) f32 and those of `Int8Linear`.
     """
 
     kind: ClassVar[str] = "int8_normed_linear"
     eps: float = 0.0
     scaled: bool = False
     normed: bool = True
+    branches: int = 1
 
     @property
     def name(self) -> str:
         return f"normed_{super().name}"
 
     @property
-    def norm(self) -> NormVector:
+    def norm(self) -> NormVector | ExpertNormVector:
         """What is rounded and multiplied."""
-        return NormVector(self.cols, self.eps, self.scaled, self.normed)
+        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
     def plain(self) -> tirx.PrimFunc:
         args, out, x = self.norm.plain()
         return self.multiply(args, rounded(x), [out])
+
+
+@dataclass(frozen=True)
+class Int8RoutedLinear(Int8NormedLinear):
+    """`Int8NormedLinear`, and `RouterScores` of the same residual beside it.
+
+    Arguments: of `RoutedNorm`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32;
+    that of `RouterScores`; those of `Int8Linear`.
+    """
+
+    kind: ClassVar[str] = "int8_routed_linear"
+    experts: int = 0
+    factor: float = 1.0
+    router_dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        return f"routed_{super().name}"
+
+    @property
+    def routed_norm(self) -> RoutedNorm:
+        """What is multiplied, and routed."""
+        return RoutedNorm(self.cols, self.eps, self.experts, self.factor, self.router_dtype)
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        return [self.routed_norm.result_spec, *super().result_specs]
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.plain()
+        return self.multiply(args, rounded(x), [out, routed])
 
 
 @dataclass(frozen=True)
@@ -133,8 +175,8 @@ class Int8MergedLinear(Int8Linear):
 class Int8ExpertGateUp(ExpertGateUp):
     """`ChooseExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
 
-    Arguments: x (1, cols) in_dtype; s (1, experts) f32, of `RouterScores`; the tensors of all
-    parts. Results: words and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
+    Arguments: the result of `RouterScores`, which holds x; the tensors of all parts. Results: words
+    and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
     """
 
     kind: ClassVar[str] = "int8_expert_gate_up"
@@ -142,11 +184,11 @@ class Int8ExpertGateUp(ExpertGateUp):
 
     def plain(self) -> tirx.PrimFunc:
         assert not self.accumulate, "all experts are in one call"
-        layout = self.layout
-        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
-        scores = te.placeholder((1, self.experts), "float32", name="scores")
+        layout, begin = self.layout, routed_begin(self.experts)
+        routed = te.placeholder((1, begin + self.cols), self.in_dtype, name="routed")
         weights = layout.placeholders()
-        ids = chosen_ids(scores, self.top_k)
+        ids = chosen_ids(routed, self.experts, self.top_k)
+        x = te.compute((1, self.cols), lambda i, c: routed[i, begin + c], name="x")
         meaning = rounded(x)
         c = te.reduce_axis((0, self.cols), name="c")
         sums = te.compute(
@@ -161,16 +203,15 @@ class Int8ExpertGateUp(ExpertGateUp):
             lambda k, j: gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1],
             name="y",
         )
-        return te_prim_func([x, scores, *weights, *pack(y, self.interleaved_out), ids])
+        return te_prim_func([routed, *weights, *pack(y, self.interleaved_out), ids])
 
 
 @dataclass(frozen=True)
 class Int8ExpertDown(ExpertDown):
     """`ExpertDown` on packed vectors, which weighs the chosen experts itself.
 
-    Arguments: words, scales of (top_k, cols); ids (1, top_k) int32; s (1, experts) f32, of
-    `RouterScores`; expert_scale (experts,) f32; the tensors of all parts. Result: (1, expert rows)
-    f32.
+    Arguments: words, scales of (top_k, cols); ids (1, top_k) int32; the result of `RouterScores`;
+    expert_scale (experts,) f32; the tensors of all parts. Result: (1, expert rows) f32.
     """
 
     kind: ClassVar[str] = "int8_expert_down"
@@ -180,7 +221,8 @@ class Int8ExpertDown(ExpertDown):
         layout = self.layout
         words, scales = packed_placeholders(self.cols, self.top_k)
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
-        scores = te.placeholder((1, self.experts), "float32", name="scores")
+        columns = routed_width(self.experts, self.expert_rows)
+        scores = te.placeholder((1, columns), "float32", name="scores")
         expert_scale = te.placeholder((self.experts,), "float32", name="expert_scale")
         weights = layout.placeholders()
         chosen = chosen_weights(ids, scores, expert_scale)

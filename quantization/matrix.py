@@ -16,13 +16,14 @@ from gemma4_compile.model_spec.pending import (
     PackedVector,
     PendingMerge,
     PendingNorm,
+    PendingRouting,
     round_rows,
 )
 from gemma4_compile.quantization.fused_operators import (
     MERGED_BUFFERS,
     MergedLinear,
     NormedLinear,
-    fused_buffers,
+    RoutedLinear,
 )
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
@@ -30,6 +31,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8Linear,
     Int8MergedLinear,
     Int8NormedLinear,
+    Int8RoutedLinear,
     takes_int8,
 )
 from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
@@ -283,8 +285,10 @@ class QuantizedMatrix(nn.Module):
             return False
         if rows * width > max_weights:
             return False
-        buffers = len(self.stored.tensors) + fused_buffers(x.scalar is not None, x.normed, tail)
-        return self.limits.max_buffers is None or buffers + packs <= self.limits.max_buffers
+        others = len(x.arguments) + 2 + packs + (tail is Tail.GELU_GATE)
+        others += isinstance(x, PendingRouting)
+        limit = self.limits.max_buffers
+        return limit is None or len(self.stored.tensors) + others <= limit
 
     def _normed(
         self,
@@ -295,12 +299,17 @@ class QuantizedMatrix(nn.Module):
         fields: dict[str, Any],
     ) -> tuple[nn.Tensor, ...]:
         parts = self.stored.parts
+        if isinstance(x, PendingRouting):
+            kind = RoutedLinear if kind is NormedLinear else Int8RoutedLinear
+            experts, dtype = int(x.projection.shape[0]), x.projection.dtype
+            fields = {**fields, "experts": experts, "factor": x.factor, "router_dtype": dtype}
         operator = kind(
             rows=1,
             in_dtype=in_dtype,
             eps=x.eps,
             scaled=x.scalar is not None,
             normed=x.normed,
+            branches=x.branches,
             **self._layout_fields(parts),
             **fields,
         )
@@ -308,6 +317,8 @@ class QuantizedMatrix(nn.Module):
         specs: list[TensorSpec] = [((1, operator.cols), "float32"), *operator.result_specs]
         residual, *results = emit(operator, args, specs)
         x.done(residual)
+        if isinstance(x, PendingRouting):
+            x.found(results.pop(0))
         return tuple(results)
 
     def _fuses_merge(self, x: PendingMerge) -> bool:

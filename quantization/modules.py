@@ -80,25 +80,24 @@ class QuantizedExperts(QuantizedMatrix):
     ) -> tuple[nn.Tensor, ...]:
         return emit(operator, [*inputs, *self._tensors(self.stored.parts)], specs)
 
-    def gate_up(
-        self, x: nn.Tensor, choice: PendingChoice, reader: Experts
-    ) -> nn.Tensor | PackedVector:
+    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | PackedVector:
         """Gate and up of one position's experts, in the form that `reader` takes.
 
-        (1, cols) -> (top_k, width) float32 or packed. The int8 form chooses by itself.
+        (top_k, width) float32 or packed. The int8 form chooses by itself.
         """
         top_k, rows = choice.top_k, self.stored.parameter.row_group
         order = reader.interleaved
         packs = self.interleaved is not None and order is not None
-        if not packs or rows % PACKED_ROWS or int(x.shape[1]) > self.limits.fused_width:
-            return self._run(ExpertGateUp, [x, choice.ids], (top_k, rows // 2), top_k)
+        cols = self.stored.parameter.shape[1]
+        if not packs or rows % PACKED_ROWS or cols > self.limits.fused_width:
+            return self._run(ExpertGateUp, [choice.routed, choice.ids], (top_k, rows // 2), top_k)
         operator = Int8ExpertGateUp(
             **self._layout_fields(self.stored.parts),
-            **self._fields(top_k, x.dtype),
+            **self._fields(top_k, choice.routed.dtype),
             interleaved_out=bool(order),
         )
         specs: list[TensorSpec] = [*packed_specs(rows // 2, top_k), ((1, top_k), "int32")]
-        words, scales, ids = self._run_int8(operator, [x, choice.scores], specs)
+        words, scales, ids = self._run_int8(operator, [choice.routed], specs)
         choice.found(ids)
         return PackedVector(words, scales)
 
@@ -110,7 +109,7 @@ class QuantizedExperts(QuantizedMatrix):
         operator = Int8ExpertDown(
             **self._layout_fields(self.stored.parts), **self._fields(top_k, PACKED)
         )
-        inputs = [x.words, x.scales, choice.ids, choice.scores, choice.expert_scale]
+        inputs = [x.words, x.scales, choice.ids, choice.routed, choice.expert_scale]
         return self._run_int8(operator, inputs, [(shape, "float32")])[0]
 
     def grouped(

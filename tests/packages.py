@@ -125,6 +125,8 @@ def _sources(parameter: Parameter, values: Float32Array) -> dict[str, Float32Arr
     sources = parameter.sources
     if parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
         return {source.name: values[index::2] for index, source in enumerate(sources)}
+    if parameter.arrangement is Arrangement.STACK:
+        return {source.name: row for source, row in zip(sources, values, strict=True)}
     if len(sources[0].shape) == 3:
         stack = values.reshape(sources[0].shape)
         if parameter.arrangement is Arrangement.INTERLEAVE_HALVES:

@@ -68,7 +68,7 @@ def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 
-GEMVS = ("linear", "merged_linear", "normed_linear")
+GEMVS = ("linear", "merged_linear", "normed_linear", "routed_linear")
 ATTENTION = (
     "decode_attention",
     "int8_merged_linear",
@@ -82,7 +82,7 @@ CANDIDATES: dict[str, Family] = {
         GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
     ),
     "int8_gemv": Family(
-        ("int8_linear", "int8_merged_linear", "int8_normed_linear"),
+        ("int8_linear", "int8_merged_linear", "int8_normed_linear", "int8_routed_linear"),
         False,
         [
             *every(rows=(2, 4, 8), groups_per_lane=(3, 4)),

@@ -206,7 +206,7 @@ def allowed_error(operator: Operator, expected: Array) -> Array:
     values = expected.astype(np.float64)
     size = np.abs(values)
     relative = _ATTENTION_F32 if "attention" in operator.kind else _SUM_F32
-    own_vector = operator.kind in ("normed_linear", "merged_linear")
+    own_vector = operator.kind in ("normed_linear", "routed_linear", "merged_linear")
     if own_vector and fields["in_dtype"] == "float16":
         relative += _OWN_VECTOR_F16
     if operator.kind.startswith("int8") and fields.get("in_dtype", PACKED) != PACKED:

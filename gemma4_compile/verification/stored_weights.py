@@ -73,7 +73,14 @@ class StoredWeights:
         """Rows [begin, end) of a checkpoint tensor (elements, of a vector) as they are stored."""
         stored, source = self._sources[name]
         parameter = stored.parameter
-        wanted = parameter_rows(parameter, source, np.arange(begin, end, dtype=np.int64))
+        if parameter.arrangement is Arrangement.STACK:
+            return self._rows(stored, np.array([source]))[0, begin:end]
+        rows = np.arange(begin, end, dtype=np.int64)
+        return self._rows(stored, parameter_rows(parameter, source, rows))
+
+    def _rows(self, stored: StoredParameter, wanted: IntArray) -> Float32Array:
+        """Rows of a parameter, as they are stored."""
+        parameter = stored.parameter
         out = np.empty((len(wanted), *parameter.shape[1:]), np.float32)
         for part in stored.parts:
             inside = (wanted >= part.row_begin) & (wanted < part.row_end)

@@ -21,7 +21,11 @@ from gemma4_compile.model_spec.operators.base import (
     te_prim_func,
 )
 from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.norms import NormVector
+from gemma4_compile.model_spec.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
 
 GROUP = 32
 LEVELS = 127
@@ -153,7 +157,8 @@ class RoundRows(Operator):
 class RoundedNorm(Operator):
     """`ResidualNorm` of one position, its normed result packed.
 
-    Arguments: of `NormVector`. Results: r' (1, width) f32, words, scales.
+    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`. Results: r' (1, width)
+    f32, words, scales.
     """
 
     kind: ClassVar[str] = "rounded_norm"
@@ -161,11 +166,12 @@ class RoundedNorm(Operator):
     eps: float
     scaled: bool
     interleaved: bool
+    branches: int = 1
 
     @property
-    def norm(self) -> NormVector:
+    def norm(self) -> NormVector | ExpertNormVector:
         """What is rounded."""
-        return NormVector(self.width, self.eps, self.scaled, True)
+        return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
 
     def plain(self) -> tirx.PrimFunc:
         args, out, x = self.norm.plain()

@@ -58,7 +58,7 @@ class ResidualNorm(Operator):
 
     Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
     (width,) f32 if `next_dtype`. Results: r' (rows, width) f32 and, if `next_dtype`, h (rows,
-    width) in it.
+    width) in it. With `stacked` both weights are the first rows of one argument (stacked, width).
     """
 
     kind: ClassVar[str] = "residual_norm"
@@ -67,17 +67,23 @@ class ResidualNorm(Operator):
     eps: float
     scaled: bool
     next_dtype: str | None
+    stacked: int = 0
 
     def plain(self) -> tirx.PrimFunc:
         rows, width = symbolic_rows(self.rows), self.width
         y = te.placeholder((rows, width), "float32", name="y")
         residual = te.placeholder((rows, width), "float32", name="residual")
-        w_branch = te.placeholder((width,), "float32", name="w_branch")
-        args = [y, residual, w_branch]
+        if self.stacked:
+            assert not self.scaled, "the first of a layer's norms"
+            weights = te.placeholder((self.stacked, width), "float32", name="weights")
+        else:
+            weights = te.placeholder((width,), "float32", name="w_branch")
+        args = [y, residual, weights]
         inverse = inverse_rms(y, rows, width, self.eps, "y")
 
         def total(i: Any, j: Any) -> Any:
-            return residual[i, j] + y[i, j] * inverse[i] * w_branch[j]
+            weight = weights[0, j] if self.stacked else weights[j]
+            return residual[i, j] + y[i, j] * inverse[i] * weight
 
         if self.scaled:
             scalar = te.placeholder((1,), "float32", name="scalar")
@@ -90,12 +96,13 @@ class ResidualNorm(Operator):
         dtype = self.next_dtype
         w_next = te.placeholder((width,), "float32", name="w_next")
         inverse_out = inverse_rms(out, rows, width, self.eps, "out")
-        hidden = te.compute(
-            (rows, width),
-            lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(dtype),
-            name="hidden",
-        )
-        return te_prim_func([*args, w_next, out, hidden])
+
+        def normed(i: Any, j: Any) -> Any:
+            weight = weights[1, j] if self.stacked else w_next[j]
+            return (out[i, j] * inverse_out[i] * weight).astype(dtype)
+
+        hidden = te.compute((rows, width), normed, name="hidden")
+        return te_prim_func([*args, *([] if self.stacked else [w_next]), out, hidden])
 
 
 @dataclass(frozen=True)
@@ -171,6 +178,11 @@ class NormVector:
     scaled: bool
     normed: bool
 
+    @property
+    def branches(self) -> int:
+        """Branches that are added to the residual."""
+        return 1
+
     def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
         """Arguments, r' and x, both (1, width) float32."""
         shape, width = (1, self.width), self.width
@@ -195,3 +207,58 @@ class NormVector:
         inverse_out = inverse_rms(out, 1, width, self.eps, "out")
         x = te.compute(shape, lambda i, j: out[i, j] * inverse_out[i] * w_next[j], name="x")
         return [*args, w_next], out, x
+
+
+@dataclass(frozen=True)
+class ExpertNormVector:
+    """`NormVector` behind a layer with experts.
+
+    ``m = norm(d; w[0]) + norm(e; w[1])``, ``r' = (r + norm(m; w[2])) * scalar``,
+    ``x = norm(r'; w_next)``. Arguments: d, e, r (rows, width) f32, the dense and the experts'
+    branch; w (3, width) f32; scalar (1,) f32; w_next (width,) f32.
+    """
+
+    width: int
+    eps: float
+
+    @property
+    def branches(self) -> int:
+        """Branches that are added to the residual."""
+        return 2
+
+    def plain(self, rows: Any = 1) -> tuple[list[Any], te.Tensor, te.Tensor]:
+        """Arguments, r' and x, both (rows, width) float32."""
+        shape, width, eps = (rows, self.width), self.width, self.eps
+        dense, experts, residual = (
+            te.placeholder(shape, "float32", name=name) for name in ("dense", "experts", "residual")
+        )
+        w_branches = te.placeholder((3, width), "float32", name="w_branches")
+        scalar = te.placeholder((1,), "float32", name="scalar")
+        w_next = te.placeholder((width,), "float32", name="w_next")
+        scale_dense = inverse_rms(dense, rows, width, eps, "dense")
+        scale_experts = inverse_rms(experts, rows, width, eps, "experts")
+
+        def add(i: Any, j: Any) -> Any:
+            from_experts = experts[i, j] * scale_experts[i] * w_branches[1, j]
+            return dense[i, j] * scale_dense[i] * w_branches[0, j] + from_experts
+
+        both = te.compute(shape, add, name="both")
+        scale = inverse_rms(both, rows, width, eps, "both")
+
+        def total(i: Any, j: Any) -> Any:
+            return (residual[i, j] + both[i, j] * scale[i] * w_branches[2, j]) * scalar[0]
+
+        out = te.compute(shape, total, name="out")
+        scale_out = inverse_rms(out, rows, width, eps, "out")
+        x = te.compute(shape, lambda i, j: out[i, j] * scale_out[i] * w_next[j], name="x")
+        return [dense, experts, residual, w_branches, scalar, w_next], out, x
+
+
+def norm_vector(
+    width: int, eps: float, scaled: bool, normed: bool, branches: int
+) -> NormVector | ExpertNormVector:
+    """What an operator with such fields norms."""
+    if branches == 1:
+        return NormVector(width, eps, scaled, normed)
+    assert (branches, scaled, normed) == (2, True, True), "the end of a layer with experts"
+    return ExpertNormVector(width, eps)

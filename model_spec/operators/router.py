@@ -9,11 +9,18 @@ from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.attention import LOWEST
-from gemma4_compile.model_spec.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.model_spec.operators.base import (
+    Operator,
+    TensorSpec,
+    symbolic_rows,
+    te_prim_func,
+)
 from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.norms import inverse_rms
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector, inverse_rms
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 
+VECTORS = 4  # of a layer with experts between attention and its matmuls, in one argument
+BRANCH_NORM, DENSE_NORM, SCALE, EXPERT_NORM = range(VECTORS)
 EXPERT_TILE = 32  # rows of a tile of one expert; the height of the matmul kernel's tile
 
 
@@ -25,10 +32,10 @@ class Router(Operator):
     sum, times the expert's own scale. Of equal scores the lower index wins; the softmax's sum over
     all experts cancels.
 
-    Arguments: x (rows, width) f32, the residual before any norm; scale (width,) f32; projection
-    (experts, width) weight_dtype; expert_scale (experts,) f32; w (width,) f32, of the experts'
-    norm. Results: ids (rows, top_k) int32; weights (rows, top_k) f32; ``norm(x; w)`` (rows, width)
-    out_dtype.
+    Arguments: x (rows, width) f32, the residual before any norm; vectors (4, width) f32, of which
+    `SCALE` is the router's and `EXPERT_NORM` that of the experts' norm; projection (experts, width)
+    weight_dtype; expert_scale (experts,) f32. Results: ids (rows, top_k) int32; weights (rows,
+    top_k) f32; ``norm(x; w)`` (rows, width) out_dtype.
 
     References
     ----------
@@ -49,10 +56,9 @@ class Router(Operator):
         rows, width, experts = symbolic_rows(self.rows), self.width, self.experts
         with function(scheduled=False) as build:
             x = build.arg("x", (rows, width), "float32")
-            scale = build.arg("scale", (width,), "float32")
+            vectors = build.arg("vectors", (VECTORS, width), "float32")
             projection = build.arg("projection", (experts, width), self.weight_dtype)
             expert_scale = build.arg("expert_scale", (experts,), "float32")
-            w = build.arg("w", (width,), "float32")
             ids = build.arg("ids", (rows, self.top_k), "int32")
             weights = build.arg("weights", (rows, self.top_k), "float32")
             hidden = build.arg("hidden", (rows, width), self.out_dtype)
@@ -62,12 +68,13 @@ class Router(Operator):
                     squares.add(x[i, j] * x[i, j])
                 inverse = let(tirx.rsqrt(squares.value / f32(width) + f32(self.eps)))
                 with T.serial(0, width) as j:
-                    store(hidden, (x[i, j] * inverse * w[j]).astype(self.out_dtype), i, j)
+                    normed = x[i, j] * inverse * vectors[EXPERT_NORM, j]
+                    store(hidden, normed.astype(self.out_dtype), i, j)
                 scores = T.alloc_buffer((experts,), "float32", scope="local")
                 with T.serial(0, experts) as e:
                     score = Cell("float32", f32(0.0))
                     with T.serial(0, width) as j:
-                        normed = x[i, j] * inverse * scale[j] * f32(self.factor)
+                        normed = x[i, j] * inverse * vectors[SCALE, j] * f32(self.factor)
                         score.add(normed * as_f32(projection[e, j]))
                     store(scores, score.value, e)
                 _choose(self, scores, expert_scale, ids, weights, i)
@@ -99,12 +106,48 @@ def _choose(
         store(weights, weights[i, k] / chosen.value * expert_scale[ids[i, k]], i, k)
 
 
+def routed_begin(experts: int) -> int:
+    """Where the experts' input begins behind the scores: a multiple of 4, for wide loads."""
+    return -(-experts // 4) * 4
+
+
+def routed_width(experts: int, width: int) -> int:
+    """Columns of the result of `RouterScores`."""
+    return routed_begin(experts) + width
+
+
+def routed_vector(
+    x: te.Tensor, vectors: te.Tensor, projection: te.Tensor, eps: float, factor: float
+) -> te.Tensor:
+    """What `RouterScores` makes of x (1, width)."""
+    width, experts = int(x.shape[1]), int(projection.shape[0])
+    inverse = inverse_rms(x, 1, width, eps, "router")
+    j = te.reduce_axis((0, width), name="j")
+
+    def term(i: Any, e: Any) -> Any:
+        normed = x[i, j] * inverse[i] * vectors[SCALE, j] * f32(factor)
+        return te.sum(normed * as_f32(projection[e, j]), axis=j)
+
+    scores = te.compute((1, experts), term, name="scores")
+    begin = routed_begin(experts)
+
+    def column(i: Any, c: Any) -> Any:
+        k = tirx.max(c - begin, 0)
+        hidden = x[i, k] * inverse[i] * vectors[EXPERT_NORM, k]
+        score = scores[i, tirx.min(c, experts - 1)]
+        behind = tirx.Select(c < begin, f32(0.0), hidden)
+        return tirx.Select(c < experts, score, behind)
+
+    return te.compute((1, begin + width), column, name="routed")
+
+
 @dataclass(frozen=True)
 class RouterScores(Operator):
     """The first half of `Router` for one position: as many blocks as experts read the projection.
 
-    Arguments: x (1, width) f32; scale (width,) f32; projection (experts, width) weight_dtype; w
-    (width,) f32. Results: s (1, experts) f32; ``norm(x; w)`` (1, width) out_dtype.
+    Arguments: x (1, width) f32; vectors (4, width) f32; projection (experts, width) weight_dtype.
+    Result: (1, `routed_width`) f32, the scores of the experts and, from `routed_begin` on,
+    ``norm(x; w)``: one buffer, as kernels that have this beside their own work bind no more.
     """
 
     kind: ClassVar[str] = "router_scores"
@@ -113,45 +156,73 @@ class RouterScores(Operator):
     eps: float
     factor: float
     weight_dtype: str
-    out_dtype: str
 
     def plain(self) -> tirx.PrimFunc:
-        width = self.width
-        x = te.placeholder((1, width), "float32", name="x")
-        scale = te.placeholder((width,), "float32", name="scale")
+        x = te.placeholder((1, self.width), "float32", name="x")
+        vectors = te.placeholder((VECTORS, self.width), "float32", name="vectors")
+        shape = (self.experts, self.width)
+        projection = te.placeholder(shape, self.weight_dtype, name="projection")
+        routed = routed_vector(x, vectors, projection, self.eps, self.factor)
+        return te_prim_func([x, vectors, projection, routed])
+
+
+@dataclass(frozen=True)
+class RoutedNorm:
+    """What stands between attention and the dense MLP of a layer with experts, and the router.
+
+    ``r' = r + norm(b; v[BRANCH_NORM])``, ``x = norm(r'; v[DENSE_NORM])``, and `RouterScores` of r'.
+    Arguments: b, r (1, width) f32; v (4, width) f32; projection (experts, width) weight_dtype.
+    """
+
+    width: int
+    eps: float
+    experts: int
+    factor: float
+    weight_dtype: str
+
+    @property
+    def result_spec(self) -> TensorSpec:
+        """Shape and dtype of the result of `RouterScores`."""
+        return (1, routed_width(self.experts, self.width)), "float32"
+
+    def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor, te.Tensor]:
+        """Arguments, r', x, and the result of `RouterScores`."""
+        shape, width = (1, self.width), self.width
+        branch = te.placeholder(shape, "float32", name="branch")
+        residual = te.placeholder(shape, "float32", name="residual")
+        vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
         projection = te.placeholder((self.experts, width), self.weight_dtype, name="projection")
-        w = te.placeholder((width,), "float32", name="w")
-        inverse = inverse_rms(x, 1, width, self.eps, "x")
-        j = te.reduce_axis((0, width), name="j")
+        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
 
-        def term(i: Any, e: Any) -> Any:
-            normed = x[i, j] * inverse[i] * scale[j] * f32(self.factor)
-            return te.sum(normed * as_f32(projection[e, j]), axis=j)
+        def total(i: Any, j: Any) -> Any:
+            return residual[i, j] + branch[i, j] * inverse[i] * vectors[BRANCH_NORM, j]
 
-        scores = te.compute((1, self.experts), term, name="scores")
-        hidden = te.compute(
-            (1, width),
-            lambda i, c: (x[i, c] * inverse[i] * w[c]).astype(self.out_dtype),
-            name="hidden",
+        out = te.compute(shape, total, name="out")
+        inverse_out = inverse_rms(out, 1, width, self.eps, "out")
+        x = te.compute(
+            shape, lambda i, j: out[i, j] * inverse_out[i] * vectors[DENSE_NORM, j], name="x"
         )
-        return te_prim_func([x, scale, projection, w, scores, hidden])
+        routed = routed_vector(out, vectors, projection, self.eps, self.factor)
+        return [branch, residual, vectors, projection], out, x, routed
 
 
 @dataclass(frozen=True)
 class ChooseExperts(Operator):
     """The second half of `Router` for one position.
 
-    Arguments: s (1, experts) f32; expert_scale (experts,) f32. Results: ids (1, top_k) int32;
-    weights (1, top_k) f32.
+    Arguments: the result of `RouterScores`; expert_scale (experts,) f32. Results: ids (1, top_k)
+    int32; weights (1, top_k) f32.
     """
 
     kind: ClassVar[str] = "choose_experts"
     experts: int
     top_k: int
+    width: int
 
     def plain(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
-            given = build.arg("scores", (1, self.experts), "float32")
+            columns = routed_width(self.experts, self.width)
+            given = build.arg("scores", (1, columns), "float32")
             expert_scale = build.arg("expert_scale", (self.experts,), "float32")
             ids = build.arg("ids", (1, self.top_k), "int32")
             weights = build.arg("weights", (1, self.top_k), "float32")
@@ -162,9 +233,8 @@ class ChooseExperts(Operator):
         return build.result
 
 
-def chosen_ids(scores: te.Tensor, top_k: int) -> te.Tensor:
+def chosen_ids(scores: te.Tensor, experts: int, top_k: int) -> te.Tensor:
     """Ids (1, top_k) int32 of `ChooseExperts`: an expert's place is the number before it."""
-    experts = int(scores.shape[1])
     other = te.reduce_axis((0, experts), name="other")
 
     def is_before(e: Any) -> Any:
@@ -274,10 +344,7 @@ class CombineExperts(Operator):
 class ExpertResidualNorm(Operator):
     """The tail of a layer with experts.
 
-    ``m = norm(dense; w_dense) + norm(experts; w_experts)``,
-    ``r' = (r + norm(m; w_branch)) * scalar``, ``h = norm(r'; w_next)``. Arguments: dense, experts,
-    r (rows, width) f32; w_dense, w_experts, w_branch (width,) f32; scalar (1,) f32; w_next (width,)
-    f32. Results: r' (rows, width) f32 and h (rows, width) next_dtype.
+    Arguments: of `ExpertNormVector`. Results: r' (rows, width) f32 and x (rows, width) next_dtype.
     """
 
     kind: ClassVar[str] = "expert_residual_norm"
@@ -287,38 +354,6 @@ class ExpertResidualNorm(Operator):
     next_dtype: str
 
     def plain(self) -> tirx.PrimFunc:
-        rows, width = symbolic_rows(self.rows), self.width
-        shape = (rows, width)
-        dense, experts, residual = (
-            te.placeholder(shape, "float32", name=name) for name in ("dense", "experts", "residual")
-        )
-        w_dense, w_experts, w_branch = (
-            te.placeholder((width,), "float32", name=name)
-            for name in ("w_dense", "w_experts", "w_branch")
-        )
-        scalar = te.placeholder((1,), "float32", name="scalar")
-        w_next = te.placeholder((width,), "float32", name="w_next")
-        inverse_dense = inverse_rms(dense, rows, width, self.eps, "dense")
-        inverse_experts = inverse_rms(experts, rows, width, self.eps, "experts")
-        both = te.compute(
-            shape,
-            lambda i, j: (
-                dense[i, j] * inverse_dense[i] * w_dense[j]
-                + experts[i, j] * inverse_experts[i] * w_experts[j]
-            ),
-            name="both",
-        )
-        inverse_both = inverse_rms(both, rows, width, self.eps, "both")
-        out = te.compute(
-            shape,
-            lambda i, j: (residual[i, j] + both[i, j] * inverse_both[i] * w_branch[j]) * scalar[0],
-            name="out",
-        )
-        inverse_out = inverse_rms(out, rows, width, self.eps, "out")
-        hidden = te.compute(
-            shape,
-            lambda i, j: (out[i, j] * inverse_out[i] * w_next[j]).astype(self.next_dtype),
-            name="hidden",
-        )
-        inputs = [dense, experts, residual, w_dense, w_experts, w_branch, scalar, w_next]
-        return te_prim_func([*inputs, out, hidden])
+        args, out, x = ExpertNormVector(self.width, self.eps).plain(symbolic_rows(self.rows))
+        hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(self.next_dtype), name="hidden")
+        return te_prim_func([*args, out, hidden])

@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.operators.tir import Cell, let, store, when
 from gemma4_compile.targets.kernels.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
+QUAD = 4
 WARP = 32  # TVM's arguments of an exchange; the generators that know simdgroups take no other
 Operation = Callable[[Any, Any], Any]
 
@@ -145,6 +146,67 @@ class BlockReduction:
             with T.serial(1, self._results // columns) as step:
                 column.set(operation(column.value, memory[step * columns + thread]))
             store(self._row, column.value, thread)
+
+
+class BlockSums:
+    """Sums some float32 of every thread over the block: every thread gets the sums.
+
+    Where simdgroups are known, within them first. Otherwise four at a time as a vector in shared
+    memory, columns first, then their row. May be called more than once.
+
+    Parameters
+    ----------
+    at_once : vectors that have memory of their own; more take turns
+    """
+
+    def __init__(self, thread: Any, threads: int, simd_width: int, at_once: int = 1) -> None:
+        self._thread, self._threads, self._simd = thread, threads, simd_width
+        self._columns = min(threads, REDUCTION_COLUMNS)
+        assert threads % self._columns == 0, "columns of equal length"
+        self._memories = [
+            (shared((threads * QUAD,)), shared((self._columns * QUAD,)))
+            for _ in range(0 if simd_width else at_once)
+        ]
+
+    @staticmethod
+    def nbytes(threads: int, at_once: int = 1) -> int:
+        """Shared memory of the form without simdgroups."""
+        return 4 * QUAD * at_once * (threads + min(threads, REDUCTION_COLUMNS))
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The sums, in the order of the values."""
+        if self._simd:
+            sums = sum_over_lanes(values, self._thread, self._threads, self._threads, self._simd)
+            return [let(total) for total in sums]
+        padded = [*values, *[zero()] * (-len(values) % QUAD)]
+        quads = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
+        step, totals = len(self._memories), []
+        for first in range(0, len(quads), step):
+            totals += self._sum_quads(quads[first : first + step])
+        return totals[: len(values)]
+
+    def _sum_quads(self, quads: Sequence[Sequence[Any]]) -> list[Any]:
+        thread, columns, memories = self._thread, self._columns, self._memories[: len(quads)]
+
+        def at(item: Any) -> Any:
+            return T.ramp(item * QUAD, 1, QUAD)
+
+        # What an earlier call left has been read: each part is behind the other's barrier.
+        for (every, _), quad in zip(memories, quads, strict=True):
+            store(every, tirx.Shuffle([let(value) for value in quad], list(range(QUAD))),
+                  at(thread))  # fmt: skip
+        barrier()
+        with when(thread < columns):
+            steps = range(self._threads // columns)
+            for every, row in memories:
+                parts = [every[at(step * columns + thread)] for step in steps]
+                store(row, tree(parts, add), at(thread))
+        barrier()
+        totals = []
+        for _, row in memories:
+            total = let(tree([row[at(item)] for item in range(columns)], add))
+            totals += [let(tirx.Shuffle([total], [lane])) for lane in range(QUAD)]
+        return totals
 
 
 class LaneSums:

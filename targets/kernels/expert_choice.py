@@ -24,7 +24,7 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
 
     Parameters
     ----------
-    scores : (1, experts) float32, an argument, or (experts,) in shared memory, complete
+    scores : (1, experts or more) float32, an argument, or (experts,) in shared memory, complete
 
     Returns
     -------
@@ -37,7 +37,7 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
     ahead = AHEAD if groups % AHEAD == 0 else 1
     chosen = shared((top_k,), "int32")
     with strided(thread, threads, experts) as e:
-        own, before = let(scores[(*row, e)]), Cell("int32", i32(0))
+        own, before = let(_score(scores, row, e, vectors)), Cell("int32", i32(0))
         with T.serial(0, groups // ahead) as turn:
             first = let(turn * ahead)
             places = [vectors.at(first + index) for index in range(ahead)]
@@ -51,6 +51,17 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
             store(chosen, e, before.value)
     barrier()
     return chosen
+
+
+def _score(scores: Any, row: tuple[int, ...], e: Any, vectors: Vectors) -> Any:
+    """An expert's score: out of a vector of an argument, so that all its reads are wide."""
+    if not row or vectors.size == 1:
+        return scores[(*row, e)]
+    lanes = vectors.lanes(let(scores[(*row, vectors.at(tirx.floordiv(e, vectors.size)))]))
+    place, own = let(tirx.floormod(e, vectors.size)), lanes[0]
+    for number, lane in enumerate(lanes[1:], 1):
+        own = tirx.Select(place == number, lane, own)
+    return own
 
 
 def weight_of(

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.math import as_f32, gelu_tanh
+from gemma4_compile.model_spec.operators.router import routed_begin
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.quantization.int8_operators import Int8ExpertGemm
@@ -40,7 +41,8 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
     """
     rows = operator.expert_rows
     with function(scheduled=True) as build:
-        x = build.arg("x", (1, operator.cols), operator.in_dtype)
+        begin = routed_begin(operator.experts)
+        x = build.arg("routed", (1, begin + operator.cols), operator.in_dtype)
         ids = build.arg("ids", (1, operator.top_k), "int32")
         weights = WeightReader(build, operator.layout)
         shape = (operator.top_k, operator.outputs)
@@ -54,10 +56,10 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
             sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
             owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
-            def accumulate(part: Sequence[Any], begin: int) -> None:
-                inside = [row - begin for row in owned]
+            def accumulate(part: Sequence[Any], first_row: int) -> None:
+                inside = [row - first_row for row in owned]
                 accumulate_rows(
-                    weights, part, inside, lambda c: as_f32(x[0, c]), lane, gemv.lanes, sums
+                    weights, part, inside, lambda c: as_f32(x[0, begin + c]), lane, gemv.lanes, sums
                 )
 
             weights.in_part(base, accumulate)

@@ -11,13 +11,12 @@ from typing import Any
 from tvm import tirx
 
 from gemma4_compile.model_spec.operators.int8 import GROUP, WORD, packed_specs
+from gemma4_compile.model_spec.operators.router import routed_begin, routed_width
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
 from gemma4_compile.quantization.int8_operators import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.targets.kernels.blocks import barrier, launch, shared, strided, zero
 from gemma4_compile.targets.kernels.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.int8_gemv import (
-    Int8Shape,
-    RowSums,
     find_shape,
     store_packed,
     vector_bytes,
@@ -29,6 +28,7 @@ from gemma4_compile.targets.kernels.int8_lanes import (
     StagedRows,
     StagedVector,
 )
+from gemma4_compile.targets.kernels.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.int8_vectors import float_quads
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
@@ -53,8 +53,8 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
     shape = gate_up_shape(operator, spec)
     threads = shape.threads
     with function(scheduled=True) as build:
-        x = build.arg("x", (1, cols), operator.in_dtype)
-        scores = build.arg("scores", (1, operator.experts), "float32")
+        begin = routed_begin(operator.experts)
+        routed = build.arg("routed", (1, begin + cols), operator.in_dtype)
         weights = WeightReader(build, operator.layout)
         specs = packed_specs(operator.outputs, top_k)
         results = [
@@ -63,8 +63,9 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
         ]
         ids = build.arg("ids", (1, top_k), "int32")
         with launch(threads, rows // shape.tile, top_k) as (block, k, thread):
-            quads = float_quads(x, cols, thread, threads)  # under way while the block chooses
-            own = let(choose(scores, operator.experts, top_k, thread, threads)[k])
+            # Under way while the block chooses.
+            quads = float_quads(routed, cols, thread, threads, begin)
+            own = let(choose(routed, operator.experts, top_k, thread, threads)[k])
             with when((block == 0) & (thread == 0)):
                 store(ids, own, 0, k)
             lane = let(tirx.floormod(thread, shape.lanes))
@@ -100,7 +101,7 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
     with function(scheduled=True) as build:
         packed = PackedVector(build, cols, top_k)
         ids = build.arg("ids", (1, top_k), "int32")
-        scores = build.arg("scores", (1, operator.experts), "float32")
+        scores = build.arg("scores", (1, routed_width(operator.experts, rows)), "float32")
         expert_scale = build.arg("expert_scale", (operator.experts,), "float32")
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, rows), "float32")

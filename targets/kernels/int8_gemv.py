@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -36,18 +36,31 @@ from gemma4_compile.quantization.int8_operators import (
     Int8Linear,
     Int8MergedLinear,
     Int8NormedLinear,
+    Int8RoutedLinear,
 )
-from gemma4_compile.targets.kernels.blocks import add, barrier, launch, shared, strided, tree
+from gemma4_compile.targets.kernels.beside_router import (
+    BesideRouter,
+    behind_router,
+    routing_blocks,
+)
+from gemma4_compile.targets.kernels.blocks import (
+    BlockSums,
+    barrier,
+    launch,
+    shared,
+    strided,
+)
+from gemma4_compile.targets.kernels.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.int8_lanes import (
     LaneShare,
     PackedVector,
     RowStream,
     StagedVector,
 )
+from gemma4_compile.targets.kernels.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.int8_vectors import (
     QUADS,
-    SUM_COLUMNS,
-    NormArguments,
+    declare_norm,
     float_quads,
     merge_quads,
     norm_quads,
@@ -61,48 +74,13 @@ from gemma4_compile.targets.tuning import Int8GemvTuning
 MIN_LANES = 8
 NARROW = 32  # lanes; a block of more has threads for several rows at a time
 MAX_TILE = 64  # divides quantization.recipe.ROW_ALIGNMENT, so that a tile lies in one part
-RUN = 16  # sums that one thread adds up
 FULL = 0.8  # of the threads that run at a time
 
 
-@dataclass(frozen=True)
-class Int8Shape:
-    """A block's threads, the lanes that share a row, and the rows of a group of lanes."""
-
-    threads: int
-    lanes: int
-    rows: int
-
-    @property
-    def slots(self) -> int:
-        """Rows that a block multiplies at a time."""
-        return self.threads // self.lanes
-
-    @property
-    def tile(self) -> int:
-        """Rows of a block."""
-        return self.slots * self.rows
-
-    @property
-    def runs(self) -> int:
-        """Runs of a row's partial sums."""
-        return -(-self.lanes // RUN)
-
-    @property
-    def pitch(self) -> int:
-        """Places of a row's partial sums, so that neighbouring rows lie in different banks."""
-        return self.lanes + self.runs
-
-    @property
-    def sum_bytes(self) -> int:
-        """Shared memory of the partial sums."""
-        return 4 * self.tile * (self.pitch + (self.runs + 1 if self.runs > 1 else 0))
-
-
-def vector_bytes(groups: int, threads: int) -> int:
-    """Shared memory in which a block makes a vector of so many groups."""
+def vector_bytes(groups: int, threads: int, sums: int = 1) -> int:
+    """Shared memory in which a block makes a vector of so many groups, `sums` vectors of sums."""
     words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
-    return words + largest + 4 * groups + 4 * WORD * (threads + SUM_COLUMNS)
+    return words + largest + 4 * groups + BlockSums.nbytes(threads, sums)
 
 
 def staged_bytes(operator: Int8Linear, threads: int) -> int:
@@ -110,7 +88,10 @@ def staged_bytes(operator: Int8Linear, threads: int) -> int:
     if operator.in_dtype == PACKED:
         return 0
     merge = 4 * getattr(operator, "heads", 0) * getattr(operator, "splits", 0)
-    return vector_bytes(operator.cols // GROUP, threads) + merge
+    sums = EXPERT_SUMS if getattr(operator, "branches", 1) > 1 else 1
+    if isinstance(operator, Int8RoutedLinear):
+        merge += BlockSums.nbytes(threads)  # of the blocks that route
+    return vector_bytes(operator.cols // GROUP, threads, sums) + merge
 
 
 def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
@@ -122,7 +103,7 @@ def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
         lambda threads: staged_bytes(operator, threads),
         spec,
         packs=operator.packed_out,
-        merges=isinstance(operator, Int8MergedLinear),
+        reads_more=isinstance(operator, Int8MergedLinear) or getattr(operator, "branches", 1) > 1,
     )
 
 
@@ -132,7 +113,7 @@ def find_shape(
     staged: Callable[[int], int],
     spec: TargetSpec,
     packs: bool = False,
-    merges: bool = False,
+    reads_more: bool = False,
 ) -> Int8Shape:
     """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks.
 
@@ -141,14 +122,14 @@ def find_shape(
     rows, groups : of the matrix, and of a row
     staged : shared memory besides the partial sums, by threads
     packs : the result is packed
-    merges : the block merges the splits of an attention first
+    reads_more : the block merges the splits of an attention, or two branches, first
     """
     tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
     lanes = MIN_LANES
     while groups > lanes * tuning.groups_per_lane and 2 * lanes <= limit:
         lanes *= 2
     wanted = tuning.threads
-    if packs or merges or lanes > NARROW:
+    if packs or reads_more or lanes > NARROW:
         wanted = tuning.wide_threads
     threads = max(lanes, min(wanted, limit))
     at_least = PACKED_ROWS if packs else 1
@@ -176,55 +157,23 @@ def tiles_of_block(tiles: int, threads: int, tuning: Int8GemvTuning) -> int:
     return turns if is_full else 1
 
 
-class RowSums:
-    """The lanes' partial sums of a block's rows, and their totals."""
-
-    def __init__(self, shape: Int8Shape, thread: Any) -> None:
-        self._shape, self._thread = shape, thread
-        self._memory = shared((shape.tile * shape.pitch,))
-        self._runs = shared((shape.tile * (shape.runs + 1),)) if shape.runs > 1 else None
-
-    def put(self, row: Any, lane: Any, value: Any) -> None:
-        """Set a lane's sum of a row of the tile."""
-        store(self._memory, value, row * self._shape.pitch + lane)
-
-    def finish(self) -> None:
-        """Add up; afterwards every thread may ask for totals."""
-        shape, runs = self._shape, self._shape.runs
-        barrier()
-        if self._runs is None:
-            return
-        with strided(self._thread, shape.threads, shape.tile * runs) as item:
-            row, run = let(tirx.floordiv(item, runs)), let(tirx.floormod(item, runs))
-            store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
-                  row * (runs + 1) + run)  # fmt: skip
-        barrier()
-
-    def total(self, row: Any) -> Any:
-        """The sum of a row of the tile."""
-        shape = self._shape
-        if self._runs is None:
-            return self._add(self._memory, row * shape.pitch, shape.lanes, 1)
-        return self._add(self._runs, row * (shape.runs + 1), shape.runs, 1)
-
-    @staticmethod
-    def _add(memory: Any, first: Any, count: int, step: int) -> Any:
-        first = let(first)
-        return let(tree([memory[first + index * step] for index in range(count)], add))
-
-
 QuadMaker = Callable[[Any, Any, Any], list[Any]]
 """Makes a thread's quads of the vector, from the thread, where the new residual goes, and whether
 this block writes it."""
 
 
 def _declare_source(
-    build: FunctionBuilder, operator: Int8Linear, threads: int, simd_width: int
+    build: FunctionBuilder,
+    operator: Int8Linear,
+    router: BesideRouter | None,
+    threads: int,
+    simd_width: int,
 ) -> PackedVector | QuadMaker:
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
     if isinstance(operator, Int8NormedLinear):
-        norm, norm_args = operator.norm, NormArguments.declare(build, operator.norm)
+        norm = operator.norm
+        norm_args = router.norm_arguments if router else declare_norm(build, norm)
         return lambda thread, out, writes: norm_quads(
             norm, norm_args, out, writes, thread, threads, simd_width
         )
@@ -241,9 +190,9 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     """Make the vector, multiply, add up, store.
 
     A block that norms takes several tiles, one after the other, where there are many: every block
-    repeats the norm. Grid: tiles / tiles of a block. Shared: the vector (unless it comes packed)
-    and the partial sums of a tile. With a norm, block 0 writes the new residual. Reference: the
-    operator's `plain`.
+    repeats the norm. Grid: the router's blocks if there is one, then tiles / tiles of a block.
+    Shared: the vector (unless it comes packed) and the partial sums of a tile. With a norm, block 0
+    behind the router's writes the new residual. Reference: the operator's `plain`.
     """
     rows, cols = operator.layout.rows, operator.cols
     shape = int8_shape(operator, spec)
@@ -254,7 +203,10 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     # Measured: many rows a block, and no norm whose registers would be missing.
     keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:
-        source = _declare_source(build, operator, threads, spec.simd_width)
+        router = None
+        if isinstance(operator, Int8RoutedLinear):
+            router = BesideRouter(build, operator.routed_norm)
+        source = _declare_source(build, operator, router, threads, spec.simd_width)
         weights = WeightReader(build, operator.layout)
         ple = operator.tail == Tail.GELU_GATE.value
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
@@ -264,7 +216,12 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             build.arg(f"y{index}", spec_shape, dtype)
             for index, (spec_shape, dtype) in enumerate(operator.result_specs)
         ]
-        with launch(threads, -(-tiles // turns)) as (block, _, thread):
+        routed = results.pop(0) if router else None
+        blocks = -(-tiles // turns)
+        with (
+            launch(threads, blocks + routing_blocks(router)) as (launched, _, thread),
+            behind_router(router, routed, launched, thread, threads, spec.simd_width) as block,
+        ):
             lane = let(tirx.floormod(thread, shape.lanes))
             slot = let(tirx.floordiv(thread, shape.lanes))
             first = let(block * (turns * shape.tile))

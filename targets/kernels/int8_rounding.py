@@ -20,12 +20,16 @@ from gemma4_compile.model_spec.operators.int8 import (
     packed_specs,
 )
 from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.model_spec.operators.tir import function, let, store, when
 from gemma4_compile.targets.kernels.attention_merge import merge_shape, merge_slice
 from gemma4_compile.targets.kernels.blocks import launch, row_threads
+from gemma4_compile.targets.kernels.expert_norms import ExpertNormArguments
 from gemma4_compile.targets.kernels.int8_vectors import (
     QUADS,
     NormArguments,
+    declare_norm,
+    norm_quads,
     norm_scales,
     norm_squares,
     round_quads,
@@ -74,6 +78,51 @@ def make_round_rows(operator: RoundRows, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
+def _own_quad(
+    norm: NormVector,
+    args: NormArguments,
+    out: Any,
+    block: Any,
+    thread: Any,
+    threads: int,
+    spec: TargetSpec,
+) -> Any:
+    """The thread's quad of x; its quad of r' is written."""
+    width, quads = norm.width, norm.width // WORD
+    share = RowShare(thread, threads, width)
+    item = let(block * threads + thread)
+    place = T.ramp(let(tirx.min(item, quads - 1)) * WORD, 1, WORD)
+    w_next = let(args.w_next[place])
+    own_branch = let(args.branch[0, place] * args.w_branch[place])
+    own_residual = let(args.residual[0, place])
+    branch, residual = share.load(args.branch, 0), share.load(args.residual, 0)
+    scalar = let(args.scalar[0]) if norm.scaled else f32(1.0)
+    weighed = share.map(lambda b, w: b * w, branch, share.load(args.w_branch))
+    squares = norm_squares(norm, share, branch, residual, weighed, spec.simd_width)
+    scale, scale_next = norm_scales(norm, share, squares, scalar)
+    total = let((own_residual + own_branch * scale) * share.splat(scalar))
+    with when(item < quads):
+        store(out, total, 0, place)
+    return let(total * scale_next * w_next)
+
+
+def _own_quad_behind_experts(
+    norm: ExpertNormVector,
+    args: ExpertNormArguments,
+    out: Any,
+    block: Any,
+    thread: Any,
+    threads: int,
+    spec: TargetSpec,
+) -> Any:
+    """The thread's quad of x, the block's turn of its share; the first block writes r'."""
+    x = norm_quads(norm, args, out, block == 0, thread, threads, spec.simd_width)
+    own = x[0]
+    for turn, quad in enumerate(x[1:], 1):
+        own = let(tirx.Select(block == turn, quad, own))
+    return own
+
+
 def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block adds up the squares of the whole row, and rounds a quad a thread.
 
@@ -82,27 +131,17 @@ def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:
     norm, width, quads = operator.norm, operator.width, operator.width // WORD
     threads = row_threads(quads, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        args = NormArguments.declare(build, norm)
+        args = declare_norm(build, norm)
         out = build.arg("out", (1, width), "float32")
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), packed_specs(width), strict=True)
         )
         with launch(threads, -(-quads // threads)) as (block, _, thread):
-            share = RowShare(thread, threads, width)
-            item = let(block * threads + thread)
-            place = T.ramp(let(tirx.min(item, quads - 1)) * WORD, 1, WORD)
-            w_next = let(args.w_next[place])
-            own_branch = let(args.branch[0, place] * args.w_branch[place])
-            own_residual = let(args.residual[0, place])
-            branch, residual = share.load(args.branch, 0), share.load(args.residual, 0)
-            scalar = let(args.scalar[0]) if norm.scaled else f32(1.0)
-            weighed = share.map(lambda b, w: b * w, branch, share.load(args.w_branch))
-            squares = norm_squares(norm, share, branch, residual, weighed, spec.simd_width)
-            scale, scale_next = norm_scales(norm, share, squares, scalar)
-            total = let((own_residual + own_branch * scale) * share.splat(scalar))
-            with when(item < quads):
-                store(out, total, 0, place)
+            if isinstance(norm, ExpertNormVector):
+                x = _own_quad_behind_experts(norm, args, out, block, thread, threads, spec)
+            else:
+                x = _own_quad(norm, args, out, block, thread, threads, spec)
 
             def put_word(quad: Any, word: Any) -> None:
                 with when(block * threads + quad < quads):
@@ -112,7 +151,6 @@ def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:
                 with when((block * threads + group * QUADS) < quads):
                     store(scales, scale, 0, block * (threads // QUADS) + group)
 
-            x = let(total * scale_next * w_next)
             round_quads(
                 [x],
                 thread,

@@ -24,7 +24,7 @@ from gemma4_compile.model_spec.operators.int8 import (
     round_half_up,
 )
 from gemma4_compile.model_spec.operators.math import f32
-from gemma4_compile.model_spec.operators.norms import NormVector
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.model_spec.operators.tir import (
     FunctionBuilder,
     let,
@@ -32,19 +32,23 @@ from gemma4_compile.model_spec.operators.tir import (
     when,
 )
 from gemma4_compile.targets.kernels.blocks import (
+    BlockSums,
     add,
     barrier,
     max_over_neighbours,
     shared,
     strided,
-    sum_over_lanes,
     tree,
     zero,
+)
+from gemma4_compile.targets.kernels.expert_norms import (
+    EXPERT_SUMS,
+    ExpertNormArguments,
+    expert_norm,
 )
 from gemma4_compile.targets.kernels.row_share import RowShare
 
 QUADS = GROUP // WORD  # of a group
-SUM_COLUMNS = 16  # about the square root of a block's threads
 
 Put = Callable[[Any, Any], None]
 
@@ -143,9 +147,16 @@ class NormArguments:
         )
 
 
+def declare_norm(build: FunctionBuilder, norm: NormVector | ExpertNormVector) -> Any:
+    """The arguments of what stands in front of a matmul."""
+    if isinstance(norm, ExpertNormVector):
+        return ExpertNormArguments.declare(build, norm)
+    return NormArguments.declare(build, norm)
+
+
 def norm_quads(
-    norm: NormVector,
-    args: NormArguments,
+    norm: NormVector | ExpertNormVector,
+    args: Any,
     out: Any,
     writes: Any,
     thread: Any,
@@ -159,6 +170,9 @@ def norm_quads(
     r.r + 2 i r.c + i^2 c.c.
     """
     share = RowShare(thread, threads, norm.width)
+    if isinstance(norm, ExpertNormVector):
+        sums = BlockSums(thread, threads, simd_width, EXPERT_SUMS)
+        return expert_norm(norm, args, out, writes, share, sums)
     branch, residual = share.load(args.branch, 0), share.load(args.residual, 0)
     w_branch = share.load(args.w_branch)
     w_next = share.load(args.w_next) if norm.normed else []
@@ -186,10 +200,8 @@ def norm_squares(
     pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
     parts = [share.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
     missing = [zero()] * (WORD - len(parts))
-    if simd_width:
-        sums = sum_over_lanes(parts, share.thread, share.threads, share.threads, simd_width)
-        return [*(let(total) for total in sums), *missing]
-    return _sum_quad([*parts, *missing], share.thread, share.threads)
+    sums = BlockSums(share.thread, share.threads, simd_width)
+    return [*sums(parts), *missing]
 
 
 def norm_scales(
@@ -205,26 +217,6 @@ def norm_scales(
     after = let(rr + scale * (f32(2.0) * rc + scale * cc))
     scale_next = inverse(tirx.max(after, zero()) * scalar * scalar) if norm.normed else zero()
     return let(share.splat(scale)), let(share.splat(scale_next))
-
-
-def _sum_quad(values: Sequence[Any], thread: Any, threads: int) -> list[Any]:
-    """Sum four float32 of every thread over the block: every thread gets the four sums."""
-    columns = min(threads, SUM_COLUMNS)
-    assert threads % columns == 0, "columns of equal length"
-    every, row = shared((threads * WORD,)), shared((columns * WORD,))
-
-    def at(item: Any) -> Any:
-        return T.ramp(item * WORD, 1, WORD)
-
-    store(every, tirx.Shuffle([let(value) for value in values], list(range(WORD))), at(thread))
-    barrier()
-    with when(thread < columns):
-        steps = range(threads // columns)
-        store(row, tree([every[at(step * columns + thread)] for step in steps], add), at(thread))
-    barrier()
-    return [
-        let(lane) for lane in _lanes(let(tree([row[at(item)] for item in range(columns)], add)))
-    ]
 
 
 def merge_quads(means: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
@@ -264,7 +256,7 @@ def merge_quads(means: Any, stats: Any, heads: int, thread: Any, threads: int) -
     return merged
 
 
-def float_quads(x: Any, width: int, thread: Any, threads: int) -> list[Any]:
-    """The thread's quads of a vector (1, width)."""
+def float_quads(x: Any, width: int, thread: Any, threads: int, begin: int = 0) -> list[Any]:
+    """The thread's quads of a vector x[0, begin:] of `width` channels."""
     share = RowShare(thread, threads, width)
-    return [let(quad.astype(f"float32x{WORD}")) for quad in share.load(x, 0)]
+    return [let(quad.astype(f"float32x{WORD}")) for quad in share.load_from(x, begin, 0)]

@@ -8,20 +8,29 @@ u * unit + j at j * units + u. Plain forms: quantization/fused_operators.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.attention import declare_splits
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear, RoutedLinear
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.attention_merge import merged_channel
+from gemma4_compile.targets.kernels.beside_router import (
+    BesideRouter,
+    behind_router,
+    routing_blocks,
+)
 from gemma4_compile.targets.kernels.blocks import (
-    REDUCTION_COLUMNS,
     BlockReduction,
+    BlockSums,
     barrier,
     launch,
     shared,
@@ -29,21 +38,31 @@ from gemma4_compile.targets.kernels.blocks import (
     sum_over_lanes,
     zero,
 )
+from gemma4_compile.targets.kernels.expert_norms import expert_norm
 from gemma4_compile.targets.kernels.gemv import (
     GemvShape,
     accumulate_rows,
     gemv_shape,
 )
+from gemma4_compile.targets.kernels.int8_gemv import tiles_of_block
+from gemma4_compile.targets.kernels.int8_vectors import NormArguments, declare_norm
 from gemma4_compile.targets.kernels.row_share import RowShare
 from gemma4_compile.targets.kernels.tails import apply_tail
 from gemma4_compile.targets.kernels.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import GemvTuning
+
+
+def wide_tuning(spec: TargetSpec) -> GemvTuning:
+    """Sizes for blocks that read more than their rows: twice the threads, half the blocks."""
+    tuning = spec.tuning.gemv
+    return replace(tuning, threads=min(2 * tuning.threads, spec.max_threads_per_block))
 
 
 def fused_width(spec: TargetSpec) -> int:
     """The longest vector whose norm fits into shared memory beside the partial sums."""
-    tuning = spec.tuning.gemv
-    others = 4 * (tuning.threads * (tuning.rows + 1) + REDUCTION_COLUMNS)
+    threads = wide_tuning(spec).threads
+    others = 4 * threads * spec.tuning.gemv.rows + BlockSums.nbytes(threads)
     return max(0, (spec.max_shared_memory_bytes - others) // 4)
 
 
@@ -69,7 +88,8 @@ class StagedVector:
 def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
     """The shape of `multiply_staged`."""
     paired = operator.tail == Tail.GELU_PAIRS.value
-    return gemv_shape(operator.layout.rows, weights.units, paired, spec.tuning.gemv)
+    tuning = wide_tuning(spec) if getattr(operator, "branches", 1) > 1 else spec.tuning.gemv
+    return gemv_shape(operator.layout.rows, weights.units, paired, tuning)
 
 
 def multiply_staged(
@@ -126,49 +146,69 @@ def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
+def _normed_share(
+    norm: NormVector, args: NormArguments, out: Any, writes: Any, share: RowShare, simd_width: int
+) -> list[Any]:
+    """The thread's share of x; r' is written to `out` where `writes` holds."""
+    reduce = BlockReduction(share.thread, share.threads, simd_width)
+
+    def scale_of(values: Sequence[Any]) -> Any:
+        mean = reduce(share.dot(values, values)) / f32(norm.width)
+        return share.splat(let(tirx.rsqrt(mean + f32(norm.eps))))
+
+    mine, old = share.load(args.branch, 0), share.load(args.residual, 0)
+    branch_weight = share.load(args.w_branch)
+    next_weight = share.load(args.w_next) if norm.normed else []
+    factor = share.splat(let(args.scalar[0]) if norm.scaled else f32(1.0))
+    scale = scale_of(mine)
+    total = share.map(lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight)
+    with when(writes):
+        share.store(out, total, 0)
+    if not norm.normed:
+        return total
+    next_scale = scale_of(total)
+    return share.map(lambda a, w: a * next_scale * w, total, next_weight)
+
+
 def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, residual addition, norm, then the dot products of `make_gemv`.
 
-    Grid: rows / tile. Shared: the vector, and one float32 more than its rows a thread. Block 0
-    writes the new residual. Reference: `NormedLinear.plain`.
+    Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
+    for each of its rows. Behind two branches, which are more to read, a block takes several tiles
+    as in int8_gemv.py. Block 0 writes the new residual. Reference: `NormedLinear.plain`.
     """
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
+    norm, simd = operator.norm, spec.simd_width
     with function(scheduled=True) as build:
-        branch = build.arg("branch", (1, width), "float32")
-        residual = build.arg("residual", (1, width), "float32")
-        w_branch = build.arg("w_branch", (width,), "float32")
-        scalar: Any = build.arg("scalar", (1,), "float32") if operator.scaled else None
-        w_next: Any = build.arg("w_next", (width,), "float32") if operator.normed else None
+        router = None
+        if isinstance(operator, RoutedLinear):
+            router = BesideRouter(build, operator.routed_norm)
+        args = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         out = build.arg("out", (1, width), "float32")
+        routed = build.arg("routed", *operator.routed_norm.result_spec) if router else None
         y = build.arg("y", (1, operator.outputs), "float32")
         shape = staged_shape(operator, weights, spec)
-        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
+        threads, tiles = shape.threads, shape.blocks(rows)
+        turns = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norm.branches > 1 else 1
+        with (
+            launch(threads, -(-tiles // turns) + routing_blocks(router)) as (launched, _, thread),
+            behind_router(router, routed, launched, thread, threads, simd) as block,
+        ):
             vector = StagedVector(weights, width)
-            reduce = BlockReduction(thread, shape.threads, spec.simd_width)
             share = RowShare(thread, shape.threads, width)
-
-            def scale_of(values: Sequence[Any]) -> Any:
-                mean = reduce(share.dot(values, values)) / f32(width)
-                return share.splat(let(tirx.rsqrt(mean + f32(operator.eps))))
-
-            mine, old = share.load(branch, 0), share.load(residual, 0)
-            branch_weight = share.load(w_branch)
-            next_weight = share.load(w_next) if operator.normed else []
-            factor = share.splat(let(scalar[0]) if operator.scaled else f32(1.0))
-            scale = scale_of(mine)
-            total = share.map(
-                lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight
-            )
-            with when(block == 0):
-                share.store(out, total, 0)
-            x = total
-            if operator.normed:
-                next_scale = scale_of(total)
-                x = share.map(lambda a, w: a * next_scale * w, total, next_weight)
+            if isinstance(norm, ExpertNormVector):
+                sums = BlockSums(thread, shape.threads, simd)
+                x = expert_norm(norm, args, out, block == 0, share, sums)
+            else:
+                x = _normed_share(norm, args, out, block == 0, share, simd)
             share.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
-            simd = spec.simd_width
-            multiply_staged(operator, weights, vector, shape, block, thread, y, simd, gate, layer)
+            multiply = partial(multiply_staged, operator, weights, vector, shape)
+            if turns == 1:
+                multiply(block, thread, y, simd, gate, layer)
+            else:
+                with T.serial(0, turns) as turn:
+                    multiply(let(block * turns + turn), thread, y, simd, gate, layer)
     return build.result

@@ -25,7 +25,7 @@ from gemma4_compile.targets.kernels.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.row_share import RowShare
+from gemma4_compile.targets.kernels.row_share import RowShare, StackRow
 from gemma4_compile.targets.spec import TargetSpec
 
 TAKE_THREADS = 64
@@ -63,9 +63,16 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
     with function(scheduled=True) as build:
         y = build.arg("y", (rows, width), "float32")
         residual = build.arg("residual", (rows, width), "float32")
-        w_branch = build.arg("w_branch", (width,), "float32")
-        scalar: Any = build.arg("scalar", (1,), "float32") if operator.scaled else None
-        w_next: Any = build.arg("w_next", (width,), "float32") if operator.next_dtype else None
+        scalar: Any = None
+        w_branch: Any
+        w_next: Any = None
+        if operator.stacked:
+            weights = build.arg("weights", (operator.stacked, width), "float32")
+            w_branch, w_next = StackRow(weights, 0), StackRow(weights, 1)
+        else:
+            w_branch = build.arg("w_branch", (width,), "float32")
+            scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
+            w_next = build.arg("w_next", (width,), "float32") if operator.next_dtype else None
         out = build.arg("out", (rows, width), "float32")
         hidden = (
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None

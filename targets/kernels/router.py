@@ -13,18 +13,24 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
+from gemma4_compile.model_spec.operators.norms import ExpertNormVector
 from gemma4_compile.model_spec.operators.router import (
+    EXPERT_NORM,
+    SCALE,
+    VECTORS,
     ChooseExperts,
     CombineExperts,
     ExpertResidualNorm,
     GroupRows,
     Router,
     RouterScores,
+    routed_begin,
+    routed_width,
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
-    add,
+    BlockSums,
     barrier,
     launch,
     power_of_two_at_most,
@@ -35,7 +41,12 @@ from gemma4_compile.targets.kernels.blocks import (
     zero,
 )
 from gemma4_compile.targets.kernels.expert_choice import choose, weight_of
-from gemma4_compile.targets.kernels.row_share import RowShare
+from gemma4_compile.targets.kernels.expert_norms import (
+    EXPERT_SUMS,
+    ExpertNormArguments,
+    expert_norm,
+)
+from gemma4_compile.targets.kernels.row_share import RowShare, StackRow
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -54,10 +65,10 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
     threads = row_threads(max(width, experts), spec.max_threads_per_block)
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, width), "float32")
-        scale = build.arg("scale", (width,), "float32")
+        vectors = build.arg("vectors", (VECTORS, width), "float32")
+        scale, w = StackRow(vectors, SCALE), StackRow(vectors, EXPERT_NORM)
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         expert_scale = build.arg("expert_scale", (experts,), "float32")
-        w = build.arg("w", (width,), "float32")
         ids = build.arg("ids", (rows, top_k), "int32")
         weights = build.arg("weights", (rows, top_k), "float32")
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
@@ -109,26 +120,35 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         x = build.arg("x", (1, width), "float32")
-        scale = build.arg("scale", (width,), "float32")
+        vectors = build.arg("vectors", (VECTORS, width), "float32")
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
-        w = build.arg("w", (width,), "float32")
-        scores = build.arg("scores", (1, experts), "float32")
-        hidden = build.arg("hidden", (1, width), operator.out_dtype)
+        routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
         with launch(threads, experts) as (e, _, thread):
             share = RowShare(thread, threads, width)
-            mine, weight = share.load(x, 0), share.load(w)
+            mine, weight = share.load(x, 0), share.load(StackRow(vectors, EXPERT_NORM))
             row = [share.vectors.cast(value, "float32") for value in share.load(projection, e)]
-            scaled = share.map(lambda a, b: a * b, mine, share.load(scale))
+            scale = share.load(StackRow(vectors, SCALE))
+            scaled = share.map(lambda a, b: a * b, mine, scale)
             parts = [share.dot(mine, mine), share.dot(scaled, row)]
             sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
             squares, dot = (let(total) for total in sums)
             inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
             with when(thread == 0):
-                store(scores, dot * (inverse * f32(operator.factor)), 0, e)
+                store(routed, dot * (inverse * f32(operator.factor)), 0, e)
             with when(e == 0):
                 splat = share.splat(inverse)
-                share.store(hidden, share.map(lambda a, b: a * splat * b, mine, weight), 0)
+                hidden = share.map(lambda a, b: a * splat * b, mine, weight)
+                store_hidden(routed, hidden, experts, share)
     return build.result
+
+
+def store_hidden(routed: Any, hidden: Sequence[Any], experts: int, share: RowShare) -> None:
+    """Write the experts' input behind the scores."""
+    begin = routed_begin(experts)
+    share.store_from(routed, hidden, begin, 0)
+    if begin > experts:
+        with strided(share.thread, share.threads, begin - experts) as gap:
+            store(routed, zero(), 0, experts + gap)
 
 
 def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimFunc:
@@ -136,7 +156,8 @@ def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimF
     experts, top_k = operator.experts, operator.top_k
     threads = row_threads(experts, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        scores = build.arg("scores", (1, experts), "float32")
+        columns = routed_width(experts, operator.width)
+        scores = build.arg("scores", (1, columns), "float32")
         expert_scale = build.arg("expert_scale", (experts,), "float32")
         ids = build.arg("ids", (1, top_k), "int32")
         weights = build.arg("weights", (1, top_k), "float32")
@@ -283,38 +304,17 @@ def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.Pr
 def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Grid: rows. Shared: one float32 a thread. Reference: `ExpertResidualNorm.plain`.
+    Grid: rows. Shared: two vectors a thread. Reference: `ExpertResidualNorm.plain`.
     """
     rows, width = symbolic_rows(operator.rows), operator.width
-    shape = (rows, width)
     threads = row_threads(width, spec.max_threads_per_block)
+    norm = ExpertNormVector(width, operator.eps)
     with function(scheduled=True) as build:
-        dense, experts, residual = (
-            build.arg(name, shape, "float32") for name in ("dense", "experts", "residual")
-        )
-        w_dense, w_experts, w_branch = (
-            build.arg(name, (width,), "float32") for name in ("w_dense", "w_experts", "w_branch")
-        )
-        scalar = build.arg("scalar", (1,), "float32")
-        w_next = build.arg("w_next", (width,), "float32")
-        out = build.arg("out", shape, "float32")
-        hidden = build.arg("hidden", shape, operator.next_dtype)
+        args = ExpertNormArguments.declare(build, norm, rows)
+        out = build.arg("out", (rows, width), "float32")
+        hidden = build.arg("hidden", (rows, width), operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
             share = RowShare(thread, threads, width)
-
-            def normed(values: Sequence[Any], weight: Sequence[Any]) -> list[Any]:
-                squares = reduce(share.dot(values, values))
-                inverse = tirx.rsqrt(squares / f32(width) + f32(operator.eps))
-                scale = share.splat(let(inverse))
-                return share.map(lambda a, w: a * scale * w, values, weight)
-
-            mine = [share.load(buffer, i) for buffer in (dense, experts, residual)]
-            norms = [share.load(buffer) for buffer in (w_dense, w_experts, w_branch, w_next)]
-            factor = share.splat(let(scalar[0]))
-            both = share.map(add, normed(mine[0], norms[0]), normed(mine[1], norms[1]))
-            branch = normed(both, norms[2])
-            total = share.map(lambda r, b: (r + b) * factor, mine[2], branch)
-            share.store(out, total, i)
-            share.store(hidden, normed(total, norms[3]), i)
+            sums = BlockSums(thread, threads, spec.simd_width, EXPERT_SUMS)
+            share.store(hidden, expert_norm(norm, args, out, None, share, sums, i), i)
     return build.result

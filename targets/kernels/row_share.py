@@ -59,20 +59,30 @@ class RowShare:
 
     def load(self, buffer: Any, *row: Any) -> list[Any]:
         """The share of ``buffer[row]``; groups beyond the end repeat the last one."""
+        return self.load_from(buffer, 0, *row)
+
+    def load_from(self, buffer: Any, begin: int, *row: Any) -> list[Any]:
+        """The share of ``buffer[row, begin:]``, `begin` a multiple of 4."""
         values = []
         for turn in range(self.turns):
             group = self._group(turn)
             if self._is_ragged(turn):
                 group = tirx.min(group, self.groups - 1)
-            values.append(let(buffer[(*row, self.vectors.at(let(group)))]))
+            place = self.vectors.from_channel(let(group) * self.size + begin)
+            values.append(let(buffer[(*row, place)]))
         return values
 
     def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
         """Write the share to ``buffer[row]`` in the buffer's type."""
+        self.store_from(buffer, values, 0, *row)
+
+    def store_from(self, buffer: Any, values: Sequence[Any], begin: int, *row: Any) -> None:
+        """Write the share to ``buffer[row, begin:]``, `begin` a multiple of 4."""
         vectors = self.vectors
 
         def put(group: Any, value: Any) -> None:
-            store(buffer, vectors.cast(value, buffer.dtype), *row, vectors.at(group))
+            place = vectors.from_channel(group * self.size + begin)
+            store(buffer, vectors.cast(value, buffer.dtype), *row, place)
 
         self._each(values, put)
 
@@ -105,3 +115,15 @@ class RowShare:
     def map(self, combine: Callable[..., Any], *shares: Sequence[Any]) -> list[Any]:
         """`combine` on each group of several shares."""
         return [let(combine(*values)) for values in zip(*shares, strict=True)]
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """One of several vectors in an argument (count, width), read as an argument of its own."""
+
+    stack: Any
+    number: int
+
+    def __getitem__(self, place: Any) -> Any:
+        places = place if isinstance(place, tuple) else (place,)
+        return self.stack[(self.number, *places)]

@@ -23,7 +23,7 @@ PART_BYTES = 1 << 14  # matrices of some operators come in several parts
 E2B, EXPERTS, K_IS_V = ("e2b", "q4f16"), ("moe", "q8f16"), ("dense", "q4f32")
 ADDED = {
     EXPERTS: "choose_experts combine_experts expert_down expert_gate_up expert_gemm "
-    "expert_residual_norm group_rows router router_scores",
+    "expert_residual_norm group_rows normed_linear routed_linear router",
     K_IS_V: "chunk_attention decode_attention linear merged_linear prepare_qkv",
 }
 

@@ -15,20 +15,25 @@ from gemma4_compile.model_spec.operators.router import (
     ChooseExperts,
     GroupRows,
     Router,
-    RouterScores,
 )
 from gemma4_compile.model_spec.operators.sampling import NucleusSurvey, SampleTopP
+from gemma4_compile.quantization.fused_operators import RoutedLinear
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
-from tests.numerics import test_gemm_kernels, test_int8_kernels, test_kernels
+from tests.numerics import (
+    test_expert_kernels,
+    test_gemm_kernels,
+    test_int8_kernels,
+    test_kernels,
+)
 from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
 from tests.numerics.test_attention_kernels import CHUNK, DECODE
 from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
 
 CUDA = target_spec("cuda")
-ONE_POSITION = {"router_scores", "choose_experts"}  # the router's halves
+ONE_POSITION = {"routed_linear", "int8_routed_linear", "choose_experts"}  # the router's halves
 LENGTHS = (0, 63, 1200)  # positions before the new ones
 
 
@@ -82,7 +87,8 @@ def _experts(quant: str, activations: str) -> Group:
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     found = operators(config, quant, spec, PART_BYTES)
     kinds = EXPERT_KINDS | {f"int8_{kind}" for kind in EXPERT_KINDS} | ONE_POSITION
-    return _group([operator for operator in found if operator.kind in kinds], spec)
+    mine = [op for op in found if op.kind in kinds or getattr(op, "branches", 1) > 1]
+    return _group(mine, spec)
 
 
 def _whole_vocabulary() -> Group:
@@ -91,7 +97,7 @@ def _whole_vocabulary() -> Group:
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     exact = replace(CUDA, activations=EXACT)  # its experts are chosen in a launch of their own
     found = operators(config, "q4f32", exact, PART_BYTES)
-    kinds = (Router, RouterScores, ChooseExperts, GroupRows)
+    kinds = (Router, RoutedLinear, ChooseExperts, GroupRows)
     routed = [replace(op, **number) for op in found if isinstance(op, kinds)]
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
     sample = make_case(SampleTopP(262_144), 0)
@@ -148,5 +154,6 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     **{f"gemm, {name}": partial(_gemm, name) for name in test_gemm_kernels.TUNINGS},
     "gemm, large tile": _with_unlike_tiles,
     **{f"int8 gemm, {name}": partial(_int8_gemm, name) for name in test_gemm_kernels.INT8_TUNINGS},
+    "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
 }

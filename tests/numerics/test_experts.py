@@ -39,6 +39,7 @@ def route(
 ) -> tuple[IntArray, Float32Array, npt.NDArray[Any]]:
     """Run a router whose scales are `router_scales()`."""
     scale, expert_scale, w = router_scales()
+    vectors = np.stack([np.full_like(w, np.nan), np.full_like(w, np.nan), scale, w])
     rows, width = x.shape
     operator = Router(
         rows=1 if rows == 1 else None,
@@ -52,7 +53,7 @@ def route(
     )
     ids = np.full((rows, top_k), -1, np.int32)
     weights, hidden = np.zeros((rows, top_k), np.float32), np.zeros((rows, width), dtype)
-    run(operator, x, scale, projection, expert_scale, w, ids, weights, hidden)
+    run(operator, x, vectors, projection, expert_scale, ids, weights, hidden)
     return ids, weights, hidden
 
 
@@ -213,6 +214,12 @@ def run_in_calls(
         previous, begin = out.copy(), begin + count
 
 
+def behind_scores(scores: Any, x: Any) -> Float32Array:
+    """One position as `RouterScores` leaves it: scores, zeros up to a multiple of 4, and x."""
+    gap = np.zeros((1, -scores.shape[1] % 4))
+    return np.concatenate([scores, gap, x], axis=1).astype(np.float32)
+
+
 IDS = [[5, 0, 7], [2, 3, 4], [7, 6, 5], [0, 1, 2]]
 
 
@@ -223,11 +230,12 @@ def test_gate_and_up_of_the_chosen_experts(
     bits: int, dtype: str, parts: tuple[int, ...], calls: int, ids: list[int]
 ) -> None:
     tensors, matrices = stack(bits, dtype, parts)
-    x = values(1, 1, COLS).astype(dtype)
+    x = values(1, 1, COLS)
     out = np.zeros((TOP_K, EXPERT_ROWS // 2), np.float32)
 
-    weights = (tensors, parts, fields(bits, dtype, parts, dtype))
-    run_in_calls(ExpertGateUp, [x, np.array([ids], np.int32)], weights, calls, out)
+    weights = (tensors, parts, fields(bits, dtype, parts, "float32"))
+    routed = behind_scores(values(7, 1, EXPERTS), x)
+    run_in_calls(ExpertGateUp, [routed, np.array([ids], np.int32)], weights, calls, out)
 
     sums = matrices[ids] @ x[0].astype(np.float64)
     close(out, gelu(sums[:, 0::2]) * sums[:, 1::2])
@@ -300,15 +308,19 @@ def test_both_branches_are_normed_added_and_normed_again(
 ) -> None:
     dense, experts = values(1, rows, WIDTH, deviation=size), values(2, rows, WIDTH)
     residual = values(3, rows, WIDTH, deviation=size)
-    w_dense, w_experts, w_branch, w_next = (values(4 + i, WIDTH) for i in range(4))
+    w_branches, w_next = values(4, 3, WIDTH), values(5, WIDTH)
     scalar = np.array([0.09], np.float32)
     out, hidden = np.zeros((rows, WIDTH), np.float32), np.zeros((rows, WIDTH), dtype)
 
     operator = ExpertResidualNorm(1 if rows == 1 else None, WIDTH, EPS, dtype)
-    inputs = [dense, experts, residual, w_dense, w_experts, w_branch, scalar, w_next]
-    run(operator, *inputs, out, hidden)
+    run(operator, dense, experts, residual, w_branches, scalar, w_next, out, hidden)
 
-    both = rms(dense) * w_dense + rms(experts) * w_experts
-    expected = (residual + rms(both) * w_branch) * scalar
+    expected = behind_experts(dense, experts, residual, w_branches) * scalar
     close(out, expected)
     np.testing.assert_allclose(hidden, rms(expected) * w_next, **ROUNDED[dtype])
+
+
+def behind_experts(dense: Any, experts: Any, residual: Any, w_branches: Any) -> Any:
+    """The residual behind a layer with experts, before its scalar."""
+    both = rms(dense) * w_branches[0] + rms(experts) * w_branches[1]
+    return residual + rms(both) * w_branches[2]

@@ -201,8 +201,9 @@ def test_chosen_experts_in_int8() -> None:
         in_dtype=PACKED,
         **fields,
     )
-    run(first, x, scores, *gate_up, words, scales, ids)
-    run(second, words, scales, ids, scores, expert_scale, *down, y)
+    routed = np.concatenate([scores, np.zeros((1, 3), np.float32), x], axis=1)  # x from 8 on
+    run(first, routed, *gate_up, words, scales, ids)
+    run(second, words, scales, ids, routed, expert_scale, *down, y)
 
     np.testing.assert_array_equal(ids, [[3, 1]])
     shares = np.exp(scores[0, [3, 1]])

@@ -28,6 +28,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8Linear,
     Int8MergedLinear,
     Int8NormedLinear,
+    Int8RoutedLinear,
 )
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.int8_gemv import int8_shape, tiles_of_block
@@ -56,6 +57,7 @@ def odd_shapes() -> list[Operator]:
     capped = {"tail": Tail.SOFTCAP.value, "cap": 30.0, "suppressed": (3, 77)}
     gate = {"tail": Tail.GELU_GATE.value, "ple_width": 5 * 40}
     norm = {"eps": 1e-6}
+    routed: dict[str, Any] = {"experts": 12, "factor": 0.06, "router_dtype": "float16", **norm}
     return [
         linear(Int8Linear, 32, (6,)),
         linear(Int8Linear, 416, (64, 64, 40), in_dtype=PACKED),
@@ -68,11 +70,15 @@ def odd_shapes() -> list[Operator]:
         linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
         linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
         linear(Int8MergedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
+        linear(Int8NormedLinear, 416, (78,), scaled=True, branches=2, **norm),
         Int8ExpertGateUp(
-            4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float16", interleaved_out=True
+            4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float32", interleaved_out=True
         ),
         Int8ExpertDown(8, "float32", 32, 32, (100 * 12,), 100, 12, 3, PACKED),
+        linear(Int8RoutedLinear, 288, (192,), interleaved_out=True, **packed, **routed),
+        linear(Int8RoutedLinear, 160, (70,), 8, **pairs, **{**routed, "experts": 7}),
         RoundedNorm(288, 1e-6, False, False),
+        RoundedNorm(1312, 1e-6, True, True, 2),
         RoundedMerge(3, 96, 7, "float16", True),
         RoundedMerge(3, 96, 7, "float32", True),
     ]
@@ -119,7 +125,7 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
     x, gate, up = (rng.normal(size=shape) for shape in ((cols,), (rows, cols), (rows, cols)))
     unit = np.abs(x[:GROUP]).max() / LEVELS
     expected = packed_gates(x, gate, up)
-    operator = Int8ExpertGateUp(4, "float16", 32, cols, (rows,), rows, 1, 1, "float16")
+    operator = Int8ExpertGateUp(4, "float16", 32, cols, (rows,), rows, 1, 1, "float32")
     shares = []
     for channel in range(8):
         other = x.copy()
@@ -149,6 +155,7 @@ def several_tiles() -> list[Operator]:
         linear(Int8NormedLinear, 288, (320,), **norm, **packed),
         linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32", **norm),
         linear(Int8NormedLinear, 160, (640,), 8, normed=False, **norm, **gate),
+        linear(Int8NormedLinear, 2816, (392,), scaled=True, branches=2, **norm),
     ]
 
 

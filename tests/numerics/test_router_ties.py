@@ -32,10 +32,17 @@ def router_case(projection: np.ndarray) -> KernelCase:
     return replace(case, args=tuple(args), expected=expected)
 
 
+def with_scores(case: KernelCase, scores: np.ndarray) -> np.ndarray:
+    """The case's routed position with other scores."""
+    routed = case.args[0].copy()
+    routed[:, :EXPERTS] = scores
+    return routed
+
+
 def choice_case(scores: np.ndarray) -> KernelCase:
     """The second half of one position's router on these scores."""
-    case = make_case(ChooseExperts(EXPERTS, TOP_K), 1)
-    args = [scores, *(arg.copy() for arg in case.args[1:])]
+    case = make_case(ChooseExperts(EXPERTS, TOP_K, WIDTH), 1)
+    args = [with_scores(case, scores), *(arg.copy() for arg in case.args[1:])]
     after = tuple(arg.copy() for arg in args)
     run(case.operator, *after)
     expected = tuple(after[position] for position in case.changed)
@@ -49,7 +56,7 @@ def expert_case(scores: np.ndarray) -> KernelCase:
         4, "float32", 32, WIDTH, (rows * EXPERTS,), rows, EXPERTS, TOP_K, "float32"
     )
     case = make_case(operator, 1)
-    args = [case.args[0], scores, *(arg.copy() for arg in case.args[2:])]
+    args = [with_scores(case, scores), *(arg.copy() for arg in case.args[1:])]
     after = tuple(arg.copy() for arg in args)
     run(operator, *after)
     ids = len(args) - 1

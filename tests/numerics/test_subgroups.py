@@ -75,7 +75,7 @@ def int8() -> list[Operator]:
     return [
         RoundRows(None, 1312, "float32", False),
         RoundedNorm(288, 1e-6, False, True),
-        RoundedMerge(3, 96, 7, False),
+        RoundedMerge(3, 96, 7, "float32", False),
         matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(Int8NormedLinear, 288, 128, scaled=True, eps=1e-6, interleaved_out=True, **packed),
         Int8ExpertGateUp(4, "float16", 32, 96, (64 * 12,), 64, 12, 3, "float16"),

@@ -37,7 +37,7 @@ MOST_LAUNCHES = {  # of a layer
     "gemma-4-E2B-it": 8,
     "gemma-4-E4B-it": 9,
     "gemma-4-12B-it": 8,
-    "gemma-4-26B-A4B-it": 11,
+    "gemma-4-26B-A4B-it": 9,
     "gemma-4-31B-it": 8,
 }
 

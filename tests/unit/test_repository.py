@@ -66,7 +66,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/int8_gemv.py",
         "targets/kernels/int8_lanes.py",
         "targets/kernels/int8_rounding.py",
+        "targets/kernels/int8_sums.py",
         "targets/kernels/int8_vectors.py",
+    ),
+    "tests/numerics/test_expert_kernels.py": (
+        "targets/kernels/beside_router.py",
+        "targets/kernels/expert_norms.py",
     ),
     "tests/numerics/test_gemm_kernels.py": ("targets/kernels/int8_tiles.py",),
     "tests/numerics/test_kernels.py runs every kernel beside its plain form": (

@@ -101,19 +101,9 @@ def test_a_layer_with_experts_keeps_its_dense_mlp_and_has_a_router() -> None:
         if name.startswith(prefix) and "self_attn" not in name
     }
     assert shapes == {
-        **dict.fromkeys(
-            (
-                "input_layernorm",
-                "post_attention_layernorm",
-                "pre_feedforward_layernorm",
-                "pre_feedforward_layernorm_2",
-                "post_feedforward_layernorm",
-                "post_feedforward_layernorm_1",
-                "post_feedforward_layernorm_2",
-                "router.scale",
-            ),
-            (2816,),
-        ),
+        "input_layernorm": (2816,),
+        "pre_feedforward_vectors": (4, 2816),
+        "post_feedforward_layernorms": (3, 2816),
         "mlp.gate_up_proj": (2 * 2112, 2816),
         "mlp.down_proj": (2816, 2112),
         "router.proj": (128, 2816),
@@ -126,6 +116,34 @@ def test_a_layer_with_experts_keeps_its_dense_mlp_and_has_a_router() -> None:
     assert f"{prefix}router.proj.weight" in names
     assert {f"{prefix}router.scale", f"{prefix}router.per_expert_scale"} <= names
     assert found[f"{prefix}router.proj"].role is Role.ROUTER
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [
+        (
+            "pre_feedforward_vectors",
+            (
+                "post_attention_layernorm.weight",
+                "pre_feedforward_layernorm.weight",
+                "router.scale",
+                "pre_feedforward_layernorm_2.weight",
+            ),
+        ),
+        (
+            "post_feedforward_layernorms",
+            tuple(f"post_feedforward_layernorm{end}.weight" for end in ("_1", "_2", "")),
+        ),
+    ],
+)
+def test_vectors_that_a_kernel_reads_together_are_one_tensor(
+    name: str, sources: tuple[str, ...]
+) -> None:
+    vectors = table("gemma-4-26B-A4B-it")[f"layers.3.{name}"]
+    assert (vectors.role, vectors.arrangement) == (Role.VECTOR, Arrangement.STACK)
+    assert [source.name.removeprefix("layers.3.") for source in vectors.sources] == list(sources)
+    assert not any("vectors" in name or "layernorms" in name for name in table("gemma-4-31B-it"))
+
 
 
 def test_only_experts_have_rows_that_stay_together() -> None:

@@ -1,0 +1,144 @@
+"""One position around its experts: what matmuls do beside their own work, against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.model_spec.operators.int8 import RoundedNorm
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.operators.router import ChooseExperts, RouterScores
+from gemma4_compile.quantization.fused_operators import NormedLinear, RoutedLinear
+from gemma4_compile.quantization.int8_operators import (
+    PACKED,
+    Int8Linear,
+    Int8NormedLinear,
+    Int8RoutedLinear,
+)
+from tests.numerics.plain_forms import run, values
+from tests.numerics.test_experts import (
+    EPS,
+    EXPERTS,
+    TOP_K,
+    WIDTH,
+    behind_experts,
+    behind_scores,
+    rms,
+)
+from tests.numerics.test_int8 import packed, rounded
+from tests.numerics.test_operators import COLS, GROUP, close, gelu, stored
+
+
+def scored(residual: Any, vectors: Any, projection: Any) -> Any:
+    """What `RouterScores` makes of a residual, in float64."""
+    width = residual.shape[1]
+    scores = rms(residual) * vectors[2] * width**-0.5 @ projection.astype(np.float64).T
+    return behind_scores(scores, rms(residual) * vectors[3])
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("experts", [5, EXPERTS])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_scores_and_the_experts_input_are_one_buffer(dtype: str, experts: int, size: float) -> None:
+    x, vectors = values(1, 1, WIDTH, deviation=size), values(2, 4, WIDTH)
+    projection = values(5, experts, WIDTH).astype(dtype)
+    expected = scored(x, vectors, projection)
+    routed = np.full_like(expected, np.nan)
+    run(RouterScores(WIDTH, experts, EPS, WIDTH**-0.5, dtype), x, vectors, projection, routed)
+    close(routed, expected)
+
+    ids, weights = np.zeros((1, TOP_K), np.int32), np.zeros((1, TOP_K), np.float32)
+    expert_scale = 1 + values(3, experts) / 5
+    run(ChooseExperts(experts, TOP_K, WIDTH), routed, expert_scale, ids, weights)
+    best = np.argsort(-expected[0, :experts])[:TOP_K]
+    assert ids[0].tolist() == best.tolist()
+    shares = np.exp(expected[0, best] - expected[0, best[0]])
+    np.testing.assert_allclose(weights[0], shares / shares.sum() * expert_scale[best], rtol=2e-5)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("form", ["exact", "float16", "int8", "packed"])
+def test_the_dense_gate_and_up_have_the_router_beside_them(form: str, size: float) -> None:
+    rows = 64
+    tensors, matrix = stored(4, "float16", (rows,))
+    branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)
+    vectors, projection = values(3, 4, COLS), values(4, 6, COLS).astype(np.float16)
+    layout = {
+        "rows": 1,
+        "bits": 4,
+        "weight_dtype": "float16",
+        "group_size": GROUP,
+        "cols": COLS,
+        "part_rows": (rows,),
+        "in_dtype": "float16" if form == "float16" else "float32",
+        "tail": Tail.GELU_PAIRS.value,
+        "eps": EPS,
+    }
+    router = {"experts": 6, "factor": COLS**-0.5, "router_dtype": "float16"}
+    total = residual + rms(branch) * vectors[0]
+    expected = scored(total, vectors, projection)
+    out, routed = np.zeros((1, COLS), np.float32), np.full_like(expected, np.nan)
+    y = np.zeros((1, rows // 2), np.float32)
+    words, scales = np.zeros((1, rows // 8), np.uint32), np.zeros((1, rows // 64), np.float32)
+
+    args = [branch, residual, vectors, projection, *tensors, out, routed]
+    if form == "packed":
+        operator = Int8RoutedLinear(**layout, **router, packed_out=True)
+        run(operator, *args, words, scales)
+    elif form == "int8":
+        run(Int8RoutedLinear(**layout, **router), *args, y)
+    else:
+        run(RoutedLinear(**layout, **router), *args, y)
+
+    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
+    close(routed, expected)
+    x = (rms(total) * vectors[1]).astype(np.float32)
+    if form == "float16":
+        x = x.astype(np.float16)
+    sums = (rounded(x) if form in ("int8", "packed") else x.astype(np.float64)) @ matrix.T
+    gated = gelu(sums[:, 0::2]) * sums[:, 1::2]
+    if form == "packed":
+        expected_words, expected_scales = packed(gated, False)
+        np.testing.assert_array_equal(words, expected_words)
+        np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)
+    else:
+        close(y, gated)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("form", ["exact", "float16", "int8", "packed"])
+def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -> None:
+    tensors, matrix = stored(4, "float16", (40,))
+    dense, experts = values(1, 1, COLS, deviation=size), values(2, 1, COLS)
+    residual = values(3, 1, COLS, deviation=size)
+    w_branches, w_next, scalar = values(4, 3, COLS), values(5, COLS), np.array([0.09], np.float32)
+    fields = {"scaled": True, "branches": 2, "eps": EPS}
+    layout = {
+        "rows": 1,
+        "bits": 4,
+        "weight_dtype": "float16",
+        "group_size": GROUP,
+        "cols": COLS,
+        "part_rows": (40,),
+        "in_dtype": "float16" if form == "float16" else "float32",
+    }
+    args = [dense, experts, residual, w_branches, scalar, w_next]
+    out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 40), np.float32)
+
+    if form == "packed":
+        words, scales = np.zeros((1, COLS // 4), np.uint32), np.zeros((1, COLS // 32), np.float32)
+        run(RoundedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
+        layout["in_dtype"] = PACKED
+        run(Int8Linear(**layout), words, scales, *tensors, y)
+    else:
+        kind = Int8NormedLinear if form == "int8" else NormedLinear
+        run(kind(**layout, **fields), *args, *tensors, out, y)
+
+    total = behind_experts(dense, experts, residual, w_branches) * scalar
+    np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
+    x = rms(total.astype(np.float32)) * w_next
+    if form == "float16":
+        x = x.astype(np.float32).astype(np.float16).astype(np.float64)
+    close(y, (x if form in ("exact", "float16") else rounded(x)) @ matrix.T)
