@@ -183,12 +183,12 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         router = None
         if isinstance(operator, RoutedLinear):
             router = BesideRouter(build, operator.routed_norm)
-        args = router.norm_arguments if router else declare_norm(build, norm)
+        args: Any = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         out = build.arg("out", (1, width), "float32")
-        routed = build.arg("routed", *operator.routed_norm.result_spec) if router else None
+        routed = build.arg("routed", *router.norm.result_spec) if router else None
         y = build.arg("y", (1, operator.outputs), "float32")
         shape = staged_shape(operator, weights, spec)
         threads, tiles = shape.threads, shape.blocks(rows)
