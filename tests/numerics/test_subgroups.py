@@ -19,12 +19,13 @@ from gemma4_compile.model_spec.operators.norms import PerLayerInputs, ResidualNo
 from gemma4_compile.model_spec.operators.router import ExpertResidualNorm, Router, RouterScores
 from gemma4_compile.model_spec.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear, RoutedLinear
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
     Int8ExpertGateUp,
     Int8Linear,
     Int8NormedLinear,
+    Int8RoutedLinear,
 )
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets import TargetSpec, target_spec
@@ -56,11 +57,13 @@ def exact(dtype: str) -> list[Operator]:
         PrepareQkv(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
         matrix(Linear, 2080, 38, weight_dtype=dtype, in_dtype=dtype),
         matrix(NormedLinear, 288, 70, scaled=True, **pairs),
+        matrix(NormedLinear, 288, 70, scaled=True, branches=2, eps=1e-6),
+        matrix(RoutedLinear, 288, 70, experts=7, factor=0.06, **pairs),
         matrix(MergedLinear, 192, 40, heads=3, head_dim=64, splits=5),
         ExpertGateUp(4, dtype, 32, 96, (64 * 12,), 64, 12, 3, dtype),
         ExpertDown(4, dtype, 32, 64, (40 * 12,), 40, 12, 3, dtype),
         Router(1, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
-        RouterScores(1030, 7, 1e-6, 0.25, "float32", dtype),
+        RouterScores(1030, 7, 1e-6, 0.25, "float32"),
         ExpertResidualNorm(1, 260, 1e-6, dtype),
         MergeSplits(2, 64, 37, dtype),
         SoftmaxPartials(4096, 5),
@@ -78,7 +81,9 @@ def int8() -> list[Operator]:
         RoundedMerge(3, 96, 7, "float32", False),
         matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(Int8NormedLinear, 288, 128, scaled=True, eps=1e-6, interleaved_out=True, **packed),
-        Int8ExpertGateUp(4, "float16", 32, 96, (64 * 12,), 64, 12, 3, "float16"),
+        Int8ExpertGateUp(4, "float16", 32, 96, (64 * 12,), 64, 12, 3, "float32"),
+        matrix(Int8RoutedLinear, 288, 128, experts=7, factor=0.06, eps=1e-6, **packed),
+        matrix(Int8NormedLinear, 416, 78, scaled=True, branches=2, eps=1e-6),
     ]
 
 
