@@ -59,7 +59,7 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
         begin, limit = begin + limit, later
 
 
-MAX_MERGED_SPLITS = 16  # a kernel on int8 vectors has the loads of all of them under way
+MAX_MERGED_SPLITS = 16  # their loads stand in the kernel's text, all under way at once
 MAX_MERGE_BYTES = 64 << 10  # of attention splits, read by every block of the matmul behind them
 
 # Every block of a fused matmul repeats the norm. In a matrix of more weights than this the blocks
@@ -249,7 +249,7 @@ class QuantizedMatrix(nn.Module):
                 return [self._normed(x, Int8NormedLinear, "float32", tail_args, fields)]
             x = x.packed(order) if x.normed and not x.is_done else x.hidden
         elif isinstance(x, PendingMerge):
-            if self._fuses_merge(x) and x.shape[0] <= MAX_MERGED_SPLITS:
+            if self._fuses_merge(x):
                 return [self._merged(x, Int8MergedLinear, x.dtype, fields)]
             x = x.packed(order)
         if isinstance(x, PackedVector):
@@ -328,7 +328,8 @@ class QuantizedMatrix(nn.Module):
         if self.limits.max_buffers is None:
             return True
         buffers = len(self.stored.tensors) + MERGED_BUFFERS
-        return buffers <= self.limits.max_buffers and x.nbytes <= MAX_MERGE_BYTES
+        is_small = x.nbytes <= MAX_MERGE_BYTES and x.shape[0] <= MAX_MERGED_SPLITS
+        return buffers <= self.limits.max_buffers and is_small
 
     def _merged(
         self,
