@@ -17,7 +17,6 @@ import numpy as np
 
 from gemma4_compile.model_spec.operators.base import operator_from
 from gemma4_compile.passes.kernel_arguments import (
-    WORK_SPACE,
     Array,
     Sizes,
     allowed_error,
@@ -68,9 +67,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 "allowed": _save(folder, f"{index}-allowed", error),
                 "packed": moved_share(operator) if rounds and new.dtype == np.uint32 else 0,
             }
-    params = operator.prim_func().params
-    work = [index for index, param in enumerate(params) if param.name == WORK_SPACE]
-    return {"args": names, "work": work, "changed": changed}
+    return {"args": names, "changed": changed}
 
 
 def answers(requests: Iterable[str], folder: Path) -> Iterator[str]:

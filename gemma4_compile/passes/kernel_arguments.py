@@ -24,9 +24,6 @@ from gemma4_compile.quantization.int8_operators import PACKED
 
 Array = npt.NDArray[Any]
 
-WORK_SPACE = "work"
-"""Name of an argument that kernels use for themselves, and that the plain form does not touch."""
-
 _ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
 
 
