@@ -57,14 +57,10 @@ class NormedLinear(Linear):
 
 
 @dataclass(frozen=True)
-class RoutedLinear(NormedLinear):
-    """`NormedLinear`, and `RouterScores` of the same residual beside it.
+class RoutedForm(Linear):
+    """What `RoutedLinear` and `Int8RoutedLinear` add to the forms that norm."""
 
-    Arguments: of `RoutedNorm`; then as `Linear` from the weights on. Results: r' (1, cols) f32;
-    that of `RouterScores`; y.
-    """
-
-    kind: ClassVar[str] = "routed_linear"
+    eps: float = 0.0
     experts: int = 0
     factor: float = 1.0
     router_dtype: str = "float32"
@@ -81,6 +77,17 @@ class RoutedLinear(NormedLinear):
     @property
     def result_specs(self) -> list[TensorSpec]:
         return [self.routed_norm.result_spec, *super().result_specs]
+
+
+@dataclass(frozen=True)
+class RoutedLinear(RoutedForm, NormedLinear):
+    """`NormedLinear`, and `RouterScores` of the same residual beside it.
+
+    Arguments: of `RoutedNorm`; then as `Linear` from the weights on. Results: r' (1, cols) f32;
+    that of `RouterScores`; y.
+    """
+
+    kind: ClassVar[str] = "routed_linear"
 
     def plain(self) -> tirx.PrimFunc:
         args, out, x, routed = self.routed_norm.plain()

@@ -28,13 +28,13 @@ from gemma4_compile.model_spec.operators.norms import (
     norm_vector,
 )
 from gemma4_compile.model_spec.operators.router import (
-    RoutedNorm,
     chosen_ids,
     chosen_weights,
     routed_begin,
     routed_width,
 )
 from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.quantization.fused_operators import RoutedForm
 from gemma4_compile.quantization.operators import Linear, WeightLayout
 
 PACKED = "int8"  # stands for the dtype of a vector that comes packed
@@ -119,7 +119,7 @@ class Int8NormedLinear(Int8Linear):
 
 
 @dataclass(frozen=True)
-class Int8RoutedLinear(Int8NormedLinear):
+class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
     """`Int8NormedLinear`, and `RouterScores` of the same residual beside it.
 
     Arguments: of `RoutedNorm`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32;
@@ -127,22 +127,6 @@ class Int8RoutedLinear(Int8NormedLinear):
     """
 
     kind: ClassVar[str] = "int8_routed_linear"
-    experts: int = 0
-    factor: float = 1.0
-    router_dtype: str = "float32"
-
-    @property
-    def name(self) -> str:
-        return f"routed_{super().name}"
-
-    @property
-    def routed_norm(self) -> RoutedNorm:
-        """What is multiplied, and routed."""
-        return RoutedNorm(self.cols, self.eps, self.experts, self.factor, self.router_dtype)
-
-    @property
-    def result_specs(self) -> list[TensorSpec]:
-        return [self.routed_norm.result_spec, *super().result_specs]
 
     def plain(self) -> tirx.PrimFunc:
         args, out, x, routed = self.routed_norm.plain()

@@ -25,6 +25,8 @@ from gemma4_compile.model_spec.operators.router import (
     RoutedNorm,
 )
 from gemma4_compile.model_spec.operators.tir import FunctionBuilder, i32, let, store, when
+from gemma4_compile.quantization.fused_operators import RoutedForm
+from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.blocks import BlockSums, zero
 from gemma4_compile.targets.kernels.int8_vectors import NormArguments
 from gemma4_compile.targets.kernels.router import store_hidden
@@ -82,6 +84,11 @@ class BesideRouter:
                 lambda r, c, w: (r + c * of_branch) * of_all * w, residual, weighed, weight
             )
             store_hidden(routed, hidden, norm.experts, share)
+
+
+def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:
+    """The arguments in front of the weights, if the operator has the router beside it."""
+    return BesideRouter(build, operator.routed_norm) if isinstance(operator, RoutedForm) else None
 
 
 def routing_blocks(router: BesideRouter | None) -> int:

@@ -41,6 +41,7 @@ from gemma4_compile.quantization.int8_operators import (
 from gemma4_compile.targets.kernels.beside_router import (
     BesideRouter,
     behind_router,
+    declare_router,
     routing_blocks,
 )
 from gemma4_compile.targets.kernels.blocks import (
@@ -203,9 +204,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     # Measured: many rows a block, and no norm whose registers would be missing.
     keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:
-        router = None
-        if isinstance(operator, Int8RoutedLinear):
-            router = BesideRouter(build, operator.routed_norm)
+        router = declare_router(build, operator)
         source = _declare_source(build, operator, router, threads, spec.simd_width)
         weights = WeightReader(build, operator.layout)
         ple = operator.tail == Tail.GELU_GATE.value

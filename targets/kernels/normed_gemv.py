@@ -20,12 +20,12 @@ from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.math import as_f32, f32
 from gemma4_compile.model_spec.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.model_spec.operators.tir import Cell, function, let, store, when
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear, RoutedLinear
+from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
 from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.kernels.attention_merge import merged_channel
 from gemma4_compile.targets.kernels.beside_router import (
-    BesideRouter,
     behind_router,
+    declare_router,
     routing_blocks,
 )
 from gemma4_compile.targets.kernels.blocks import (
@@ -180,9 +180,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
     norm, simd = operator.norm, spec.simd_width
     with function(scheduled=True) as build:
-        router = None
-        if isinstance(operator, RoutedLinear):
-            router = BesideRouter(build, operator.routed_norm)
+        router = declare_router(build, operator)
         args: Any = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
