@@ -118,8 +118,7 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     target = str(provenance.build["target"])
     metadata = library_metadata(directory, target)
     weights = [
-        Weight(entry["name"], tuple(entry["shape"]), entry["dtype"])
-        for entry in metadata["params"]
+        Weight(entry["name"], tuple(entry["shape"]), entry["dtype"]) for entry in metadata["params"]
     ]
     cache = TensorCache.from_json(_write_shards(weights, folder))
     config = ChatConfig(

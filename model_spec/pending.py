@@ -267,9 +267,7 @@ class PendingChoice:
     width : channels of the experts' input, which lies behind the scores
     """
 
-    def __init__(
-        self, routed: nn.Tensor, expert_scale: nn.Tensor, top_k: int, width: int
-    ) -> None:
+    def __init__(self, routed: nn.Tensor, expert_scale: nn.Tensor, top_k: int, width: int) -> None:
         self.routed, self.expert_scale, self.top_k = routed, expert_scale, top_k
         self.width = width
         self._ids: nn.Tensor | None = None

@@ -276,9 +276,7 @@ class QuantizedMatrix(nn.Module):
             "part_rows": layout.part_rows,
         }
 
-    def _fuses(
-        self, x: PendingNorm, tail: Tail, max_weights: int, packs: bool = False
-    ) -> bool:
+    def _fuses(self, x: PendingNorm, tail: Tail, max_weights: int, packs: bool = False) -> bool:
         """Whether one launch can do the norm, too."""
         rows, width = self.stored.parameter.shape
         if x.rows != 1 or x.is_done or width > self.limits.fused_width:

@@ -36,9 +36,7 @@ ASSEMBLY = """\
 _LENGTH = struct.Struct("<Q")
 
 
-def pack_imports(
-    module: Any, folder: Path, compile_source: Callable[[str], bytes]
-) -> Path:
+def pack_imports(module: Any, folder: Path, compile_source: Callable[[str], bytes]) -> Path:
     """Write an assembly file that defines the library's packed modules.
 
     Parameters

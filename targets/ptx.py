@@ -191,9 +191,7 @@ def _strings(values: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * len(values))(*values)
 
 
-def _text(
-    program: ctypes.c_void_p, size_of: Callable[..., int], copy: Callable[..., int]
-) -> bytes:
+def _text(program: ctypes.c_void_p, size_of: Callable[..., int], copy: Callable[..., int]) -> bytes:
     size = ctypes.c_size_t()
     status = size_of(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(max(1, size.value))

@@ -35,9 +35,7 @@ class _Argument:
         self.new_pointer = tirx.Var(
             self.pointer.name, tvm.ir.PointerType(tvm.ir.PrimType(name), "global")
         )
-        self.new_buffer = tirx.decl_buffer(
-            (tirx.floordiv(size, LANES),), name, self.buffer.name
-        )
+        self.new_buffer = tirx.decl_buffer((tirx.floordiv(size, LANES),), name, self.buffer.name)
 
 
 @module_pass(opt_level=0, name="VectorBuffers")
@@ -83,8 +81,10 @@ def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def declare(node: Any) -> Any:
         argument = by_buffer.get(node.buffer)
-        return node if argument is None else tirx.DeclBuffer(
-            argument.new_buffer, data=argument.new_pointer
+        return (
+            node
+            if argument is None
+            else tirx.DeclBuffer(argument.new_buffer, data=argument.new_pointer)
         )
 
     body = tvm_ffi.structural_map(

@@ -49,9 +49,7 @@ def _load_tvm(name: str, mode: int) -> None:
             "the TVM runtime is not installed",
             hint="run `pip install apache-tvm` in this environment",
         )
-    file = {"darwin": f"lib{name}.dylib", "win32": f"{name}.dll"}.get(
-        sys.platform, f"lib{name}.so"
-    )
+    file = {"darwin": f"lib{name}.dylib", "win32": f"{name}.dll"}.get(sys.platform, f"lib{name}.so")
     path = Path(spec.submodule_search_locations[0], "lib", file)
     if not path.is_file() and name == _METAL_RUNTIME and sys.platform != "darwin":
         raise ArtifactError(
@@ -59,9 +57,7 @@ def _load_tvm(name: str, mode: int) -> None:
             hint="take the package to one, or compile with `--target cpu` or `cuda`",
         )
     if not path.is_file():
-        raise ArtifactError(
-            f"apache-tvm has no `{file}` for this system", hint=_REINSTALL
-        )
+        raise ArtifactError(f"apache-tvm has no `{file}` for this system", hint=_REINSTALL)
     try:
         _load(path, mode)
     except OSError as error:

@@ -36,7 +36,14 @@ class Operator(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _KINDS[cls.kind] = cls
+        if "kind" not in cls.__dict__:
+            return  # a form that others share; its parent's descriptions stay its parent's
+        taken = _KINDS.setdefault(cls.kind, cls)
+        if taken is not cls:
+            raise TypeError(
+                f"{cls.__qualname__}: the kind {cls.kind!r} is {taken.__qualname__}'s already; "
+                "an operator is found by its kind: give it one of its own"
+            )
 
     @property
     def name(self) -> str:

@@ -59,9 +59,7 @@ def _signed_nibbles(value: Any) -> Any:
 def _signed_bytes(value: Any) -> Any:
     """Bytes (0 to 254) minus their zero point 127: minus 128, plus 1, and no byte carries."""
     flipped = let(tirx.bitwise_xor(value, _u32(TOP_BITS)))
-    return tirx.bitwise_xor(
-        _both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS)
-    )
+    return tirx.bitwise_xor(_both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS))
 
 
 class PackedLoader(DenseLoader):

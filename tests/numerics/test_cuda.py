@@ -47,9 +47,7 @@ def run_on_cuda(
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("name", cuda_cases.GROUPS)
-def test_kernels_compute_what_their_plain_forms_say(
-    name: str, gpu: Device, tmp_path: Path
-) -> None:
+def test_kernels_compute_what_their_plain_forms_say(name: str, gpu: Device, tmp_path: Path) -> None:
     group = cuda_cases.GROUPS[name]()
     link(cases_executable(group.cases, group.spec), tmp_path / "model.so", group.spec)
     library = NativeLibrary(tmp_path / "model.so", gpu)

@@ -75,9 +75,7 @@ def test_odd_shapes(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: 
 @pytest.mark.parametrize(
     ("limits", "tuning"), [*(("default", name) for name in INT8_TUNINGS), ("compat", "default")]
 )
-def test_odd_shapes_int8(
-    limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path
-) -> None:
+def test_odd_shapes_int8(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", limits)
     spec = replace(spec, tuning=replace(spec.tuning, int8_gemm=INT8_TUNINGS[tuning]))
     tried = INT8_OPERATORS[: 5 if tuning == "default" else 2]

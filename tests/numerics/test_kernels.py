@@ -55,7 +55,6 @@ SETTINGS = [
 ]
 
 
-
 def config_of(preset: str) -> Gemma4Config:
     config = Gemma4Config.from_preset(preset)
     ple = VOCABULARY if config.hidden_size_per_layer_input else 0

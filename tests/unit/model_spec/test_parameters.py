@@ -145,7 +145,6 @@ def test_vectors_that_a_kernel_reads_together_are_one_tensor(
     assert not any("vectors" in name or "layernorms" in name for name in table("gemma-4-31B-it"))
 
 
-
 def test_only_experts_have_rows_that_stay_together() -> None:
     for parameter in table("gemma-4-26B-A4B-it").values():
         assert (parameter.row_group > 1) == (parameter.role is Role.EXPERTS)
