@@ -1,7 +1,7 @@
 """Sizes of kernels, chosen by measuring: what a search may change without changing a result.
 
-Each profile of a target has a file in targets/tunings, written by benchmarks/tune_kernels.py and
-named there; a field that the file leaves out keeps the default below.
+The files are in targets/tunings, written by benchmarks/webgpu/tune.py; a target's profile names
+its own, and several may share one. A field that the file leaves out keeps the default below.
 """
 
 from __future__ import annotations

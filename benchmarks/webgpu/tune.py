@@ -1,7 +1,7 @@
 """Chooses sizes of kernels by measuring: writes candidates, and reads what a device made of them.
 
 `prepare` writes every candidate's WGSL with what `tune.mjs` needs to launch it, so that the
-device's machine needs Node alone; `choose` reads the results and writes the tuning of a profile.
+device's machine needs Node alone; `choose` reads the results and writes a tuning.
 What is searched: CANDIDATES. What is measured: ../README.md.
 """
 
@@ -351,10 +351,11 @@ def main() -> None:
     first.add_argument("--model", action="append", required=True, help="a preset; repeatable")
     first.add_argument("--family", action="append", choices=list(CANDIDATES))
     first.add_argument("--quant", default="q4f16")
-    second = commands.add_parser("choose", help="write the tuning of the profile")
+    first.add_argument("--profile", default="h200", help="of the target webgpu")
+    second = commands.add_parser("choose", help="write a tuning")
     second.add_argument("results", type=Path, help="what tune.mjs printed")
-    for command in (first, second):
-        command.add_argument("--profile", default="h200", help="of the target webgpu")
+    tunings = sorted(path.stem for path in FOLDER.glob("*.json"))
+    second.add_argument("--tuning", choices=tunings, required=True, help="file in targets/tunings")
     options = parser.parse_args()
     if options.command == "prepare":
         families = options.family or list(CANDIDATES)
@@ -363,7 +364,7 @@ def main() -> None:
                 file.write(json.dumps(asdict(case)) + "\n")
         return
     lines = [json.loads(line) for line in options.results.read_text().splitlines() if line]
-    path = FOLDER / f"{options.profile}.json"
+    path = FOLDER / f"{options.tuning}.json"
     tuning = json.loads(path.read_text(encoding="utf-8"))
     for family, values in choose(lines, {}).items():
         tuning[family] = {**tuning.get(family, {}), **values}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile import abi
-from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
 from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.native_library import NativeLibrary
@@ -56,8 +56,8 @@ class Engine:
         Raises
         ------
         ArtifactError
-            If the package's device is missing or too small, or the library or a weight is missing,
-            damaged or from another version.
+            If the package's device is missing or has no room for weights, keys and values, or the
+            library or a weight is missing, damaged or from another version.
         UsageError
             If `context_length` is above the compiled one.
         """
@@ -99,7 +99,14 @@ class Engine:
         self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
         self._first = self.device.place(np.zeros(1, np.int32))
         create = library.compiled_function(abi.CREATE_KV_CACHE)
-        self._state: Any = create(*(tvm_ffi.Shape((size,)) for size in sizes))
+        try:
+            self._state: Any = create(*(tvm_ffi.Shape((size,)) for size in sizes))
+        except RuntimeError as error:
+            raise ArtifactError(
+                f"no room for keys and values of {self.context_length} tokens on the "
+                f"{self.device.name} device: {error}",
+                hint="make the context shorter, or close what else uses the device",
+            ) from error
         self._add_sequence(self._state, _SEQUENCE)
 
     @classmethod

@@ -155,8 +155,10 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
             f"--steps: expected at least 1, found {request.steps}",
             hint=f"leave it out for {DEFAULT_STEPS}",
         )
-    read_provenance(request.package)  # what is no package is said before torch is loaded
+    # What is no package, or misses a tool, is said before torch is loaded and weights are fetched.
+    built = read_provenance(request.package).build
     check_writable(request.package)
+    check_tools(built.get("target", ""), request.node_modules)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
     with open_source(request.reference, request.revision, weights=True) as source:

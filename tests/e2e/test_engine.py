@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gemma4_compile.errors import UsageError
+from gemma4_compile import abi
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime import ContextFullError, Engine
+from gemma4_compile.runtime.native_library import NativeLibrary
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,24 @@ def test_a_prompt_that_does_not_fit_adds_nothing(engine: Engine) -> None:
 def test_a_context_longer_than_compiled_is_refused(tiny_package: Path, wrong: int) -> None:
     with pytest.raises(UsageError, match=f"expected 1 to 256, found {wrong}"):
         Engine.open(tiny_package, context_length=wrong)
+
+
+def test_keys_and_values_without_room_are_named(
+    tiny_package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = NativeLibrary.compiled_function
+
+    def full(*_sizes: object) -> None:  # what targets/native/kv_state.cc throws
+        raise RuntimeError("cannot allocate 512 bytes for keys and values: out of memory")
+
+    def without_room(library: NativeLibrary, name: str) -> Any:
+        return full if name == abi.CREATE_KV_CACHE else find(library, name)
+
+    monkeypatch.setattr(NativeLibrary, "compiled_function", without_room)
+    told = "no room for keys and values of 256 tokens on the cpu device: cannot allocate"
+    with pytest.raises(ArtifactError, match=told) as error:
+        Engine.open(tiny_package)
+    assert "make the context shorter" in error.value.hint
 
 
 def test_a_context_of_one_token_works(tiny_package: Path) -> None:

@@ -179,6 +179,18 @@ def test_missing_torch_is_named(
     assert caught.value.hint == "pip install 'gemma4-compile[verify]'"
 
 
+def test_missing_node_packages_are_named_before_anything_is_opened(
+    request_for: VerifyRequest, tmp_path: Path
+) -> None:
+    path = request_for.package / abi.PROVENANCE_FILE
+    values = read_artifact(path)
+    values["build"]["target"] = "webgpu"
+    write_json(path, values)
+    wrong = replace(request_for, reference="no such model", node_modules=tmp_path)
+    with pytest.raises(UsageError, match="Node"):
+        verify_package(wrong, Silent())
+
+
 def test_what_does_not_fit_is_refused(
     made: tuple[Path, Path], request_for: VerifyRequest, tmp_path: Path
 ) -> None:

@@ -83,7 +83,7 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
       ? {
           kind: "blocks",
           text: `This package (${pack.recipe}) computes in 16-bit floats, and this browser does not offer them here (WebGPU feature ${F16}).`,
-          hint: `Use the same model compiled with --quant ${pack.recipe.startsWith("q") ? "q4f32" : "f32"}, which runs on every WebGPU device; or a newer browser or graphics driver.`,
+          hint: `Use the same model compiled with --quant ${pack.recipe.startsWith("q") ? "q4f32" : "f32"}, which needs none; or a newer browser or graphics driver.`,
         }
       : {
           kind: "blocks",
