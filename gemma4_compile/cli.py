@@ -201,9 +201,11 @@ def _run(arguments: argparse.Namespace) -> None:
     }
     missing = [name for name, value in needed.items() if value is None]
     if missing:
+        target, quant = arguments.target or "webgpu", arguments.quant or "q4f16"
+        example = f"gemma4-compile {arguments.model} --target {target} --quant {quant} -o DIR"
         raise UsageError(
             f"the following arguments are required: {', '.join(missing)}",
-            hint=f"for example: gemma4-compile {arguments.model} --target cpu --quant q4f16 -o DIR",
+            hint=f"for example: {example}",
         )
     if arguments.json:
         raise UsageError("--json goes with --plan or --report", hint="leave it out, or add one")

@@ -11,7 +11,10 @@ import sys
 
 from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
 
-_REINSTALL = "install gemma4-compile again, in this environment: `pip install --force-reinstall .` in its clone"
+_REINSTALL = (
+    "install gemma4-compile again, in this environment: "
+    "`pip install --force-reinstall .` in its clone"
+)
 
 
 def run_compile() -> int:
