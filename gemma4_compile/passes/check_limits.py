@@ -51,7 +51,7 @@ def _item_bytes(dtype: str) -> int:
 def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
     """Read a scheduled PrimFunc's launch, shared memory and buffers."""
     threads: dict[str, int] = {}
-    shared: dict[str, int] = {}
+    shared: list[int] = []
 
     def extent(tag: str, value: Any) -> None:
         if isinstance(value, int | tirx.IntImm):
@@ -59,7 +59,7 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
 
     def allocated(buffer: Any) -> None:
         if str(buffer.scope()).startswith("shared"):
-            shared[str(buffer.name)] = _static_bytes(buffer)
+            shared.append(_static_bytes(buffer))  # names may repeat
 
     def visit_attr(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
@@ -90,7 +90,7 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
     return KernelUse(
         name=name,
         threads=prod(size for tag, size in threads.items() if tag.startswith("threadIdx")),
-        shared_bytes=sum(shared.values()),
+        shared_bytes=sum(shared),
         buffers=len(buffers),
         largest_binding_bytes=max((_static_bytes(buffer) for buffer in buffers), default=0),
         grid=tuple(size for tag, size in threads.items() if tag.startswith("blockIdx")),

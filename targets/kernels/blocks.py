@@ -112,6 +112,11 @@ class BlockReduction:
         self._memory = shared((self._results,)) if needs_columns else None
         self._row = shared((self._columns,))
 
+    @staticmethod
+    def nbytes(threads: int) -> int:
+        """Shared memory of the form without simdgroups."""
+        return 4 * (threads + min(threads, REDUCTION_COLUMNS))
+
     def __call__(self, value: Any, operation: Operation = add) -> Any:
         """Reduce `value` over the block."""
         result, place = value, self.thread
@@ -298,3 +303,8 @@ def row_threads(width: int, limit: int) -> int:
 def zero() -> Any:
     """0.0 in float32."""
     return f32(0.0)
+
+
+def inverse_rms(squares: Any, width: int, eps: float) -> Any:
+    """1 / rms of a row of `width` channels, of which this is the sum of squares."""
+    return let(tirx.rsqrt(squares / f32(width) + f32(eps)))

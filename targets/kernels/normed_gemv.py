@@ -32,6 +32,7 @@ from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     BlockSums,
     barrier,
+    inverse_rms,
     launch,
     shared,
     strided,
@@ -62,7 +63,8 @@ def wide_tuning(spec: TargetSpec) -> GemvTuning:
 def fused_width(spec: TargetSpec) -> int:
     """The longest vector whose norm fits into shared memory beside the partial sums."""
     threads = wide_tuning(spec).threads
-    others = 4 * threads * spec.tuning.gemv.rows + BlockSums.nbytes(threads)
+    norms = BlockReduction.nbytes(threads) + BlockSums.nbytes(threads)  # the router's stand beside
+    others = 4 * threads * spec.tuning.gemv.rows + norms
     return max(0, (spec.max_shared_memory_bytes - others) // 4)
 
 
@@ -88,7 +90,7 @@ class StagedVector:
 def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
     """The shape of `multiply_staged`."""
     paired = operator.tail == Tail.GELU_PAIRS.value
-    tuning = wide_tuning(spec) if getattr(operator, "branches", 1) > 1 else spec.tuning.gemv
+    tuning = wide_tuning(spec) if operator.branches > 1 else spec.tuning.gemv
     return gemv_shape(operator.layout.rows, weights.units, paired, tuning)
 
 
@@ -127,7 +129,8 @@ def multiply_staged(
 def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Merge the splits of an attention, then the dot products of `make_gemv`.
 
-    Grid and shared memory as `make_normed_gemv`. Reference: `MergedLinear.plain`.
+    Grid: rows / tile. Shared: the vector, and a float32 of a thread for each of its rows.
+    Reference: `MergedLinear.plain`.
     """
     dim, splits = operator.head_dim, operator.splits
     with function(scheduled=True) as build:
@@ -153,8 +156,7 @@ def _normed_share(
     reduce = BlockReduction(share.thread, share.threads, simd_width)
 
     def scale_of(values: Sequence[Any]) -> Any:
-        mean = reduce(share.dot(values, values)) / f32(norm.width)
-        return share.splat(let(tirx.rsqrt(mean + f32(norm.eps))))
+        return share.splat(inverse_rms(reduce(share.dot(values, values)), norm.width, norm.eps))
 
     mine, old = share.load(args.branch, 0), share.load(args.residual, 0)
     branch_weight = share.load(args.w_branch)
@@ -175,7 +177,8 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
     for each of its rows. Behind two branches, which are more to read, a block takes several tiles
-    as in int8_gemv.py. Block 0 writes the new residual. Reference: `NormedLinear.plain`.
+    as in int8_gemv.py. The first block behind the router's writes the new residual. Reference:
+    `NormedLinear.plain`.
     """
     rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
     norm, simd = operator.norm, spec.simd_width

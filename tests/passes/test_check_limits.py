@@ -36,6 +36,21 @@ def test_reads_what_a_kernel_asks_for() -> None:
     assert use.grid == (1,)
 
 
+def test_memory_of_all_arrays_counts() -> None:
+    with function(scheduled=True) as build:
+        argument = build.arg("b", (64,), "float32")
+        with launch(64, 1) as (_, _, thread):
+            memories = [shared((size,)) for size in (4096, 4096, 1)]
+            for memory in memories:
+                store(memory, argument[thread], 0)
+            barrier()
+            store(argument, memories[0][0] + memories[1][0] + memories[2][0], thread)
+    use = kernel_use("k", build.result)
+    assert use.shared_bytes == 32772
+    with pytest.raises(LoweringError, match="32772 bytes of shared memory"):
+        check_limits(tvm.IRModule({"greedy": build.result}), WEBGPU)
+
+
 def test_kernel_at_every_limit_is_accepted() -> None:
     check_limits(kernel(256, 8192, 10, 1 << 25), WEBGPU)
 
