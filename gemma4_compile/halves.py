@@ -13,6 +13,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.nonfinite import Counts
 
 Half = Literal["library", "weights"]
+_SHORT = 24  # characters of a value in a message
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 
 
@@ -34,7 +35,7 @@ class Kept:
 
 def _values(old: Any, new: Any) -> str:
     """Both values, where they are short."""
-    short = isinstance(old, (str, int)) and isinstance(new, (str, int))
+    short = all(isinstance(value, (str, int)) and len(str(value)) <= _SHORT for value in (old, new))
     return f" ({old}, asked for: {new})" if short else ""
 
 

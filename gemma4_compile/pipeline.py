@@ -108,6 +108,11 @@ class _Build:
     def quantization(self) -> str:
         return self.recipe.schemes[Role.LINEAR].name
 
+    @property
+    def parameter_schema_id(self) -> str:
+        tensors = [tensor for stored in self.plan for tensor in stored.tensors]
+        return artifacts.parameter_schema_id(tensors)
+
 
 def _target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
     target = target_spec(request.target, request.limits)
@@ -241,9 +246,7 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
             "files": [] if tiny else [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
             "allow_nonfinite": build.allow_nonfinite,
-            "tensors": artifacts.parameter_schema_id(
-                [tensor for stored in build.plan for tensor in stored.tensors]
-            ),
+            "tensors": build.parameter_schema_id,
         }
     )
 
@@ -267,9 +270,9 @@ def _write_weights(
             advance,
         )
     check_unchanged(matched.values())
-    schema_id = artifacts.parameter_schema_id(tensors)
+    manifest = artifacts.manifest_json(build.parameter_schema_id)
     packaging.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
-    packaging.write_json(directory / abi.MANIFEST_FILE, artifacts.manifest_json(schema_id))
+    packaging.write_json(directory / abi.MANIFEST_FILE, manifest)
     for file in checkpoint.tokenizer_files():
         packaging.copy_file(file, directory)
     packaging.write_json(directory / abi.CHAT_CONFIG_FILE, _chat_config(build, checkpoint))
@@ -319,6 +322,7 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
         "suppressed_tokens": list(build.suppressed),
+        "parameter_schema_id": build.parameter_schema_id,
         "requirements": build.numbers.provenance(),
         NONFINITE: {} if build.allow_nonfinite else None,
     }

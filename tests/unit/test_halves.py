@@ -16,6 +16,7 @@ BUILD: dict[str, Any] = {
     "activations": "exact",
     "versions": {"python": "3"},
     "requirements": {},
+    "parameter_schema_id": "sha256:1",
     NONFINITE: None,
 }
 FILES = ("model.so", "params_shard_0.bin", abi.CHAT_CONFIG_FILE, *abi.NUMERICS_FILES)
@@ -58,6 +59,7 @@ def test_what_does_not_change_the_other_half_may_differ(name: str, tmp_path: Pat
         ("weights", {"recipe": "q4f16"}, r"with another `recipe` \(f32, asked for: q4f16\)"),
         ("weights", {"activations": "int8"}, "with another `activations`"),
         ("library", {"recipe": "q4f16"}, "with another `recipe`"),
+        ("library", {"parameter_schema_id": "sha256:2"}, "with another `parameter_schema_id`"),
         ("library", {NONFINITE: {}}, "made without --allow-nonfinite"),
         ("weights", {NONFINITE: {}}, "made without --allow-nonfinite"),
     ],
