@@ -34,7 +34,7 @@ class Vector(nn.Module):
         self.weight = nn.Parameter((size,), "float32")
 
 
-class Vectors(nn.Module):
+class NormStack(nn.Module):
     """Norm weights that a kernel reads together: (count, size) float32."""
 
     def __init__(self, count: int, size: int) -> None:

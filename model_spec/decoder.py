@@ -19,8 +19,8 @@ from gemma4_compile import abi
 from gemma4_compile.model_spec.attention import (
     Attention,
     AttentionOptions,
+    NormStack,
     Vector,
-    Vectors,
     take_last_row,
 )
 from gemma4_compile.model_spec.config import Gemma4Config
@@ -37,7 +37,12 @@ from gemma4_compile.model_spec.operators.base import emit
 from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.operators.norms import RmsNorm
 from gemma4_compile.model_spec.operators.router import VECTORS
-from gemma4_compile.model_spec.pending import PendingExpertNorm, PendingNorm, PendingRouting
+from gemma4_compile.model_spec.pending import (
+    PendingExpertNorm,
+    PendingNorm,
+    PendingResidualNorm,
+    PendingRouting,
+)
 from gemma4_compile.model_spec.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.scales import embedding_scale
 
@@ -116,10 +121,10 @@ class DecoderLayer(nn.Module):
         self.mlp = FeedForward(plan.index, matrices)
         self.config = config
         if config.num_experts:
-            self.pre_feedforward_vectors = Vectors(VECTORS, hidden)
+            self.pre_feedforward_vectors = NormStack(VECTORS, hidden)
             self.router = RouterWeights(config, options.activation_dtype)
             self.experts = ExpertWeights(plan.index, matrices)
-            self.post_feedforward_layernorms = Vectors(3, hidden)
+            self.post_feedforward_layernorms = NormStack(3, hidden)
         else:
             self.post_feedforward_layernorm = Vector(hidden)
         if config.hidden_size_per_layer_input:
@@ -172,9 +177,9 @@ class DecoderLayer(nn.Module):
         norm: Vector,
         next_norm: Vector | None,
         scalar: Vector | None = None,
-    ) -> PendingNorm:
+    ) -> PendingResidualNorm:
         """Add the normed branch (and scale), then norm for the next branch."""
-        return PendingNorm(
+        return PendingResidualNorm(
             branch,
             residual,
             norm.weight,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from tvm import DataType
 from tvm.relax.frontend import nn
@@ -39,42 +42,47 @@ def round_rows(x: nn.Tensor, rows: int | None, interleaved: bool) -> PackedVecto
     return PackedVector(*emit(operator, [x], packed_specs(width, x.shape[0])))
 
 
-class PendingNorm:
-    """The end of a branch: ``r' = (r + norm(branch)) * scalar`` and ``hidden = norm(r')``.
+class PendingNorm(ABC):
+    """A new residual r' and the norm of it, in front of the matmul that reads the norm.
 
     Nothing is emitted until somebody asks for `residual` or `hidden`, or a matmul does it all by
     itself and says so with `done`.
 
-    Parameters
+    Attributes
     ----------
-    branch, residual : (rows, width) float32
-    norm, scalar, next_norm : (width,), (1,), (width,) float32; without next_norm hidden is r'
+    arguments : of the norm, as the operators declare them
+    shape : of the residual, (rows, width)
     rows : number of positions, None for a prefill chunk
-    activation_dtype : of hidden, if there is a next norm
+    dtype : of `hidden`
+    normed : whether `hidden` is the norm of r', or r' itself
+    scaled : whether r' is multiplied by a scalar
     """
 
-    branches = 1
+    branches: ClassVar[int] = 1  # vectors that are added to the residual
+    normed: bool = True
+    scaled: bool = False
 
     def __init__(
         self,
-        branch: nn.Tensor,
-        residual: nn.Tensor,
-        norm: nn.Tensor,
-        scalar: nn.Tensor | None,
-        next_norm: nn.Tensor | None,
+        arguments: Sequence[nn.Tensor],
+        shape: Sequence[Any],
         rows: int | None,
         eps: float,
-        activation_dtype: str,
+        dtype: str,
     ) -> None:
-        self.rows, self.eps = rows, eps
-        self.scalar = scalar
-        self.normed = next_norm is not None
-        self.dtype = activation_dtype if self.normed else "float32"
-        self.arguments = [
-            tensor for tensor in (branch, residual, norm, scalar, next_norm) if tensor is not None
-        ]
+        self.arguments, self.shape = list(arguments), tuple(shape)
+        self.rows, self.eps, self.dtype = rows, eps, dtype
         self._residual: nn.Tensor | None = None
         self._hidden: nn.Tensor | None = None
+
+    @abstractmethod
+    def _emit(self) -> None:
+        """Set `_residual` and `_hidden` by a launch of its own."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a position."""
+        return int(self.shape[1])
 
     @property
     def is_done(self) -> bool:
@@ -107,22 +115,44 @@ class PendingNorm:
         assert self.rows == 1, "only one position is packed"
         assert self.normed, "a residual has no bound; its reader rounds it"
         assert self._residual is None, "a pending norm has one reader"
-        width = int(self.arguments[1].shape[1])
-        scaled = self.scalar is not None
-        operator = RoundedNorm(width, self.eps, scaled, interleaved, self.branches)
-        specs: list[TensorSpec] = [((1, width), "float32"), *packed_specs(width)]
+        operator = RoundedNorm(self.width, self.eps, self.scaled, interleaved, self.branches)
+        specs: list[TensorSpec] = [((1, self.width), "float32"), *packed_specs(self.width)]
         self._residual, words, scales = emit(operator, self.arguments, specs)
         return PackedVector(words, scales)
 
+
+class PendingResidualNorm(PendingNorm):
+    """The end of a branch: ``r' = (r + norm(branch)) * scalar`` and ``hidden = norm(r')``.
+
+    Parameters
+    ----------
+    branch, residual : (rows, width) float32
+    norm, scalar, next_norm : (width,), (1,), (width,) float32; without next_norm hidden is r'
+    activation_dtype : of hidden, if there is a next norm
+    """
+
+    def __init__(
+        self,
+        branch: nn.Tensor,
+        residual: nn.Tensor,
+        norm: nn.Tensor,
+        scalar: nn.Tensor | None,
+        next_norm: nn.Tensor | None,
+        rows: int | None,
+        eps: float,
+        activation_dtype: str,
+    ) -> None:
+        given = [tensor for tensor in (scalar, next_norm) if tensor is not None]
+        self.normed, self.scaled = next_norm is not None, scalar is not None
+        dtype = activation_dtype if self.normed else "float32"
+        super().__init__([branch, residual, norm, *given], residual.shape, rows, eps, dtype)
+
     def _emit(self) -> None:
-        shape = tuple(self.arguments[1].shape)
         next_dtype = self.dtype if self.normed else None
-        operator = ResidualNorm(
-            self.rows, int(shape[1]), self.eps, self.scalar is not None, next_dtype
-        )
-        specs: list[TensorSpec] = [(shape, "float32")]
+        operator = ResidualNorm(self.rows, self.width, self.eps, self.scaled, next_dtype)
+        specs: list[TensorSpec] = [(self.shape, "float32")]
         if next_dtype is not None:
-            specs.append((shape, next_dtype))
+            specs.append((self.shape, next_dtype))
         result = emit(operator, self.arguments, specs)
         self._residual, self._hidden = result[0], result[-1]
 
@@ -134,9 +164,12 @@ class PendingExpertNorm(PendingNorm):
     ----------
     dense, experts, residual : (rows, width) float32
     norms : (3, width) float32, of both branches and of their sum
+    scalar, next_norm : (1,), (width,) float32
+    activation_dtype : of hidden
     """
 
     branches = 2
+    scaled = True
 
     def __init__(
         self,
@@ -150,13 +183,12 @@ class PendingExpertNorm(PendingNorm):
         eps: float,
         activation_dtype: str,
     ) -> None:
-        super().__init__(dense, residual, norms, scalar, next_norm, rows, eps, activation_dtype)
-        self.arguments = [dense, experts, residual, norms, scalar, next_norm]
+        arguments = [dense, experts, residual, norms, scalar, next_norm]
+        super().__init__(arguments, residual.shape, rows, eps, activation_dtype)
 
     def _emit(self) -> None:
-        shape = tuple(self.arguments[1].shape)
-        operator = ExpertResidualNorm(self.rows, int(shape[1]), self.eps, self.dtype)
-        specs: list[TensorSpec] = [(shape, "float32"), (shape, self.dtype)]
+        operator = ExpertResidualNorm(self.rows, self.width, self.eps, self.dtype)
+        specs: list[TensorSpec] = [(self.shape, "float32"), (self.shape, self.dtype)]
         self._residual, self._hidden = emit(operator, self.arguments, specs)
 
 
@@ -165,9 +197,11 @@ class PendingRouting(PendingNorm):
 
     Parameters
     ----------
+    branch, residual : (rows, width) float32
     vectors : (4, width) float32, as `RoutedNorm` has them
     projection : (experts, width), the router's
     factor : the router's input is multiplied by it
+    activation_dtype : of hidden
     """
 
     def __init__(
@@ -181,8 +215,8 @@ class PendingRouting(PendingNorm):
         eps: float,
         activation_dtype: str,
     ) -> None:
-        super().__init__(branch, residual, vectors, None, vectors, rows, eps, activation_dtype)
-        self.arguments = [branch, residual, vectors, projection]
+        arguments = [branch, residual, vectors, projection]
+        super().__init__(arguments, residual.shape, rows, eps, activation_dtype)
         self.vectors, self.projection, self.factor = vectors, projection, factor
         self._routed: nn.Tensor | None = None
 
@@ -194,11 +228,10 @@ class PendingRouting(PendingNorm):
     def routed(self) -> nn.Tensor:
         """The result of `RouterScores`, of one position."""
         if self._routed is None:
-            experts, width = (int(size) for size in self.projection.shape)
-            dtype = self.projection.dtype
-            operator = RouterScores(width, experts, self.eps, self.factor, dtype)
+            experts, dtype = int(self.projection.shape[0]), self.projection.dtype
+            operator = RouterScores(self.width, experts, self.eps, self.factor, dtype)
             args = [self.residual, self.vectors, self.projection]
-            spec = ((1, routed_width(experts, width)), "float32")
+            spec = ((1, routed_width(experts, self.width)), "float32")
             (self._routed,) = emit(operator, args, [spec])
         return self._routed
 
@@ -207,12 +240,10 @@ class PendingRouting(PendingNorm):
         return round_rows(self.hidden, self.rows, interleaved)
 
     def _emit(self) -> None:
-        branch, residual = self.arguments[:2]
-        shape, count = tuple(residual.shape), int(self.vectors.shape[0])
-        operator = ResidualNorm(self.rows, int(shape[1]), self.eps, False, self.dtype, count)
-        specs: list[TensorSpec] = [(shape, "float32"), (shape, self.dtype)]
-        args = [branch, residual, self.vectors]
-        self._residual, self._hidden = emit(operator, args, specs)
+        count = int(self.vectors.shape[0])
+        operator = ResidualNorm(self.rows, self.width, self.eps, False, self.dtype, count)
+        specs: list[TensorSpec] = [(self.shape, "float32"), (self.shape, self.dtype)]
+        self._residual, self._hidden = emit(operator, self.arguments[:3], specs)
 
 
 @dataclass(frozen=True)

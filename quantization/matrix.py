@@ -305,7 +305,7 @@ class QuantizedMatrix(nn.Module):
             rows=1,
             in_dtype=in_dtype,
             eps=x.eps,
-            scaled=x.scalar is not None,
+            scaled=x.scaled,
             normed=x.normed,
             branches=x.branches,
             **self._layout_fields(parts),
