@@ -16,8 +16,9 @@ const errors = [];
 async function checkSubgroups(smallest) {
   const { build } = JSON.parse(await fs.readFile(path.join(job.package, "provenance.json"), "utf8"));
   const asked = build?.requirements?.subgroup_size ?? 0;
-  if (smallest < asked) {
-    throw new Error(`it was made for subgroups of ${asked} threads or more, and here they may have ${smallest}`);
+  if (asked > 0 && !(smallest >= asked)) {
+    const found = smallest === undefined ? "the adapter does not say how many they have" : `here they may have ${smallest}`;
+    throw new Error(`it was made for subgroups of ${asked} threads or more, and ${found}`);
   }
 }
 
