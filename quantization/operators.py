@@ -147,6 +147,11 @@ class Linear(Operator):
         )
 
     @property
+    def branches(self) -> int:
+        """Vectors that are added to the residual first; forms that norm have it as a field."""
+        return 0
+
+    @property
     def outputs(self) -> int:
         """Columns of the result."""
         rows = self.layout.rows

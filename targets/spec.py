@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import tvm
@@ -77,26 +77,6 @@ class TargetSpec:
     def is_gpu(self) -> bool:
         """Whether kernels run in thread blocks on a device of their own."""
         return self.device_type is not DeviceType.CPU
-
-    def with_limits(
-        self,
-        *,
-        max_threads_per_block: int | None = None,
-        max_shared_memory_bytes: int | None = None,
-        max_storage_buffers: int | None = None,
-        max_binding_bytes: int | None = None,
-        features: tuple[str, ...] | None = None,
-    ) -> TargetSpec:
-        """Return this target with the given limits replaced, as profile ``custom``."""
-        given = {
-            "max_threads_per_block": max_threads_per_block,
-            "max_shared_memory_bytes": max_shared_memory_bytes,
-            "max_storage_buffers": max_storage_buffers,
-            "max_binding_bytes": max_binding_bytes,
-            "features": features,
-        }
-        changed = {key: value for key, value in given.items() if value is not None}
-        return replace(self, profile="custom", **changed)  # type: ignore[arg-type]
 
     def tvm_target(self) -> tvm.target.Target:
         """Return the TVM target: the code generator with this spec's limits, and its host."""

@@ -43,12 +43,13 @@ class Int8GemvTuning:
     ----------
     threads : of a block
     wide_threads : of a block whose results are packed (it takes 64 rows at least), that merges an
-        attention, or whose rows take many lanes
+        attention, that norms behind two branches, or whose rows take many lanes
     rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
     min_blocks : aim: a block takes more rows only while so many blocks are left
     norm_threads : of all blocks of a matmul that begins with a norm, at most: as many as run at a
-        time, for every block repeats the norm
+        time, for every block repeats the norm; of an exact one only where it stands behind two
+        branches
     """
 
     threads: int = 128

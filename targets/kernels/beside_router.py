@@ -27,7 +27,7 @@ from gemma4_compile.model_spec.operators.router import (
 from gemma4_compile.model_spec.operators.tir import FunctionBuilder, i32, let, store, when
 from gemma4_compile.quantization.fused_operators import RoutedForm
 from gemma4_compile.quantization.operators import Linear
-from gemma4_compile.targets.kernels.blocks import BlockSums, zero
+from gemma4_compile.targets.kernels.blocks import BlockSums, inverse_rms, zero
 from gemma4_compile.targets.kernels.int8_vectors import NormArguments
 from gemma4_compile.targets.kernels.router import store_hidden
 from gemma4_compile.targets.kernels.row_share import RowShare, StackRow
@@ -71,7 +71,7 @@ class BesideRouter:
         bb, rr, rc, cc, rp, cp = sums([share.dot(left, right) for left, right in pairs])
 
         def inverse(squares: Any) -> Any:
-            return let(tirx.rsqrt(squares / f32(norm.width) + f32(norm.eps)))
+            return inverse_rms(squares, norm.width, norm.eps)
 
         i = inverse(bb)
         after = inverse(tirx.max(rr + i * (f32(2.0) * rc + i * cc), zero()))

@@ -88,11 +88,13 @@ def staged_bytes(operator: Int8Linear, threads: int) -> int:
     """Shared memory in which a block makes its vector."""
     if operator.in_dtype == PACKED:
         return 0
-    merge = 4 * getattr(operator, "heads", 0) * getattr(operator, "splits", 0)
-    sums = EXPERT_SUMS if getattr(operator, "branches", 1) > 1 else 1
+    sums = EXPERT_SUMS if operator.branches > 1 else 1
+    nbytes = vector_bytes(operator.cols // GROUP, threads, sums)
+    if isinstance(operator, Int8MergedLinear):
+        nbytes += 4 * operator.heads * operator.splits
     if isinstance(operator, Int8RoutedLinear):
-        merge += BlockSums.nbytes(threads)  # of the blocks that route
-    return vector_bytes(operator.cols // GROUP, threads, sums) + merge
+        nbytes += BlockSums.nbytes(threads)  # of the blocks that route
+    return nbytes
 
 
 def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
@@ -104,7 +106,7 @@ def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
         lambda threads: staged_bytes(operator, threads),
         spec,
         packs=operator.packed_out,
-        reads_more=isinstance(operator, Int8MergedLinear) or getattr(operator, "branches", 1) > 1,
+        reads_more=isinstance(operator, Int8MergedLinear) or operator.branches > 1,
     )
 
 

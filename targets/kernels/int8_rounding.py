@@ -126,7 +126,8 @@ def _own_quad_behind_experts(
 def make_rounded_norm(operator: RoundedNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block adds up the squares of the whole row, and rounds a quad a thread.
 
-    Grid: quads / threads. Shared: a vector a thread. Reference: `RoundedNorm.plain`.
+    Grid: quads / threads. Shared: a vector a thread, two behind two branches. Reference:
+    `RoundedNorm.plain`.
     """
     norm, width, quads = operator.norm, operator.width, operator.width // WORD
     threads = row_threads(quads, spec.max_threads_per_block)

@@ -35,6 +35,7 @@ from gemma4_compile.targets.kernels.blocks import (
     BlockSums,
     add,
     barrier,
+    inverse_rms,
     max_over_neighbours,
     shared,
     strided,
@@ -211,7 +212,7 @@ def norm_scales(
     bb, rr, rc, cc = squares
 
     def inverse(total: Any) -> Any:
-        return let(tirx.rsqrt(total / f32(norm.width) + f32(norm.eps)))
+        return inverse_rms(total, norm.width, norm.eps)
 
     scale = inverse(bb)
     after = let(rr + scale * (f32(2.0) * rc + scale * cc))

@@ -20,6 +20,7 @@ from gemma4_compile.model_spec.operators.norms import (
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
+    inverse_rms,
     launch,
     row_threads,
     strided,
@@ -29,10 +30,6 @@ from gemma4_compile.targets.kernels.row_share import RowShare, StackRow
 from gemma4_compile.targets.spec import TargetSpec
 
 TAKE_THREADS = 64
-
-
-def _inverse_rms(squares: Any, width: int, eps: float) -> Any:
-    return let(tirx.rsqrt(squares / f32(width) + f32(eps)))
 
 
 def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
@@ -47,7 +44,7 @@ def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
             reduce = BlockReduction(thread, threads, spec.simd_width)
             share = RowShare(thread, threads, width)
             mine, weight = share.load(x, i), share.load(w)
-            inverse = _inverse_rms(reduce(share.dot(mine, mine)), width, operator.eps)
+            inverse = inverse_rms(reduce(share.dot(mine, mine)), width, operator.eps)
             scale = share.splat(inverse)
             share.store(y, share.map(lambda a, b: a * scale * b, mine, weight), i)
     return build.result
@@ -85,14 +82,14 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             next_weight = share.load(w_next) if operator.next_dtype else []
             factor = share.splat(let(scalar[0]) if operator.scaled else f32(1.0))
             squares = reduce(share.dot(branch, branch))
-            scale = share.splat(_inverse_rms(squares, width, operator.eps))
+            scale = share.splat(inverse_rms(squares, width, operator.eps))
             total = share.map(
                 lambda b, r, w: (r + b * scale * w) * factor, branch, old, branch_weight
             )
             share.store(out, total, i)
             if hidden is not None:
                 squares = reduce(share.dot(total, total))
-                next_scale = share.splat(_inverse_rms(squares, width, operator.eps))
+                next_scale = share.splat(inverse_rms(squares, width, operator.eps))
                 normed = share.map(lambda a, w: a * next_scale * w, total, next_weight)
                 share.store(hidden, normed, i)
     return build.result
@@ -115,7 +112,7 @@ def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.Pr
             with strided(thread, threads, width) as j:
                 value = let(context[i, layer * width + j] * scale)
                 squares.add(value * value)
-            inverse = _inverse_rms(reduce(squares.value), width, operator.eps)
+            inverse = inverse_rms(reduce(squares.value), width, operator.eps)
             with strided(thread, threads, width) as j:
                 column = let(layer * width + j)
                 normed = context[i, column] * scale * inverse * w[j]

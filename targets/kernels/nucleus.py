@@ -26,6 +26,7 @@ from gemma4_compile.model_spec.operators.sampling import (
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    QUAD,
     REDUCTION_COLUMNS,
     BlockReduction,
     LaneSums,
@@ -40,14 +41,13 @@ from gemma4_compile.targets.spec import TargetSpec
 BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
 PASSES = -(-BIN_SHIFT // BITS_PER_PASS)
 DIGITS = range(1, 2**BITS_PER_PASS)
-VECTOR = 4  # tokens read together; a vocabulary is padded to a multiple of 32
 PARTS = 16  # loads of a thread under way
 Body = Callable[[Any, Any], None]  # of a probability and its bits
 
 
 def _lanes(quad: Any, body: Body) -> None:
-    """`body` for the four tokens of a vector."""
-    for lane in range(VECTOR):
+    """`body` for the four tokens of a vector; a vocabulary is padded to a multiple of 32."""
+    for lane in range(QUAD):
         p = let(tirx.Shuffle([quad], [lane]))
         body(p, let(bits_of(p)))
 
@@ -55,7 +55,7 @@ def _lanes(quad: Any, body: Body) -> None:
 def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
     """One bin holds the threshold; each lane searches the sorted tokens of its runs.
 
-    Grid: 1. Shared: eleven words a lane. Reference: `SampleTopP.plain`.
+    Grid: 1. Shared: about ten words a lane. Reference: `SampleTopP.plain`.
     """
     vocab, survey = operator.vocab, operator.survey
     lanes = row_threads(RUN, spec.max_threads_per_block)
@@ -82,11 +82,11 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
             walk.scan()
             first = let(walk.chosen.value * (turns * RUN))
             # The lane's tokens, a few neighbours to each thread.
-            quads = turns * RUN // (lanes * VECTOR)
+            quads = turns * RUN // (lanes * QUAD)
 
             def visit_piece(piece: Any, body: Callable[[Any], None]) -> None:
                 with T.serial(0, quads) as step:
-                    v = let(first + (piece * quads + step) * VECTOR)
+                    v = let(first + (piece * quads + step) * QUAD)
                     with when(v < vocab):
                         body(v)
 
@@ -96,7 +96,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                 mass.add(tirx.Select(bits > threshold, p, zero()))
                 ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
 
-            visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, VECTOR)]), count))
+            visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, QUAD)]), count))
             walk.note(lane, mass.value, ties.value)
             walk.scan()
             piece = let(walk.chosen.value)
@@ -269,8 +269,9 @@ class _Walk:
             found.add(self.block_tie_counts[block])
         with when(self.value > zero()):
             missing = tirx.max(self.wanted - above.value, zero()) / self.value
-            needed = tirx.max(tirx.ceil(missing), f32(1.0)).astype("int32")
-            self.ties.set(tirx.min(needed, found.value))
+            # Clamped before the cast: over a tiny value, what rounding misses has no integer.
+            needed = tirx.min(tirx.max(tirx.ceil(missing), f32(1.0)), as_f32(found.value))
+            self.ties.set(needed.astype("int32"))
         self.drawn.set(self.uniform * (above.value + self.value * as_f32(self.ties.value)))
 
     def scan(self) -> None:
@@ -293,8 +294,8 @@ class _Walk:
 
     def pass_tokens(self, probs: Any, v: Any) -> None:
         """Choose among tokens v to v + 3, if the draw falls there."""
-        quad = let(probs[0, T.ramp(v, 1, VECTOR)])
-        for lane in range(VECTOR):
+        quad = let(probs[0, T.ramp(v, 1, QUAD)])
+        for lane in range(QUAD):
             p = let(tirx.Shuffle([quad], [lane]))
             bits = let(tirx.reinterpret("int32", p))
             above = let(tirx.Select(bits > self.threshold, p, zero()))

@@ -22,6 +22,7 @@ from gemma4_compile.model_spec.operators.sampling import (
 )
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
+    QUAD,
     REDUCTION_COLUMNS,
     barrier,
     launch,
@@ -32,7 +33,6 @@ from gemma4_compile.targets.kernels.blocks import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
-VECTOR = 4  # tokens read together; a vocabulary is padded to a multiple of 32
 HELD_BITS = 3  # of a token's place in its run: a share holds the 2**3 tokens that differ in them
 HELD = 2**HELD_BITS
 SHARES = RUN // HELD
@@ -40,7 +40,7 @@ PLACE_BITS = RUN.bit_length() - 1
 
 
 def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimFunc:
-    """Sort a run in shared memory, then sum it up, then bisect it for each bin.
+    """Sort a run in shared memory, bisect it for each bin, then sum it up.
 
     Grid: runs. Shared: the run, and two float32 a share. Reference: `NucleusSurvey.plain`.
     """
@@ -54,14 +54,14 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
         with launch(threads, operator.runs) as (run, _, thread):
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
-            with strided(thread, threads, RUN // VECTOR) as item:
-                v = let(run * RUN + item * VECTOR)
-                inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), VECTOR)
-                at = let(tirx.min(v, vocab - VECTOR))
-                quad = let(probs[0, T.ramp(at, 1, VECTOR)] * inside)
-                for lane in range(VECTOR):
+            with strided(thread, threads, RUN // QUAD) as item:
+                v = let(run * RUN + item * QUAD)
+                inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), QUAD)
+                at = let(tirx.min(v, vocab - QUAD))
+                quad = let(probs[0, T.ramp(at, 1, QUAD)] * inside)
+                for lane in range(QUAD):
                     value = tirx.Shuffle([quad], [lane])
-                    store(values, -value if lane % 2 else value, _place(item * VECTOR + lane))
+                    store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
             _sort(values, thread, threads)
             shares = [let(thread + first) for first in range(0, SHARES, threads)]
             held = [
@@ -80,10 +80,10 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
                 after = [let(base + value) for value in own]
                 for item, value in enumerate(after):
                     store(values, value, _place(share * HELD + item))
-                for half in range(0, HELD, VECTOR):
-                    place = T.ramp(share * HELD + half, 1, VECTOR)
+                for half in range(0, HELD, QUAD):
+                    place = T.ramp(share * HELD + half, 1, QUAD)
                     for buffer, row in ((ordered, tokens), (sums, after)):
-                        quad = tirx.Shuffle(row[half : half + VECTOR], list(range(VECTOR)))
+                        quad = tirx.Shuffle(row[half : half + QUAD], list(range(QUAD)))
                         store(buffer, quad, run, place)
             barrier()
             for index, count in found:

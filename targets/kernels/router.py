@@ -32,6 +32,7 @@ from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     BlockSums,
     barrier,
+    inverse_rms,
     launch,
     power_of_two_at_most,
     row_threads,
@@ -77,7 +78,7 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             share = RowShare(thread, threads, width)
             mine = share.load(x, i)
             squares = reduce(share.dot(mine, mine))
-            inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
+            inverse = inverse_rms(squares, width, operator.eps)
             splat = share.splat(inverse)
             share.store(hidden, share.map(lambda a, b: a * splat * b, mine, share.load(w)), i)
             scores = shared((experts,))
@@ -132,7 +133,7 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
             parts = [share.dot(mine, mine), share.dot(scaled, row)]
             sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
             squares, dot = (let(total) for total in sums)
-            inverse = let(tirx.rsqrt(squares / f32(width) + f32(operator.eps)))
+            inverse = inverse_rms(squares, width, operator.eps)
             with when(thread == 0):
                 store(routed, dot * (inverse * f32(operator.factor)), 0, e)
             with when(e == 0):

@@ -37,7 +37,7 @@ def test_tvm_target_of_webgpu_carries_the_limits(profile: str) -> None:
 
 
 def test_subgroups_reach_the_code_generator() -> None:
-    spec = target_spec("webgpu").with_limits(features=("subgroups",))
+    spec = target_spec("webgpu", "subgroups")
     assert spec.tvm_target().attrs["supports_subgroups"]
 
 
@@ -53,12 +53,6 @@ def test_tvm_target_of_cpu_has_no_host() -> None:
     assert not spec.is_gpu
     assert spec.max_binding_bytes is None
     assert spec.tvm_target().kind.name == "llvm"
-
-
-def test_with_limits_changes_what_is_given_and_names_the_profile() -> None:
-    spec = target_spec("webgpu")
-    tiny = spec.with_limits(max_binding_bytes=1024)
-    assert tiny == dataclasses.replace(spec, profile="custom", max_binding_bytes=1024)
 
 
 @pytest.mark.parametrize(
