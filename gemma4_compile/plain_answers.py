@@ -20,6 +20,7 @@ from gemma4_compile.passes.kernel_arguments import (
     Array,
     Sizes,
     allowed_error,
+    is_packed,
     moved_share,
     random_arguments,
 )
@@ -53,19 +54,19 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     run(operator, *after)
     names: list[str | int] = []
     changed: dict[str, dict[str, Any]] = {}
-    rounds = operator.kind.startswith(("int8", "round"))
-    for index, (old, new) in enumerate(zip(args, after, strict=True)):
+    params = operator.prim_func().params
+    for index, (param, old, new) in enumerate(zip(params, args, after, strict=True)):
         if isinstance(old, int) or isinstance(new, int):
             assert isinstance(old, int), "a scalar stays a scalar"
             names.append(old)
             continue
         names.append(_save(folder, f"{index}-before", old))
         if not np.array_equal(old, new):
-            error = np.asarray(allowed_error(operator, new), np.float64)
+            error = np.asarray(allowed_error(operator, new, param.name), np.float64)
             changed[str(index)] = {
                 "expected": _save(folder, f"{index}-after", new),
                 "allowed": _save(folder, f"{index}-allowed", error),
-                "packed": moved_share(operator) if rounds and new.dtype == np.uint32 else 0,
+                "packed": moved_share(operator) if is_packed(operator, new) else 0,
             }
     return {"args": names, "changed": changed}
 

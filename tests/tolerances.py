@@ -25,9 +25,9 @@ HIDDEN_F32_RELATIVE = _SAFETY * RELATIVE_F32
 LOGITS_F32 = _SAFETY * _LARGEST_OF_MANY * _MEAN_LOGIT_GAIN * RELATIVE_F32
 
 # In the f16 recipes the sums stay float32, but what enters them is rounded to 11 bits: the normed
-# input, K, V and the attention's result, and (in the dense and group scales) nothing else. An
-# evenly spread rounding error has a deviation of 0.4 x 2^-11 of the value. Each block has at most 4
-# such roundings in a chain, and they add up like a random walk: 1.9e-3.
+# input, K, V, the mean of each split of the attention and its result, and (in the dense and group
+# scales) nothing else. An evenly spread rounding error has a deviation of 0.4 x 2^-11 of the value.
+# Each block has at most 4 such roundings in a chain, and they add up like a random walk: 1.9e-3.
 _ROUNDINGS_F16 = 4
 RELATIVE_F16 = sqrt(_BLOCKS * _ROUNDINGS_F16) * 0.4 * 2.0**-11
 

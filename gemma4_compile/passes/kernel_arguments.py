@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
+from gemma4_compile.model_spec.operators.attention import LOWEST
 from gemma4_compile.model_spec.operators.base import Operator
 from gemma4_compile.model_spec.operators.int8 import LEVELS
 from gemma4_compile.model_spec.operators.sampling import SampleTopP
@@ -155,8 +156,14 @@ def _special(
         return rng.integers(-(2**31), 2**31, shape)
     if name in ("temperature", "uniform", "top_p"):
         return np.array([{"temperature": 0.8, "uniform": 0.37, "top_p": 0.95}[name]])
-    if name in ("partials", "stats"):  # (maximum, sum of weights)
+    if name == "partials":  # (maximum, sum of weights)
         return np.stack([rng.uniform(30, 31, shape[:-1]), rng.uniform(1, 2, shape[:-1])], axis=-1)
+    if name == "stats":  # the same of (split, head); float32 has no exp of most
+        highest = rng.uniform(-1, 1, shape[:2]) + np.resize([200.0, -200.0, 0.0], shape[1])
+        stats = np.stack([highest, rng.uniform(1, 2, shape[:2])], axis=-1)
+        if shape[0] > 1:
+            stats[-1] = LOWEST, 0.0  # an empty split
+        return stats
     return None
 
 
@@ -171,6 +178,7 @@ _HALF_ULP_F16 = 2.0**-11
 # on different sides: float16 by that, int8 by a 127th of a group's largest (2.2 deviations) times a
 # weight (2 deviations), where the largest result is about 3.5 sqrt(cols). Twice.
 _OWN_VECTOR_F16 = 2.0**-11
+_BESIDE_VECTOR = ("out", "routed")  # the new residual and the router's, made in float32
 MOVED = 2 * (2.2 * 2 / 127) / 3.5
 _NO_TOKEN = -1e29  # logits below are those of suppressed tokens
 
@@ -195,19 +203,28 @@ def moved_share(operator: Operator) -> float:
     return MOVED_BYTES + LEVELS * MOVED / sqrt(cols)
 
 
-def allowed_error(operator: Operator, expected: Array) -> Array:
-    """The largest error of each element of a result that two right kernels may differ by."""
+def is_packed(operator: Operator, values: Array) -> bool:
+    """Whether a result is words of int8 values, which `moved_share` is for."""
+    return operator.kind.startswith(("int8", "round")) and values.dtype == np.uint32
+
+
+def allowed_error(operator: Operator, expected: Array, name: str) -> Array:
+    """The largest error of each element of a result that two right kernels may differ by.
+
+    `name` is that of the argument which holds the result.
+    """
     if not np.issubdtype(expected.dtype, np.floating):
         return np.zeros(expected.shape)
     fields: Mapping[str, Any] = vars(operator)
     values = expected.astype(np.float64)
     size = np.abs(values)
     relative = _ATTENTION_F32 if "attention" in operator.kind else _SUM_F32
-    own_vector = operator.kind in ("normed_linear", "routed_linear", "merged_linear")
-    if own_vector and fields["in_dtype"] == "float16":
-        relative += _OWN_VECTOR_F16
-    if operator.kind.startswith("int8") and fields.get("in_dtype", PACKED) != PACKED:
-        relative += MOVED / sqrt(fields.get("cols", 1))
+    if name not in _BESIDE_VECTOR:
+        own_vector = operator.kind in ("normed_linear", "routed_linear", "merged_linear")
+        if own_vector and fields["in_dtype"] == "float16":
+            relative += _OWN_VECTOR_F16
+        if operator.kind.startswith("int8") and fields.get("in_dtype", PACKED) != PACKED:
+            relative += MOVED / sqrt(fields.get("cols", 1))
     last_bit = 2 * _HALF_ULP_F16 if expected.dtype == np.float16 else 0.0
     shown = size[values > _NO_TOKEN]
     return relative * shown.max(initial=0.0) + last_bit * size

@@ -220,7 +220,10 @@ class SampleTopP(Operator):
             ties = Cell("int32", i32(0))
             with when(value > tirx.const(0.0, f64)):
                 missing = tirx.max(wanted - above.value, tirx.const(0.0, f64))
-                ties.set(tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64)).astype("int32"))
+                needed = tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64))
+                # No more than there are: over a tiny value, what rounding misses has no integer.
+                most = tirx.const(float(self.vocab), f64)
+                ties.set(tirx.min(needed, most).astype("int32"))
             drawn = let(uniform[0].astype(f64) * (above.value + value * ties.value.astype(f64)))
             passed, seen, found = (
                 Cell(f64, tirx.const(0.0, f64)),

@@ -16,8 +16,7 @@ from gemma4_compile.model_spec.operators.router import RouterScores
 from tests import models
 from tests.metal import emulator
 from tests.numerics.dawn_kernels import cases_executable
-from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
-from tests.numerics.test_kernels import differences
+from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 
 PART_BYTES = 1 << 14  # matrices of some operators come in several parts
 

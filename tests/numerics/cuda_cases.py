@@ -27,7 +27,7 @@ from tests.numerics import (
     test_int8_kernels,
     test_kernels,
 )
-from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
+from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.test_attention_kernels import CHUNK, DECODE
 from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
@@ -46,18 +46,6 @@ class Group:
     differences: Callable[[Sequence[KernelCase], Sequence[tuple[Array, ...]]], list[str]]
 
 
-def _all_differences(
-    cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]
-) -> list[str]:
-    """Kernels on rounded vectors by the bounds for those, all others by theirs."""
-    wrong = []
-    for case, result in zip(cases, results, strict=True):
-        rounded = case.operator.kind.startswith(("int8", "round_rows", "rounded"))
-        module = test_int8_kernels if rounded else test_kernels
-        wrong += module.differences([case], [result])
-    return wrong
-
-
 def _gemm_differences(
     cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]
 ) -> list[str]:
@@ -74,7 +62,7 @@ def _gemm_differences(
 
 def _group(found: Sequence[Operator], spec: TargetSpec = CUDA) -> Group:
     cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
-    return Group(spec, cases, _all_differences)
+    return Group(spec, cases, differences)
 
 
 def _released(preset: str, quant: str, activations: str) -> Group:
@@ -107,7 +95,7 @@ def _whole_vocabulary() -> Group:
     for logits in (*spread, test_kernels.one_of_many()):
         weights = np.exp(logits - logits.max()).astype(np.float32)
         cases.append(test_kernels.with_probabilities(sample, weights / weights.sum()))
-    return Group(CUDA, cases, _all_differences)
+    return Group(CUDA, cases, differences)
 
 
 def _gemm(tuning: str) -> Group:
@@ -128,7 +116,7 @@ def _attention() -> Group:
     cases = [make_case(operator, n, n) for operator in shapes for n in LENGTHS]
     merges = [(8, 512, 128, "float16"), (2, 16, 7, "float32"), (5, 20, 300, "float16")]
     cases += [make_case(MergeSplits(*shape), 1) for shape in merges]
-    return Group(CUDA, cases, _all_differences)
+    return Group(CUDA, cases, differences)
 
 
 def _with_unlike_tiles() -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,13 @@ from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.operators.base import Operator, operator_of
 from gemma4_compile.model_spec.parameters import parameter_table
 from gemma4_compile.model_spec.sampler import SamplerOptions
-from gemma4_compile.passes.kernel_arguments import Sizes, random_arguments
+from gemma4_compile.passes.kernel_arguments import (
+    Sizes,
+    allowed_error,
+    is_packed,
+    moved_share,
+    random_arguments,
+)
 from gemma4_compile.passes.library import SOFTMAX_BLOCKS, decoder_options, kernel_limits
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
@@ -85,3 +92,23 @@ def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase
         if not isinstance(old, int) and not np.array_equal(old, new)
     )
     return KernelCase(operator, args, changed, tuple(after[index] for index in changed))
+
+
+def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:
+    """Results beyond what kernel_arguments.py allows, a line each."""
+    wrong = []
+    for case, arrays in zip(cases, results, strict=True):
+        params = case.operator.prim_func().params
+        for position, expected, array in zip(case.changed, case.expected, arrays, strict=True):
+            name = params[position].name
+            if is_packed(case.operator, expected):
+                moved = np.abs(array.view(np.int8).astype(int) - expected.view(np.int8))
+                if moved.max() > 1 or moved.mean() > moved_share(case.operator):
+                    wrong.append(
+                        f"`{name}` of {case.operator}: {moved.sum()} of {moved.size} bytes"
+                    )
+                continue
+            error = np.abs(array.astype(np.float64) - expected.astype(np.float64))
+            if not (error <= allowed_error(case.operator, expected, name)).all():  # nor if a NaN
+                wrong.append(f"`{name}` of {case.operator}: off by {error.max()}")
+    return wrong

@@ -15,8 +15,7 @@ from gemma4_compile.model_spec.operators.attention import (
 )
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import KernelCase, make_case
-from tests.numerics.test_kernels import differences
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn

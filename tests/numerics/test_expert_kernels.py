@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.config import Gemma4Config
@@ -21,9 +22,10 @@ from gemma4_compile.model_spec.operators.router import (
 from gemma4_compile.quantization.fused_operators import NormedLinear, RoutedLinear
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import make_case, operators
+from tests.numerics.kernel_cases import KernelCase, differences, make_case, operators
+from tests.numerics.plain_forms import run
 from tests.numerics.test_int8_kernels import SUBGROUP, with_few_blocks
-from tests.numerics.test_kernels import PART_BYTES, config_of, differences
+from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -112,3 +114,26 @@ def test_matmuls_norm_and_route_what_stands_around_experts(
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def test_branches_that_nearly_cancel_cost_as_many_digits_as_the_kernel_says(
+    lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    spec, width, left = target_spec("webgpu"), 288, 0.1
+    norm: dict[str, Any] = {"eps": 1e-6, "scaled": True, "branches": 2}
+    operator = NormedLinear(1, 8, "float32", 32, width, (70,), "float32", **norm)
+    args = tuple(np.array(arg) for arg in make_case(operator, 0).args)
+    dense, experts, w_branches = args[0], args[1], args[3]
+    experts[...] = left * experts - dense
+    w_branches[:2] = 1.0
+    after = tuple(arg.copy() for arg in args)
+    run(operator, *after)
+    names = [param.name for param in operator.prim_func().params]
+    out = names.index("out")
+    case = KernelCase(operator, args, (out,), (after[out],))
+
+    ((found,),) = run_on_dawn([case], spec, lavapipe, tmp_path)
+
+    growth = (2 / left) ** 2  # of expert_norms.py
+    allowed = 3 * np.sqrt(width) * 2.0**-24 * growth * np.abs(after[out]).max()
+    assert np.abs(found - after[out]).max() <= allowed

@@ -15,8 +15,7 @@ from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning, Int8GemmTuning
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import make_case
-from tests.numerics.test_int8_kernels import differences
+from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from gemma4_compile.model_spec.operators.int8 import (
     RoundRows,
 )
 from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.passes.kernel_arguments import MOVED, MOVED_BYTES, moved_share
+from gemma4_compile.passes.kernel_arguments import MOVED_BYTES, moved_share
 from gemma4_compile.quantization.int8_operators import (
     PACKED,
     Int8ExpertDown,
@@ -34,8 +32,8 @@ from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.int8_gemv import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
-from tests.numerics.test_kernels import PART_BYTES, SUM_F32, config_of
+from tests.numerics.kernel_cases import Array, differences, make_case, operators
+from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.web.dawn import SUBGROUP, VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -89,26 +87,6 @@ def of_model(preset: str, limits: str) -> list[Operator]:
     spec = replace(target_spec("webgpu", limits), activations=INT8)
     found = operators(config_of(preset), "q4f16", spec, PART_BYTES)
     return [operator for operator in found if operator.kind.startswith(("int8", "rounded"))]
-
-
-def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:
-    wrong = []
-    for case, arrays in zip(cases, results, strict=True):
-        for position, expected, array in zip(case.changed, case.expected, arrays, strict=True):
-            if expected.dtype == np.uint32:
-                moved = np.abs(array.view(np.int8).astype(int) - expected.view(np.int8))
-                if moved.max() > 1 or moved.mean() > moved_share(case.operator):
-                    wrong.append(f"{case.operator}: {moved.sum()} of {moved.size} bytes")
-                continue
-            size = np.abs(expected[expected > -1e29]).max()
-            bound = SUM_F32 * size
-            cols = getattr(case.operator, "cols", None)
-            if cols is not None and getattr(case.operator, "in_dtype", PACKED) != PACKED:
-                bound += MOVED / sqrt(cols) * size
-            error = np.abs(array.astype(np.float64) - expected)
-            if not (error <= bound).all():  # a NaN is not, either
-                wrong.append(f"argument {position} of {case.operator}: off by {error.max()}")
-    return wrong
 
 
 def packed_gates(x: Array, gate: Array, up: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
@@ -11,11 +10,10 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.sampling import NucleusSurvey, SampleTopP
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.model_spec.operators.sampling import RUN, NucleusSurvey, SampleTopP
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import Array, KernelCase, make_case, operators
+from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.plain_forms import run
 from tests.web.dawn import VulkanDriver
 
@@ -26,18 +24,6 @@ pytestmark = pytest.mark.dawn
 VOCABULARY = 4096
 INTERMEDIATE = 4096
 PART_BYTES = 4 << 20
-
-# Two orders of a float32 sum of up to 16384 terms differ like a random walk, relative to the sum's
-# size; three times that, for the exponentials and square roots behind it.
-SUM_F32 = 3 * sqrt(16384) * 2.0**-24
-# A score of q.k over 512 channels of deviation 1 reaches 100, and its rounding becomes the relative
-# error of its exponential.
-ATTENTION_F32 = 3 * 100 * sqrt(512) * 2.0**-24 / 8
-HALF_ULP_F16 = 2.0**-11
-# Such a kernel makes the vector that it multiplies by itself, from a norm or from the splits of an
-# attention, and rounds it to float16. Where two ways of summing fall on different sides, an element
-# moves by a unit; over the row that stays below one such unit of the largest result.
-OWN_VECTOR_F16 = 2.0**-11
 
 
 @dataclass(frozen=True)
@@ -66,30 +52,6 @@ def config_of(preset: str) -> Gemma4Config:
     )
 
 
-def allowed(case: KernelCase, expected: Array) -> Array:
-    """The largest error of each element."""
-    if not np.issubdtype(expected.dtype, np.floating):
-        return np.zeros(expected.shape)
-    size = np.abs(expected.astype(np.float64))
-    relative = ATTENTION_F32 if "attention" in case.operator.kind else SUM_F32
-    makes_vector = isinstance(case.operator, (NormedLinear, MergedLinear))
-    if makes_vector and case.operator.in_dtype == "float16":
-        relative += OWN_VECTOR_F16
-    # Two roundings to float16 of nearly equal values can lie a whole unit apart.
-    last_bit = 2 * HALF_ULP_F16 if expected.dtype == np.float16 else 0.0
-    return relative * size.max() + last_bit * size
-
-
-def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:
-    wrong = []
-    for case, arrays in zip(cases, results, strict=True):
-        for position, expected, array in zip(case.changed, case.expected, arrays, strict=True):
-            error = np.abs(array.astype(np.float64) - expected.astype(np.float64))
-            if not (error <= allowed(case, expected)).all():  # a NaN is not, either
-                wrong.append(f"argument {position} of {case.operator}: off by {error.max()}")
-    return wrong
-
-
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}")
 def test_every_kernel_computes_what_its_plain_form_says(
     setting: Setting, lavapipe: VulkanDriver, tmp_path: Path
@@ -115,12 +77,15 @@ def one_of_many() -> Array:
     return logits
 
 
-def with_probabilities(case: KernelCase, probs: Array) -> KernelCase:
-    """The case with other probabilities."""
+def with_probabilities(
+    case: KernelCase, probs: Array, uniform: float = 0.37, top_p: float = 0.95
+) -> KernelCase:
+    """The case with other probabilities, another draw and another nucleus."""
     operator = case.operator
     assert isinstance(operator, SampleTopP)
     args = tuple(arg.copy() for arg in case.args if not isinstance(arg, int))
     args[0][...] = probs
+    args[5][...], args[6][...] = uniform, top_p
     run(operator.survey, *args[:5])
     after = tuple(arg.copy() for arg in args)
     run(operator, *after)
@@ -143,3 +108,60 @@ def test_the_nucleus_search_draws_the_same_token_from_the_whole_vocabulary(
     results = run_on_dawn(cases, spec, swiftshader, tmp_path)
 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+EDGES = [(u, p) for u in (0.0, 0.5, 1 - 2.0**-24) for p in (0.0, 0.95, 1.0)]
+
+
+def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
+    """Whether a draw is right but for the rounding of masses, by sums in float64.
+
+    Their float32 sums differ like a random walk over the tokens, three times that; and the last
+    token of the nucleus may be in or out.
+    """
+    rounding = 3 * sqrt(probs.size) * 2.0**-24
+    order = np.argsort(-probs, kind="stable")
+    sums = probs[order].cumsum()
+    count = 1 + int(np.searchsorted(sums[:-1], min(top_p, sums[-1]) - rounding))
+    last = probs[order[count - 1]]
+    rank = int(np.flatnonzero(order == token)[0])
+    is_inside = rank < count or sums[rank - 1] <= top_p + rounding
+    nucleus = np.zeros_like(probs)
+    nucleus[order[: max(count, rank + 1)]] = probs[order[: max(count, rank + 1)]]
+    shares = nucleus.cumsum() / nucleus.sum()
+    slack = rounding + (last / sums[count - 1] if top_p > 0 else 0.0)
+    begin = shares[token] - probs[token] / nucleus.sum()
+    return is_inside and begin - slack <= uniform <= shares[token] + slack
+
+
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_draws_at_the_edges_of_a_nucleus_in_several_runs(
+    limits: str, swiftshader: VulkanDriver, tmp_path: Path
+) -> None:
+    """Both ends of a float32 uniform and the middle; from one token, most and all."""
+    operator = SampleTopP(5 * RUN + 32)
+    rng = np.random.default_rng(0)
+    case, cases = make_case(operator, 0), []
+    for deviation in (3.0, 0.05):
+        weights = np.exp(rng.normal(0, deviation, operator.vocab)).astype(np.float32)
+        probs = weights / weights.sum()
+        cases += [with_probabilities(case, probs, uniform, top_p) for uniform, top_p in EDGES]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), swiftshader, tmp_path)
+
+    wrong = []
+    for edge, drawn, (tokens,) in zip(2 * EDGES, cases, results, strict=True):
+        probs = np.asarray(drawn.args[0], np.float64).ravel()
+        if not is_drawn(int(tokens[0]), probs, *edge):
+            wrong.append(f"{edge}: {tokens[0]}, expected about {drawn.expected[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_wrong_draw_is_seen() -> None:
+    probs = np.random.default_rng(0).dirichlet(np.full(2080, 0.05))
+    best = int(probs.argmax())
+    assert is_drawn(best, probs, 0.5, 0.0)
+    assert not is_drawn(int(probs.argmin()), probs, 0.5, 0.0)
+    assert is_drawn(2079, probs, 1 - 2.0**-24, 1.0)
+    assert not is_drawn(0, probs, 1 - 2.0**-24, 1.0)
+    assert not is_drawn(int(np.argsort(probs)[1000]), probs, 0.5, 0.95)  # beyond the nucleus

@@ -33,9 +33,9 @@ from gemma4_compile.targets.kernels import FACTORIES, make_kernel
 from gemma4_compile.targets.kernels.builtins import EXCHANGE
 from gemma4_compile.targets.spec import ACTIVATIONS
 from tests import models
-from tests.numerics import test_int8_kernels, test_kernels
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import make_case, operators
+from tests.numerics.kernel_cases import differences, make_case, operators
+from tests.numerics.test_kernels import PART_BYTES
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -94,19 +94,10 @@ def with_subgroups_of(size: int) -> TargetSpec:
     return spec
 
 
-def differences(found: list[Operator], results: list[Any], cases: list[Any]) -> list[str]:
-    wrong = []
-    for operator, case, result in zip(found, cases, results, strict=True):
-        rounded = operator.kind.startswith(("int8", "round"))
-        module = test_int8_kernels if rounded else test_kernels
-        wrong += module.differences([case], [result])
-    return wrong
-
-
 def run(found: list[Operator], size: int, device: int, driver: VulkanDriver, folder: Path) -> None:
     cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
     results = run_on_dawn(cases, with_subgroups_of(size), driver, folder, device)
-    assert not (wrong := differences(found, results, cases)), "\n".join(wrong)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
 @pytest.mark.parametrize("begin", [0, 1])
@@ -147,7 +138,7 @@ def test_every_kernel_that_exchanges_values_is_run(activations: str) -> None:
     for kind in ("e2b", "moe"):
         values = models.config_file(models.KINDS[kind], "hub", "float32")
         config = Gemma4Config.from_dict(values)
-        for operator in operators(config, "q4f16", spec, test_kernels.PART_BYTES):
+        for operator in operators(config, "q4f16", spec, PART_BYTES):
             if exchanges(operator, spec):
                 exchanging.add(FACTORIES[operator.kind])
     assert len(exchanging) > 8

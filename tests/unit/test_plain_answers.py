@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_arguments(tmp_path: Path) -> None:
 
 def test_what_is_exact_and_what_may_differ() -> None:
     ids = np.array([1, 2], np.int32)
-    assert (allowed_error(NORM, ids) == 0).all()
+    assert (allowed_error(NORM, ids, "y") == 0).all()
     values = np.array([1.0, -2.0, -1e30], np.float32)  # the last is a suppressed token
-    bound = allowed_error(NORM, values)
+    bound = allowed_error(NORM, values, "y")
     assert bound[0] == bound[2] == pytest.approx(2 * 3 * 128 * 2.0**-24)
