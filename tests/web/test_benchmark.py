@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,9 +52,7 @@ def _run(package: Path, driver: VulkanDriver, folder: Path) -> list[dict[str, ob
     command = [sys.executable, str(RUN), "--package", str(package), "--results", str(results)]
     command += ["--context", str(CONTEXT), "--prefill", str(PROMPT), "--repeats", "1"]
     command += ["--tokens", "2", "--no-sampler"]
-    description = str(driver.find())
-    environment = {**os.environ, "VK_ICD_FILENAMES": description, "VK_DRIVER_FILES": description}
-    environment.setdefault("XDG_RUNTIME_DIR", str(folder))
+    environment = driver.environment(folder)
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

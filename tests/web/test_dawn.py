@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.targets import target_spec
 from tests import tolerances
 from tests.web.compiled import SIZES, TINY, WINDOWS, Compiler
-from tests.web.dawn import DawnRun, Float32Array, Step, VulkanDriver, run_on_dawn
+from tests.web.dawn import SUBGROUP, DawnRun, Float32Array, Step, VulkanDriver, run_on_dawn
 
 pytestmark = pytest.mark.dawn
 
@@ -159,7 +160,8 @@ def _compare(
         {"op": "prefill", "ids": turns[:1], "save": "clean-0"},
     ]
     package = compiled(kind, "webgpu", case.quant, case.activations, case.limits)
-    run = run_on_dawn(package, steps, folder, driver)
+    asked = max(SUBGROUP, target_spec("webgpu", case.limits).simd_width)
+    run = run_on_dawn(package, steps, folder, driver, subgroup=asked)
     generated = [
         list(told["tokens"])
         for step, told in zip(steps, run.steps, strict=True)

@@ -1,7 +1,6 @@
 """The search for kernel sizes: candidates are real kernels that run, and the fastest is chosen."""
 
 import json
-import os
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -60,13 +59,10 @@ def test_kernels_of_a_candidate_are_timed(
     cases = list(prepare([PRESET], "q4f16", "default", ["decode_attention"]))
     path = tmp_path / "cases.jsonl"
     path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases))
-    description = str(lavapipe.find())
-    environment = {**os.environ, "VK_ICD_FILENAMES": description, "VK_DRIVER_FILES": description}
-    environment.setdefault("XDG_RUNTIME_DIR", str(tmp_path))
 
     done = subprocess.run(
         ["node", str(TUNE), str(path), "--repeats", "1", "--copy-mib", "1"],
-        env=environment,
+        env=lavapipe.environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
