@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.operators.tir import function, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     barrier,
+    kept,
     launch,
     local,
     power_of_two_at_most,
@@ -35,7 +36,7 @@ def merged_channel(means: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
         highest = tirx.max(highest, stats[split, h, 0])
     highest = let(highest)
     weights = [
-        let(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1]) for split in range(splits)
+        kept(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1]) for split in range(splits)
     ]
     total = sum((weights[s] * as_f32(means[s, h, d]) for s in range(splits)), zero())
     return let(total / sum(weights, zero()))

@@ -307,4 +307,13 @@ def zero() -> Any:
 
 def inverse_rms(squares: Any, width: int, eps: float) -> Any:
     """1 / rms of a row of `width` channels, of which this is the sum of squares."""
-    return let(tirx.rsqrt(squares / f32(width) + f32(eps)))
+    return kept(tirx.rsqrt(squares / f32(width) + f32(eps)))
+
+
+def kept(value: Any) -> Any:
+    """A float32 with a call in it, evaluated once.
+
+    TVM inlines a name wherever it stands, and finds no common expressions that have calls: a few
+    such names, each used some times in the next, grow into kernels of 200 KB.
+    """
+    return let(Cell("float32", value).value)

@@ -18,6 +18,7 @@ from gemma4_compile.model_spec.operators.math import f32
 from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
+    inverse_rms,
     launch,
     row_threads,
     strided,
@@ -64,7 +65,7 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
             squares = Cell("float32", zero())
             with strided(thread, threads, dim) as d:
                 squares.add(qkv[i, column + d] * qkv[i, column + d])
-            inverse = let(tirx.rsqrt(reduce(squares.value) / f32(dim) + f32(operator.eps)))
+            inverse = inverse_rms(reduce(squares.value), dim, operator.eps)
 
             def head(weight: Any, rotate: bool, target: Callable[[Any, Any], None]) -> None:
                 """Channel j pairs with j + head_dim / 2.
