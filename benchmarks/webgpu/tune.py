@@ -41,7 +41,6 @@ from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.tuning import FOLDER, Tuning, from_fields
 
 CHUNK = 512
-CAPACITY = 9216
 CONTEXTS = (1023, 8191)  # positions before a decoded token
 PREFILL_BEFORE = 512
 CODE = "ffi.Module.create.webgpu"  # TVM hands its WGSL to this function, if somebody registers it
@@ -133,6 +132,7 @@ CANDIDATES: dict[str, Family] = {
             {"heads": 4, "full_splits": 64},
             {"full_splits": 64},
             {"full_splits": 256, "max_blocks": 512},
+            {"heads": 2, "full_splits": 64},
             {"min_blocks": 32},
             {"min_blocks": 16},
             {"sliding_splits": 4, "min_blocks": 32},
@@ -237,8 +237,10 @@ def grid_of(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
     return x, y
 
 
-def make_case(operator: Operator, spec: TargetSpec, context: int, facts: Mapping[str, Any]) -> Case:
-    """Compile one operator's kernel and describe its launch.
+def make_case(
+    operator: Operator, spec: TargetSpec, context: int, capacity: int, facts: Mapping[str, Any]
+) -> Case:
+    """Compile one operator's kernel and describe its launch in a state of `capacity` positions.
 
     Raises
     ------
@@ -248,7 +250,7 @@ def make_case(operator: Operator, spec: TargetSpec, context: int, facts: Mapping
     func = make_kernel(operator, spec)
     check_limits(tvm.IRModule({operator.name: func}), spec)
     rows = 1 if getattr(operator, "rows", 1) == 1 else CHUNK
-    sizes = {"n": rows, "m": 1, "layer": 3, "capacity": CAPACITY, "chunk": CHUNK}
+    sizes = {"n": rows, "m": 1, "layer": 3, "capacity": capacity, "chunk": CHUNK}
     sizes["packGridDimX"] = 2**31 - 1
     text = wgsl_of(func, spec)
     bytes_of = {
@@ -275,9 +277,13 @@ def make_case(operator: Operator, spec: TargetSpec, context: int, facts: Mapping
 
 
 def prepare(
-    presets: Sequence[str], quant: str, profile: str, families: Sequence[str]
+    presets: Sequence[str],
+    quant: str,
+    profile: str,
+    families: Sequence[str],
+    contexts: Sequence[int] = CONTEXTS,
 ) -> Iterator[Case]:
-    """Every candidate's kernels for the models."""
+    """Every candidate's kernels for the models; attention of one position after each context."""
     for name in families:
         family = CANDIDATES[name]
         for values in family.candidates:
@@ -287,7 +293,7 @@ def prepare(
             made = 0
             try:
                 for preset in presets:
-                    for case in _cases(name, family, values, preset, quant, spec):
+                    for case in _cases(name, family, values, preset, quant, spec, contexts):
                         made += 1
                         yield case
             except (AssertionError, LoweringError) as error:
@@ -303,9 +309,11 @@ def _cases(
     preset: str,
     quant: str,
     spec: TargetSpec,
+    contexts: Sequence[int],
 ) -> list[Case]:
     found = operators_of(preset, quant, spec, family.is_prefill)
-    contexts = (PREFILL_BEFORE,) if family.is_prefill else CONTEXTS
+    contexts = (PREFILL_BEFORE,) if family.is_prefill else contexts
+    capacity = max(contexts) + 1 + CHUNK
     cases = []
     for operator, launches in found.items():
         is_chunk = getattr(operator, "rows", 1) is None
@@ -314,7 +322,7 @@ def _cases(
         facts = {"family": name, "values": values, "preset": preset, "launches": launches}
         sees_context = "attention" in operator.kind
         cases += [
-            make_case(operator, spec, context, facts)
+            make_case(operator, spec, context, capacity, facts)
             for context in (contexts if sees_context else contexts[:1])
         ]
     return cases
@@ -352,6 +360,9 @@ def main() -> None:
     first.add_argument("--family", action="append", choices=list(CANDIDATES))
     first.add_argument("--quant", default="q4f16")
     first.add_argument("--profile", default="h200", help="of the target webgpu")
+    first.add_argument(
+        "--contexts", type=int, nargs="+", default=CONTEXTS, help="positions before a decoded token"
+    )
     second = commands.add_parser("choose", help="write a tuning")
     second.add_argument("results", type=Path, help="what tune.mjs printed")
     tunings = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -360,7 +371,8 @@ def main() -> None:
     if options.command == "prepare":
         families = options.family or list(CANDIDATES)
         with options.output.open("w", encoding="utf-8") as file:
-            for case in prepare(options.model, options.quant, options.profile, families):
+            arguments = (options.model, options.quant, options.profile, families, options.contexts)
+            for case in prepare(*arguments):
                 file.write(json.dumps(asdict(case)) + "\n")
         return
     lines = [json.loads(line) for line in options.results.read_text().splitlines() if line]
