@@ -31,7 +31,7 @@ from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
 from gemma4_compile.sources import TINY, Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
 from gemma4_compile.targets import TargetSpec, link, target_spec
@@ -109,9 +109,12 @@ class _Build:
         return self.recipe.schemes[Role.LINEAR].name
 
     @property
+    def tensors(self) -> list[StoredTensor]:
+        return [tensor for stored in self.plan for tensor in stored.tensors]
+
+    @property
     def parameter_schema_id(self) -> str:
-        tensors = [tensor for stored in self.plan for tensor in stored.tensors]
-        return artifacts.parameter_schema_id(tensors)
+        return artifacts.parameter_schema_id(self.tensors)
 
 
 def _target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
@@ -255,13 +258,12 @@ def _write_weights(
     build: _Build, checkpoint: Checkpoint, directory: Path, reporter: Reporter
 ) -> tuple[Mapping[str, str], Counts | None]:
     """Write everything but the library; returns the sha256 of the shards, and what became 0."""
-    tensors = [tensor for stored in build.plan for tensor in stored.tensors]
     table = [stored.parameter for stored in build.plan]
     matched = match(checkpoint.tensors, table, build.config)
     read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=build.allow_nonfinite)
     if (directory / PROGRESS_FILE).exists():
         reporter.stage("checking the weights that an earlier run finished")
-    with reporter.progress("converting weights", sum(t.nbytes for t in tensors)) as advance:
+    with reporter.progress("converting weights", sum(t.nbytes for t in build.tensors)) as advance:
         written = packaging.write_weights(
             directory,
             build.plan,

@@ -41,8 +41,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        `args`: a file's name or an integer each; `work`: indices of arguments that a kernel may
-        fill as it likes; `changed`: by the index of an argument, the files
+        `args`: a file's name or an integer each; `changed`: by the index of an argument, the files
         of its values afterwards and of the largest error allowed; `packed`: the share of int8
         values in its words that may be one unit off, 0 if they are none.
     """

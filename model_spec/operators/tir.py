@@ -86,6 +86,15 @@ def let(value: Any) -> Any:
     return T.Bind(value)
 
 
+def fixed(value: Any, dtype: str = "int32") -> Any:
+    """A value that stays a variable in the kernel's text.
+
+    TVM writes out a `let` at every use, and finds no common expressions that have calls: a few
+    such names, each used some times in the next, grow into kernels of 200 KB.
+    """
+    return Cell(dtype, value).value
+
+
 def i32(value: Any) -> Any:
     """`value` as an int32 expression."""
     return tirx.const(value, "int32") if isinstance(value, int) else value.astype("int32")

@@ -19,13 +19,12 @@ from gemma4_compile.model_spec.operators.attention import (
     declare_splits,
 )
 from gemma4_compile.model_spec.operators.math import f32
-from gemma4_compile.model_spec.operators.tir import function, let, store, when
+from gemma4_compile.model_spec.operators.tir import fixed, function, let, store, when
 from gemma4_compile.targets.kernels.blocks import barrier, launch, shared, strided, zero
 from gemma4_compile.targets.kernels.decode_block import (
     DecodeBlock,
     DecodeShape,
     decode_shape,
-    fixed,
 )
 from gemma4_compile.targets.kernels.decode_norms import DecodeNorms
 from gemma4_compile.targets.spec import TargetSpec

@@ -10,11 +10,10 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.attention import LOWEST, MergeSplits, declare_splits
 from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.tir import function, let, store, when
+from gemma4_compile.model_spec.operators.tir import fixed, function, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     BlockReduction,
     barrier,
-    kept,
     launch,
     local,
     power_of_two_at_most,
@@ -36,7 +35,8 @@ def merged_channel(means: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
         highest = tirx.max(highest, stats[split, h, 0])
     highest = let(highest)
     weights = [
-        kept(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1]) for split in range(splits)
+        let(fixed(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1], "float32"))
+        for split in range(splits)
     ]
     total = sum((weights[s] * as_f32(means[s, h, d]) for s in range(splits)), zero())
     return let(total / sum(weights, zero()))

@@ -16,7 +16,7 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.operators.attention import LOWEST, ChunkAttention
 from gemma4_compile.model_spec.operators.base import symbolic_rows
 from gemma4_compile.model_spec.operators.math import f32
-from gemma4_compile.model_spec.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.model_spec.operators.tir import Cell, fixed, function, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     add,
     barrier,
@@ -27,7 +27,6 @@ from gemma4_compile.targets.kernels.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.decode_block import fixed
 from gemma4_compile.targets.kernels.tile_loaders import below
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec

@@ -27,8 +27,8 @@ from gemma4_compile.model_spec.operators.router import (
 from gemma4_compile.model_spec.operators.tir import FunctionBuilder, i32, let, store, when
 from gemma4_compile.quantization.fused_operators import RoutedForm
 from gemma4_compile.quantization.operators import Linear
-from gemma4_compile.targets.kernels.blocks import BlockSums, inverse_rms, zero
-from gemma4_compile.targets.kernels.int8_vectors import NormArguments
+from gemma4_compile.targets.kernels.blocks import BlockSums
+from gemma4_compile.targets.kernels.int8_vectors import NormArguments, residual_scales
 from gemma4_compile.targets.kernels.router import store_hidden
 from gemma4_compile.targets.kernels.row_share import RowShare, StackRow
 
@@ -70,11 +70,7 @@ class BesideRouter:
         sums = BlockSums(thread, threads, simd_width)
         bb, rr, rc, cc, rp, cp = sums([share.dot(left, right) for left, right in pairs])
 
-        def inverse(squares: Any) -> Any:
-            return inverse_rms(squares, norm.width, norm.eps)
-
-        i = inverse(bb)
-        after = inverse(tirx.max(rr + i * (f32(2.0) * rc + i * cc), zero()))
+        i, after = residual_scales(norm.width, norm.eps, (bb, rr, rc, cc), f32(1.0))
         with when(thread == 0):
             store(routed, (rp + i * cp) * (after * f32(norm.factor)), 0, e)
         with when(e == 0):

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.model_spec.operators.math import f32
-from gemma4_compile.model_spec.operators.tir import Cell, let, store, when
+from gemma4_compile.model_spec.operators.tir import Cell, fixed, let, store, when
 from gemma4_compile.targets.kernels.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
@@ -307,13 +307,4 @@ def zero() -> Any:
 
 def inverse_rms(squares: Any, width: int, eps: float) -> Any:
     """1 / rms of a row of `width` channels, of which this is the sum of squares."""
-    return kept(tirx.rsqrt(squares / f32(width) + f32(eps)))
-
-
-def kept(value: Any) -> Any:
-    """A float32 with a call in it, evaluated once.
-
-    TVM inlines a name wherever it stands, and finds no common expressions that have calls: a few
-    such names, each used some times in the next, grow into kernels of 200 KB.
-    """
-    return let(Cell("float32", value).value)
+    return let(fixed(tirx.rsqrt(squares / f32(width) + f32(eps)), "float32"))

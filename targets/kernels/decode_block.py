@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.operators.attention import LOWEST, SplitAttention
 from gemma4_compile.model_spec.operators.math import f32
-from gemma4_compile.model_spec.operators.tir import Cell, i32, let, store, when
+from gemma4_compile.model_spec.operators.tir import Cell, fixed, i32, let, store, when
 from gemma4_compile.targets.kernels.blocks import (
     add,
     barrier,
@@ -136,11 +136,6 @@ def decode_shape(operator: SplitAttention, spec: TargetSpec) -> DecodeShape:
                     return shape
             keys //= 2
     raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
-
-
-def fixed(value: Any) -> Any:
-    """An int32 that stays a variable in the kernel's text: TVM writes out a `let` at every use."""
-    return Cell("int32", value).value
 
 
 class DecodeBlock:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -70,9 +71,7 @@ def expert_norm(
     def times(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
         return share.map(lambda a, b: a * b, left, right)
 
-    def inverse(squares: Any) -> Any:
-        return inverse_rms(squares, norm.width, norm.eps)
-
+    inverse = partial(inverse_rms, width=norm.width, eps=norm.eps)
     a, b = times(dense, w_dense), times(experts, w_experts)
     pairs = [(dense, dense), (experts, experts), (a, a), (a, b), (b, b)]
     dd, ee, aa, ab, bb = sums([share.dot(left, right) for left, right in pairs])

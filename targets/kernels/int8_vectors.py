@@ -209,15 +209,19 @@ def norm_scales(
     norm: NormVector, share: RowShare, squares: Sequence[Any], scalar: Any
 ) -> tuple[Any, Any]:
     """1 / rms of the branch and of r', each in all lanes; `squares` are `norm_squares`."""
-    bb, rr, rc, cc = squares
-
-    def inverse(total: Any) -> Any:
-        return inverse_rms(total, norm.width, norm.eps)
-
-    scale = inverse(bb)
-    after = let(rr + scale * (f32(2.0) * rc + scale * cc))
-    scale_next = inverse(tirx.max(after, zero()) * scalar * scalar) if norm.normed else zero()
+    if norm.normed:
+        scale, scale_next = residual_scales(norm.width, norm.eps, squares, scalar)
+    else:
+        scale, scale_next = inverse_rms(squares[0], norm.width, norm.eps), zero()
     return let(share.splat(scale)), let(share.splat(scale_next))
+
+
+def residual_scales(width: int, eps: float, squares: Sequence[Any], scalar: Any) -> tuple[Any, Any]:
+    """1 / rms of the branch and of r', which is multiplied by `scalar`."""
+    bb, rr, rc, cc = squares
+    scale = inverse_rms(bb, width, eps)
+    after = let(rr + scale * (f32(2.0) * rc + scale * cc))
+    return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
 def merge_quads(means: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:

@@ -297,7 +297,7 @@ class _Walk:
         quad = let(probs[0, T.ramp(v, 1, QUAD)])
         for lane in range(QUAD):
             p = let(tirx.Shuffle([quad], [lane]))
-            bits = let(tirx.reinterpret("int32", p))
+            bits = let(bits_of(p))
             above = let(tirx.Select(bits > self.threshold, p, zero()))
             self._pass(v + lane, above, let(tirx.Select(bits == self.threshold, i32(1), i32(0))))
 

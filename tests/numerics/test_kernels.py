@@ -126,8 +126,9 @@ def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
     last = probs[order[count - 1]]
     rank = int(np.flatnonzero(order == token)[0])
     is_inside = rank < count or sums[rank - 1] <= top_p + rounding
+    inside = order[: max(count, rank + 1)]
     nucleus = np.zeros_like(probs)
-    nucleus[order[: max(count, rank + 1)]] = probs[order[: max(count, rank + 1)]]
+    nucleus[inside] = probs[inside]
     shares = nucleus.cumsum() / nucleus.sum()
     slack = rounding + (last / sums[count - 1] if top_p > 0 else 0.0)
     begin = shares[token] - probs[token] / nucleus.sum()
