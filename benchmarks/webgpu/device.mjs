@@ -57,8 +57,8 @@ export function nvidiaSmi() {
   return { driver, usedBytes: Number(used) * 2 ** 20, clocksMhz: { sm: Number(sm), mem: Number(mem) } };
 }
 
-/** Opens the device; `errors` collects every WebGPU error that nobody asked for. */
-export async function openDevice({ skipValidation }) {
+/** Opens the device, with `features` of ours where it has them; `errors` collects every error that nobody asked for. */
+export async function openDevice({ skipValidation, features = [] }) {
   const toggles = ["allow_unsafe_apis", "vulkan_enable_f16_on_nvidia"];
   if (skipValidation) toggles.push("skip_validation");
   const gpu = dawn.create([
@@ -70,7 +70,7 @@ export async function openDevice({ skipValidation }) {
   const ledger = new BufferLedger();
   const { requestDevice } = GPUAdapter.prototype;
   GPUAdapter.prototype.requestDevice = function (descriptor) {
-    const wanted = FEATURES_WANTED.filter((name) => this.features.has(name));
+    const wanted = [...FEATURES_WANTED, ...features].filter((name) => this.features.has(name));
     const requiredFeatures = [...descriptor.requiredFeatures, ...wanted];
     return requestDevice.call(this, { ...descriptor, requiredFeatures });
   };
