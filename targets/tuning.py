@@ -127,7 +127,7 @@ class DecodeAttentionTuning:
 
     threads: int = 256
     loads: int = 16
-    heads: int = 8
+    heads: int = 4
     min_blocks: int = 64
     sliding_splits: int = 8
     full_splits: int = 128
