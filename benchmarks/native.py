@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import environment
+from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
 from gemma4_compile.artifacts import Provenance, read_artifact
@@ -37,16 +38,6 @@ def timed(action: Callable[[], Any]) -> float:
     begin = time.perf_counter()
     action()
     return (time.perf_counter() - begin) * 1e3
-
-
-def summary(samples: list[float]) -> dict[str, Any]:
-    """Median, relative spread and every value."""
-    median = statistics.median(samples)
-    return {
-        "median": round(median, 5),
-        "spread": round((max(samples) - min(samples)) / median, 4),
-        "all": [round(sample, 5) for sample in samples],
-    }
 
 
 def device_memory_bytes(device: str) -> int | None:

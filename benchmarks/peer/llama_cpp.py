@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import environment
+from benchmarks.samples import summary
 
 
 def command(arguments: argparse.Namespace) -> list[str]:
@@ -38,16 +39,6 @@ def command(arguments: argparse.Namespace) -> list[str]:
 def without_folders(words: list[str]) -> str:
     """The command as a line, with files by their names only."""
     return shlex.join(Path(word).name for word in words)
-
-
-def summary(samples: list[float]) -> dict[str, Any]:
-    """Median, relative spread and every value."""
-    median = statistics.median(samples)
-    return {
-        "median": round(median, 5),
-        "spread": round((max(samples) - min(samples)) / median, 4),
-        "all": [round(sample, 5) for sample in samples],
-    }
 
 
 def figure(row: Mapping[str, Any], contexts: list[int]) -> dict[str, Any] | None:

@@ -1,0 +1,16 @@
+"""What the result lines say of repeated samples."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+
+def summary(samples: list[float]) -> dict[str, Any]:
+    """Median, relative spread (largest minus smallest) and every value."""
+    median = statistics.median(samples)
+    return {
+        "median": round(median, 5),
+        "spread": round((max(samples) - min(samples)) / median, 4),
+        "all": [round(sample, 5) for sample in samples],
+    }
