@@ -72,7 +72,7 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
             block = DecodeBlock(operator, shape, key, value, thread)
             with T.If(begin < end):
                 with T.Then():
-                    block.load_first(begin, end - 1, g)
+                    block.load_keys(begin, end - 1, g)
                     with strided(thread, shape.threads, shape.heads * shape.columns) as item:
                         h = let(tirx.floordiv(item, shape.columns))
                         place = let(tirx.floormod(item, shape.columns))
@@ -120,7 +120,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
             norms = DecodeNorms(operator, block, (qkv, q_norm, k_norm, rotary), step)
             with T.If(begin < end):
                 with T.Then():
-                    block.load_first(begin, last, g)
+                    block.load_keys(begin, last, g)
                     norms.run(first, g)
                     block.run(begin, end, last, position, g)
                     if owns:

@@ -168,11 +168,6 @@ class DecodeBlock:
 
     # --- Loads ---
 
-    def load_first(self, begin: Any, last: Any, g: Any) -> None:
-        """The thread's share of the first tile, before anything waits: memory answers late."""
-        self.load_keys(begin, last, g)
-        self.load_values(begin, last, g)
-
     def load_keys(self, base: Any, last: Any, g: Any) -> None:
         """The thread's share of a tile's keys; those behind `last` repeat it."""
         shape = self.shape
@@ -301,7 +296,7 @@ class DecodeBlock:
     # --- The whole ---
 
     def run(self, begin: Any, end: Any, last: Any, position: Any, g: Any) -> None:
-        """Go over the keys [begin, end); `load_first` has loaded the first tile.
+        """Go over the keys [begin, end); the first tile's keys are loaded already.
 
         The loads of a tile are under way while the one before is being used.
         """
@@ -311,14 +306,13 @@ class DecodeBlock:
         tiles = let(tirx.floordiv(end - begin + (shape.keys - 1), i32(shape.keys)))
         with T.serial(0, tiles) as tile:
             base = fixed(begin + tile * shape.keys)
+            self.load_values(base, last, g)
             self.insert_new(base, position)
             self.score()
             self.weigh(base, end)
             with when(tile + 1 < tiles):
                 self.load_keys(base + shape.keys, last, g)
             self.accumulate()
-            with when(tile + 1 < tiles):
-                self.load_values(base + shape.keys, last, g)
 
     def finish(self, means: Any, stats: Any, split: Any, first_head: Any) -> None:
         """Add the groups' columns, through the memory of q, and store the split's results."""
