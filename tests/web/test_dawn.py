@@ -47,7 +47,7 @@ MAIN = (*((kind, Q4F16) for kind in KINDS), (TINY, Q4F32), ("dense", Q4F32))
 OTHERS = (
     (TINY, Case("q8f16", "lavapipe", limits="subgroups-8")),
     (TINY, Case("f16", "lavapipe")),
-    (TINY, Case("f32", "swiftshader")),
+    (TINY, Case("f32", "lavapipe")),
 )
 
 # Logits that are rounded twice are not clear enough to compare tokens.

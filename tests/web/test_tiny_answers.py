@@ -19,8 +19,8 @@ DRIVERS = {
     "q4f16": "lavapipe",
     "q8f16": "lavapipe",
     "f16": "lavapipe",
-    "q4f32": "swiftshader",
-    "f32": "swiftshader",
+    "q4f32": "swiftshader",  # it has no shader-f16
+    "f32": "lavapipe",
 }
 END_OF_TURN = 106
 
