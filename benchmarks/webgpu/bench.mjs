@@ -4,7 +4,7 @@ import fs from "node:fs";
 import path from "node:path";
 import { parseArgs } from "node:util";
 import { readBandwidth } from "./bandwidth.mjs";
-import { nvidiaSmi, openDevice, release, settle } from "./device.mjs";
+import { nvidiaSmi, openDevice, runScript, settle } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
@@ -144,13 +144,4 @@ async function main() {
   if (!smoke.finite) throw new Error("some logits are not finite");
 }
 
-let code = 0;
-try {
-  await main();
-} catch (error) {
-  process.stderr.write(`error: ${error.stack ?? error}\n`);
-  code = 1;
-}
-release();
-process.exitCode = code;
-process.stdout.write("", () => process.exit(code));
+await runScript(main);

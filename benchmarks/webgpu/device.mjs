@@ -104,7 +104,16 @@ export async function settle({ device, errors }) {
   if (errors.length) throw new Error(`WebGPU: ${errors.slice(0, 5).join("\n")}`);
 }
 
-/** Without this Node would wait for ever for the GPU. */
-export function release() {
+/** Runs a script's `main`: an error is a line and status 1, and Node does not wait for ever for the GPU. */
+export async function runScript(main) {
+  let code = 0;
+  try {
+    await main();
+  } catch (error) {
+    process.stderr.write(`error: ${error.stack ?? error}\n`);
+    code = 1;
+  }
   delete globalThis.navigator;
+  process.exitCode = code;
+  process.stdout.write("", () => process.exit(code));
 }

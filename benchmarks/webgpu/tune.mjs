@@ -2,9 +2,9 @@
 // usage: node tune.mjs CASES.jsonl... [--repeats N] [--copy-mib N] [--commit HASH] [--skip-validation]
 //
 // Weights of several copies are read in turn, so that a cache does not hold them from launch to launch.
-import fs from "node:fs";
 import { parseArgs } from "node:util";
-import { openDevice, release, settle } from "./device.mjs";
+import { compile, readCases, uniformContent } from "./cases.mjs";
+import { openDevice, runScript, settle } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Replay } from "./replay.mjs";
 import { rounded, summary } from "./statistics.mjs";
@@ -53,32 +53,9 @@ class Pool {
   }
 }
 
-/** A kernel's pipeline, compiled in the background, and the layout of its arguments. */
-function compile(device, item) {
-  const types = { read: "read-only-storage", read_write: "storage" };
-  const visibility = GPUShaderStage.COMPUTE;
-  const last = item.bindings.length;
-  const layout = device.createBindGroupLayout({
-    entries: [
-      ...item.bindings.map(([, access], binding) => ({ binding, visibility, buffer: { type: types[access] } })),
-      { binding: last, visibility, buffer: { type: "uniform" } },
-    ],
-  });
-  const pipeline = device.createComputePipelineAsync({
-    layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-    compute: {
-      module: device.createShaderModule({ code: item.wgsl }),
-      entryPoint: item.wgsl.match(/fn (\w+)\(/)[1],
-    },
-  });
-  return pipeline.then((made) => ({ pipeline: made, layout }));
-}
-
 function makeLaunches(pool, positions, item, { pipeline, layout }) {
   const last = item.bindings.length;
-  const content = new DataView(new ArrayBuffer(Math.ceil(item.uniforms.length / 4) * 16));
-  item.uniforms.forEach(([kind, value], i) =>
-    kind === "f32" ? content.setFloat32(4 * i, value, true) : content.setInt32(4 * i, value, true));
+  const uniforms = new Map([[last, uniformContent(item)]]);
   const weights = item.bindings.filter(([, , name]) => /weight|scale/.test(name));
   const bytes = weights.reduce((sum, [size]) => sum + size, 0);
   const wanted = bytes ? Math.ceil((Number(options["copy-mib"]) * MIB) / bytes) : 1;
@@ -88,7 +65,7 @@ function makeLaunches(pool, positions, item, { pipeline, layout }) {
     pipeline,
     layout,
     groups: item.groups,
-    uniforms: new Map([[last, new Uint8Array(content.buffer)]]),
+    uniforms,
     entries: [
       ...item.bindings.map(([size, , name], binding) => ({
         binding,
@@ -114,8 +91,7 @@ async function main() {
     device.queue.writeBuffer(buffer, 0, new Int32Array([context, rows, context + rows, 0]));
     return buffer;
   };
-  const items = positionals.flatMap((file) =>
-    fs.readFileSync(file, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line)));
+  const items = positionals.flatMap(readCases);
   const compiled = new Map();
   for (const item of items) {
     if (!compiled.has(item.wgsl)) compiled.set(item.wgsl, compile(device, item));
@@ -145,13 +121,4 @@ async function main() {
   pool.clear();
 }
 
-let code = 0;
-try {
-  await main();
-} catch (error) {
-  process.stderr.write(`error: ${error.stack ?? error}\n`);
-  code = 1;
-}
-release();
-process.exitCode = code;
-process.stdout.write("", () => process.exit(code));
+await runScript(main);

@@ -66,6 +66,16 @@ export class Filler {
     this.#fill(buffer, HALVES, -1, 1);
   }
 
+  /** Fills words of unsigned integers of 4 or 8 bits, without the largest one. */
+  integers(buffer, bits) {
+    this.#fill(buffer, bits === 4 ? QUANTISED_4 : QUANTISED_8, 0, 0);
+  }
+
+  /** Fills values between two bounds, as float16 or float32. */
+  between(buffer, dtype, low, high) {
+    this.#fill(buffer, dtype === "float16" ? HALVES : FLOATS, low, high);
+  }
+
   /** Fills one parameter; `shapes` maps every parameter's name to its shape. */
   parameter(buffer, { name, shape, dtype }, shapes) {
     const quantised = QUANTISED.exec(name);
@@ -76,18 +86,18 @@ export class Filler {
       const bits = words / groups;
       if (bits !== 4 && bits !== 8) throw new Error(`${name}: ${bits} bits are unknown here`);
       if (kind === "q_weight") {
-        this.#fill(buffer, bits === 4 ? QUANTISED_4 : QUANTISED_8, 0, 0);
+        this.integers(buffer, bits);
       } else {
         const deviation = (2 ** bits - 2) / Math.sqrt(12); // of evenly spread quantised values
         const scale = 1 / (deviation * Math.sqrt(GROUP * groups));
-        this.#fill(buffer, dtype === "float16" ? HALVES : FLOATS, 0.8 * scale, 1.2 * scale);
+        this.between(buffer, dtype, 0.8 * scale, 1.2 * scale);
       }
     } else if (shape.length === 1) {
       const middle = name.includes("layer_scalar") ? 0.5 : 1;
-      this.#fill(buffer, dtype === "float16" ? HALVES : FLOATS, 0.9 * middle, 1.1 * middle);
+      this.between(buffer, dtype, 0.9 * middle, 1.1 * middle);
     } else {
       const bound = Math.sqrt(3 / shape.at(-1));
-      this.#fill(buffer, dtype === "float16" ? HALVES : FLOATS, -bound, bound);
+      this.between(buffer, dtype, -bound, bound);
     }
   }
 

@@ -119,6 +119,18 @@ def library_of(package: Path) -> str:
     return library.name
 
 
+def run_node(script: Path, *args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A script in Node; what it printed, whatever its status."""
+    return subprocess.run(
+        ["node", str(script), *args],
+        env=dict(env),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
 def run_driver(
     script: str, job: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -127,14 +139,7 @@ def run_driver(
     path.write_text(json.dumps(job))
     result = folder / "result.json"
     result.unlink(missing_ok=True)
-    done = subprocess.run(
-        ["node", str(HERE / script), str(path)],
-        env=dict(environment),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_node(HERE / script, str(path), env=environment)
     told = json.loads(result.read_text()) if result.is_file() else {}
     if done.returncode != 0:
         story = [told.get("error", "no result"), *told.get("errors", []), *told.get("problems", [])]

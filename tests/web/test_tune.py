@@ -1,7 +1,6 @@
 """The search for kernel sizes: candidates are real kernels that run, and the fastest is chosen."""
 
 import json
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from benchmarks.webgpu.tune import CANDIDATES, Family, choose, prepare
 from gemma4_compile.targets.tuning import Tuning, from_fields
-from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver
+from tests.web.dawn import HERE, VulkanDriver, run_node
 
 PRESET = "gemma-4-E2B-it"
 TUNE = HERE.parents[1] / "benchmarks" / "webgpu" / "tune.mjs"
@@ -61,14 +60,8 @@ def test_kernels_of_a_candidate_are_timed(
     path = tmp_path / "cases.jsonl"
     path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases))
 
-    done = subprocess.run(
-        ["node", str(TUNE), str(path), "--repeats", "1", "--copy-mib", "1"],
-        env=lavapipe.environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    arguments = [str(path), "--repeats", "1", "--copy-mib", "1"]
+    done = run_node(TUNE, *arguments, env=lavapipe.environment(tmp_path))
 
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [json.loads(text) for text in done.stdout.splitlines()]
