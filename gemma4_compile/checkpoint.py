@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemma4_compile import regular_files
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.json_text import parse_object
 from gemma4_compile.model_spec.config import Gemma4Config
@@ -114,34 +115,22 @@ class Checkpoint:
 
 
 def _check_place(path: Path) -> None:
-    """Refuse what is no file of this directory.
-
-    A link may stay in the directory, or lead from a snapshot of the hub's cache to its blobs. One
-    that leads elsewhere could put a file of this machine into the package.
-    """
+    """Refuse what is no file of this directory: links that lead out of it, pipes, devices."""
     try:
-        real, directory = path.resolve(), path.parent.resolve()
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise CheckpointError(f"cannot read `{path}`: {error}") from error
-    blobs = directory.parent.parent / "blobs"
-    in_cache = directory.parent.name == "snapshots" and real.is_relative_to(blobs)
-    if not in_cache and not real.is_relative_to(directory):
+        regular_files.check_inside(path)
+        if path.exists():
+            regular_files.check_regular(path.stat())
+    except OSError as error:
         raise CheckpointError(
-            f"`{path.name}` is a link that leads out of `{path.parent}`",
-            hint="copy the file, or link the whole directory",
-        )
-    if real.exists() and not real.is_file():  # reading a pipe or a device would never end
-        raise CheckpointError(f"`{path.name}` of `{path.parent}` is no regular file")
+            f"cannot read `{path.name}` of `{path.parent}`: {error.strerror}",
+            hint="put the file itself there, or link the whole directory",
+        ) from error
 
 
 def _read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
     try:
         _check_place(path)
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-        if len(content) > limit:
-            raise CheckpointError(f"`{path.name}` is too large: more than {limit} bytes")
-        return content.decode("utf-8")
+        return regular_files.read_regular(path, limit).decode("utf-8")
     except FileNotFoundError as error:
         raise CheckpointError(
             f"`{path.name}` is missing from `{path.parent}`",

@@ -2,7 +2,9 @@
 
 `.NAME.partial` is where a run works; `.NAME.replaced` is, for a moment, the package that it
 replaces. A run that was killed leaves its partial directory behind: the next run for the same
-output takes it over, and packaging decides what of it can be used.
+output takes it over, and packaging decides what of it can be used. Both names are known before, so
+anybody who can write there (or pack an archive that is unpacked there) may have put something in
+their place: only real directories of this user, and of a run, are taken over or removed.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from gemma4_compile import abi
+from gemma4_compile import abi, regular_files
 from gemma4_compile.artifacts import Provenance, read_artifact
 from gemma4_compile.errors import ArtifactError, UsageError
 
@@ -46,6 +49,7 @@ def check_output(output: Path, *, force: bool) -> None:
             "packages cannot be written on Windows, whose open files cannot be replaced",
             hint="run gemma4-compile in the Windows Subsystem for Linux; a package works anywhere",
         )
+    _check_beside(output)
     if not os.path.lexists(output):
         return
     if output.is_symlink() or not output.is_dir():
@@ -55,6 +59,36 @@ def check_output(output: Path, *, force: bool) -> None:
             f"`{output}` exists and is no package of gemma4-compile",
             hint="choose another -o, or replace it with --force",
         )
+
+
+def _beside(output: Path) -> tuple[Path, Path]:
+    """Where a run works, and where the package goes that it replaces."""
+    output = Path(os.path.abspath(output))
+    return output.with_name(f".{output.name}.partial"), output.with_name(f".{output.name}.replaced")
+
+
+def _check_beside(output: Path) -> None:
+    """Raise ArtifactError if what is at those places was not made by a run of this user."""
+    for path in _beside(output):
+        if not os.path.lexists(path):
+            continue
+        removed = path.name.endswith("partial") or output.exists()
+        try:
+            regular_files.check_own_directory(path)
+            if removed and not _is_of_a_run(path):
+                raise OSError(errno.ENOTEMPTY, "it holds what no run has written")
+        except FileNotFoundError:
+            continue  # another run has just ended
+        except OSError as error:
+            raise ArtifactError(
+                f"`{path}` is needed while `{output}` is written: {error.strerror}",
+                hint="remove it if you know what it is, or choose another -o",
+            ) from error
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a directory is what a killed run leaves: its lock is there, or a whole package."""
+    return (path / LOCK_FILE).exists() or is_package(path) or not any(path.iterdir())
 
 
 def check_place(output: Path, checkpoint: Path | None) -> None:
@@ -115,44 +149,60 @@ def write_errors(path: Path, option: str = "-o") -> Iterator[None]:
 
 
 def _replace(partial: Path, output: Path, replaced: Path) -> None:
-    if output.exists():
+    if os.path.lexists(output):
         output.rename(replaced)
     try:
         partial.rename(output)
     except OSError:
-        if replaced.exists():
+        if os.path.lexists(replaced):
             replaced.rename(output)
         raise
-    shutil.rmtree(replaced, ignore_errors=True)
+    (output / LOCK_FILE).unlink()  # now: until the rename, no other run may begin
+    with contextlib.suppress(OSError):
+        _remove(replaced)
+
+
+def _remove(package: Path) -> None:
+    """Remove a package that was replaced; what says that it is one goes last, after a kill too."""
+    if package.exists():
+        for path in package.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != abi.PROVENANCE_FILE:
+                path.unlink()
+        shutil.rmtree(package)
 
 
 @contextlib.contextmanager
-def output_directory(output: Path, *, force: bool) -> Iterator[Path]:
+def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iterator[Path]:
     """Yield the directory to write into; rename it to `output` when the block ends well.
 
     After an error the directory is removed. After an interruption (or a kill) it stays if it holds
     finished shards, so that the same command can go on from them.
+
+    Parameters
+    ----------
+    weights : this run writes shards, so those of an interrupted one are kept for it
 
     Raises
     ------
     UsageError
         If `output` exists and is neither empty nor one of our packages, unless `force`.
     ArtifactError
-        If the directory cannot be made, or another run is writing it.
+        If the directory cannot be made, something else is in its place, or another run is writing
+        it.
     """
     output = Path(os.path.abspath(output))
-    partial = output.with_name(f".{output.name}.partial")
-    replaced = output.with_name(f".{output.name}.replaced")
+    partial, replaced = _beside(output)
     check_output(output, force=force)
     made = _missing_parents(output)
     with write_errors(output):
-        partial.mkdir(parents=True, exist_ok=True)
-        if replaced.exists():  # a run was killed between two renames
-            if output.exists():
-                shutil.rmtree(replaced)
-            else:
-                replaced.rename(output)
-        lock = (partial / LOCK_FILE).open("w")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            partial.mkdir()
+    _check_beside(output)
+    with write_errors(partial / LOCK_FILE):
+        lock = regular_files.open_lock(partial / LOCK_FILE)
     with lock:
         if not _is_locked(lock, partial / LOCK_FILE):
             raise ArtifactError(
@@ -160,10 +210,14 @@ def output_directory(output: Path, *, force: bool) -> Iterator[Path]:
             )
         try:
             with write_errors(output):
-                _remove_all_but_shards(partial)
+                if replaced.exists():  # a run was killed between two renames, or behind them
+                    if output.exists():
+                        _remove(replaced)
+                    else:
+                        replaced.rename(output)
+                _remove_the_rest(partial, keep_shards=weights)
             yield partial
             with write_errors(output):
-                (partial / LOCK_FILE).unlink()
                 _replace(partial, output, replaced)
         except BaseException as error:
             if isinstance(error, Exception) or not (partial / PROGRESS_FILE).exists():
@@ -174,21 +228,28 @@ def output_directory(output: Path, *, force: bool) -> Iterator[Path]:
             raise
 
 
-def _is_locked(lock: IO[str], path: Path) -> bool:
+def _is_locked(lock: IO[bytes], path: Path) -> bool:
     """Take the lock; False if another run has it, or had it and took the file away at its end."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+        return os.path.samestat(os.fstat(lock.fileno()), path.lstat())
     except OSError:
         return False
 
 
-def _remove_all_but_shards(partial: Path) -> None:
-    """What a killed run left, save the weights that it may have finished."""
+def _remove_the_rest(partial: Path, *, keep_shards: bool) -> None:
+    """Remove what a killed run left, save the weights that it may have finished.
+
+    A link to a file elsewhere, by name or by number (a hard link), is none of these.
+    """
     for path in partial.iterdir():
-        if path.is_dir() and not path.is_symlink():
+        found = path.lstat()
+        if stat.S_ISDIR(found.st_mode):
             shutil.rmtree(path)
-        elif path.name not in (LOCK_FILE, PROGRESS_FILE) and not path.match(SHARD_PATTERN):
+            continue
+        usable = path.name == PROGRESS_FILE or path.match(SHARD_PATTERN)
+        usable = usable and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if path.name != LOCK_FILE and not (keep_shards and usable):
             path.unlink()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gemma4_compile import abi
+from gemma4_compile import abi, regular_files
 from gemma4_compile.artifacts import Provenance, Shard, TensorCache, TensorRecord
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.output_directory import (
@@ -43,6 +43,8 @@ from gemma4_compile.quantization.scheme import StoredTensor
 SHARD_BYTES = 32 << 20
 TENSOR_ALIGNMENT = 64  # so that the native runtime can use a mapped shard as it lies
 _HASH_BLOCK_BYTES = 1 << 20
+_MAX_PROGRESS_BYTES = 16 << 20
+_FILE_MODE = 0o644  # of every file of a package, whatever the umask
 
 ByteProgress = Callable[[int], None]
 """Told how many bytes more are done; the first call tells what an earlier run had finished."""
@@ -94,9 +96,9 @@ def plan_shards(
 
 
 def hash_file(path: Path) -> FileHash:
-    """Read a file once and hash it."""
+    """Read a regular file once and hash it."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
-    with path.open("rb") as file:
+    with regular_files.open_regular(path) as file:
         while block := file.read(_HASH_BLOCK_BYTES):
             md5.update(block)
             sha256.update(block)
@@ -119,14 +121,14 @@ class Progress:
         directory = self._path.parent
         noted: dict[str, Any] = {}
         try:
-            values = json.loads(self._path.read_text("utf-8"))
+            values = json.loads(regular_files.read_regular(self._path, _MAX_PROGRESS_BYTES))
             if values["fingerprint"] == self._fingerprint:
                 noted = dict(values["finished"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # no progress to take over: start anew
         for plan in plans:
             path = directory / plan.file
-            if plan.file in noted and path.is_file() and path.stat().st_size == plan.nbytes:
+            if plan.file in noted and _is_file_of(path, plan.nbytes):
                 found = hash_file(path)
                 if found.sha256 == noted[plan.file]:
                     self.finished[plan.file] = found
@@ -148,7 +150,7 @@ class Progress:
             "finished": {name: item.sha256 for name, item in self.finished.items()},
         }
         new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(values), "utf-8")
+        regular_files.write_new(new, json.dumps(values).encode())
         new.replace(self._path)
 
 
@@ -170,8 +172,8 @@ class _ShardFiles:
         plan, begin = self._places[tensor.name]
         path = self._directory / plan.file
         if plan.file not in self._open:
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-            descriptor = os.open(path, flags, 0o666)
+            with regular_files.open_new(path, exclusive=True) as file:
+                descriptor = os.dup(file.fileno())
             self._open[plan.file] = (descriptor, plan.tensor_bytes)
             os.ftruncate(descriptor, plan.nbytes)
         descriptor, missing = self._open[plan.file]
@@ -263,30 +265,53 @@ def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:
 
 def write_json(path: Path, values: object) -> None:
     """Write a JSON file of the package."""
-    with write_errors(path):
-        path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file of the package."""
     with write_errors(path):
-        path.write_text(text, "utf-8")
+        regular_files.write_new(path, text.encode("utf-8"))
 
 
 def copy_file(source: Path, directory: Path) -> None:
-    """Copy a file's content into the package under its own name."""
-    with write_errors(directory / source.name):
-        shutil.copyfile(source, directory / source.name)
+    """Copy a regular file's content into the package under its own name."""
+    with (
+        write_errors(directory / source.name),
+        regular_files.open_regular(source) as read,
+        regular_files.open_new(directory / source.name) as written,
+    ):
+        shutil.copyfileobj(read, written, _HASH_BLOCK_BYTES)
 
 
 def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
-    """Link files of an existing package into this run's directory (copy them across devices)."""
+    """Link files of an existing package into this run's directory (copy them across devices).
+
+    Raises
+    ------
+    ArtifactError
+        If one is no regular file of the package: the new one would hold what it leads to.
+    """
     for name in names:
-        with write_errors(directory / name):
+        source, path = package / name, directory / name
+        try:
+            regular_files.check_inside(source)
+            regular_files.check_regular(source.stat())
+            linked = not source.is_symlink()
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot keep `{name}` of `{package}`: {error.strerror}",
+                hint="replace the whole package with --force, without --only",
+            ) from error
+        with write_errors(path):
+            path.unlink(missing_ok=True)
             try:
-                os.link(package / name, directory / name)
+                if linked:
+                    os.link(source, path, follow_symlinks=False)
+                    continue
             except OSError:
-                shutil.copyfile(package / name, directory / name)
+                path.unlink(missing_ok=True)
+            copy_file(source, directory)
 
 
 def finish(
@@ -302,7 +327,7 @@ def finish(
     with write_errors(directory):
         (directory / PROGRESS_FILE).unlink(missing_ok=True)
         for path in directory.iterdir():
-            path.chmod(0o644)
+            _set_mode(path)
         files = {
             path.name: (path.stat().st_size, sha256.get(path.name) or hash_file(path).sha256)
             for path in sorted(directory.iterdir())
@@ -311,5 +336,21 @@ def finish(
     provenance = Provenance(library, build, files)
     write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
     with write_errors(directory):
-        (directory / abi.PROVENANCE_FILE).chmod(0o644)
+        _set_mode(directory / abi.PROVENANCE_FILE)
     return provenance
+
+
+def _set_mode(path: Path) -> None:
+    """Set a file's mode, but never that of what a link leads to."""
+    regular_files.check_regular(path.lstat())
+    path.chmod(_FILE_MODE)
+
+
+def _is_file_of(path: Path, nbytes: int) -> bool:
+    """Whether a regular file of this size is there."""
+    try:
+        found = path.lstat()
+        regular_files.check_regular(found)
+    except OSError:
+        return False
+    return found.st_size == nbytes

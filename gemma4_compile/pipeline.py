@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile import __version__, abi, artifacts, packaging
+from gemma4_compile import __version__, abi, artifacts, packaging, regular_files
 from gemma4_compile.checkpoint import Checkpoint, match
 from gemma4_compile.conversation import chat_template_config
 from gemma4_compile.errors import UsageError
@@ -213,7 +213,7 @@ class _Dump:
         self._count += 1
         with write_errors(path, "--dump-ir"):
             self._directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
+            regular_files.write_new(path, text.encode("utf-8"))
 
 
 def _build_library(
@@ -367,7 +367,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             kept = other_half(request.output, request.only, provenance)
         library, report, nonfinite = kept.library, None, kept.nonfinite
         sha256: Mapping[str, str] = {}
-        with output_directory(request.output, force=request.force) as directory:
+        with output_directory(request.output, force=request.force, weights=weights) as directory:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request, reporter)
             if checkpoint is not None:

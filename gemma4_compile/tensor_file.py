@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile import regular_files
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.json_text import parse_object
 
@@ -58,9 +58,7 @@ def _stamp(found: os.stat_result) -> Stamp:
 def _header(path: Path) -> tuple[dict[str, Any], int, int, Stamp]:
     """The parsed header, the position of the data, the bytes of data, and the file's stamp."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would never end
-            raise CheckpointError(f"`{path.name}` is no regular file")
-        with path.open("rb") as file:
+        with regular_files.open_regular(path) as file:
             found = os.fstat(file.fileno())
             size = found.st_size
             length = int.from_bytes(file.read(8), "little")
@@ -180,7 +178,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     row_bytes = tensor.nbytes // count
     raw = np.empty((end - begin) * row_bytes, np.uint8)
     try:
-        with tensor.path.open("rb", buffering=0) as file:
+        with regular_files.open_regular(tensor.path) as file:
             _check_stamp(tensor, os.fstat(file.fileno()))
             file.seek(tensor.offset_bytes + begin * row_bytes)
             view, done = raw.data, 0

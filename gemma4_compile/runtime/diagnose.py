@@ -8,6 +8,7 @@ but the package's.
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -25,6 +26,7 @@ import tvm_ffi
 from gemma4_compile import __version__, abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.process import peak_memory_bytes
+from gemma4_compile.regular_files import open_new
 from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
@@ -64,7 +66,9 @@ class _Report:
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         try:
-            self._file = path.open("w", encoding="utf-8")
+            self._file = io.TextIOWrapper(
+                open_new(path), encoding="utf-8", errors="backslashreplace", write_through=True
+            )
         except OSError as error:
             raise UsageError(
                 f"--diagnose: cannot write `{path}`: {error.strerror}",
@@ -74,7 +78,6 @@ class _Report:
 
     def line(self, text: str = "") -> None:
         self._file.write(text + "\n")
-        self._file.flush()
 
     def section(self, title: str) -> None:
         self._say(title)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from gemma4_compile.artifacts import (
     parameter_schema_id,
 )
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.regular_files import check_own_directory, read_regular
 
 # Files that the runtime reads where they are; none may lie there that the package does not list.
 _READ_FILES = (
@@ -152,8 +154,8 @@ def _memory(directory: Path) -> Path:
 
 def _remembered(directory: Path, signature: str) -> bool:
     try:
-        return _memory(directory).read_text("ascii") == signature
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home directory
+        return read_regular(_memory(directory), len(signature)) == signature.encode("ascii")
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return False
 
 
@@ -162,6 +164,7 @@ def _remember(directory: Path, signature: str) -> None:
     try:
         path = _memory(directory)
         path.parent.mkdir(parents=True, exist_ok=True)
+        check_own_directory(path.parent)
         descriptor, new = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(signature)
@@ -173,9 +176,9 @@ def _remember(directory: Path, signature: str) -> None:
 
 def _forget_old(folder: Path) -> None:
     """Keep the memory small: packages come and go."""
-    notes = list(folder.iterdir())
+    notes = [path for path in folder.iterdir() if re.fullmatch("[0-9a-f]{64}", path.name)]
     if len(notes) > MOST_REMEMBERED:
-        notes.sort(key=lambda note: note.stat().st_mtime_ns)
+        notes.sort(key=lambda note: note.lstat().st_mtime_ns)
         for note in notes[: len(notes) // 2]:
             note.unlink(missing_ok=True)
 

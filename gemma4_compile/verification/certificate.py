@@ -291,7 +291,7 @@ def _write(package: Path, provenance: Provenance, certificate: Certificate) -> N
     content = certificate.to_json()
     renewed = (abi.NUMERICS_FILE, abi.NUMERICS_PICTURE)
     kept = {name: entry[1] for name, entry in provenance.files.items() if name not in renewed}
-    with output_directory(package, force=False) as directory:
+    with output_directory(package, force=False, weights=False) as directory:
         packaging.take_over(package, kept, directory)
         packaging.write_json(directory / abi.NUMERICS_FILE, content)
         packaging.write_text(directory / abi.NUMERICS_PICTURE, picture(content))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.output_directory import LOCK_FILE
 from gemma4_compile.packaging import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from tests import models
@@ -31,7 +32,8 @@ Files = dict[str, bytes]
 
 
 def files(directory: Path) -> Files:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    """Content by name, without the lock: a kill right behind the rename leaves it."""
+    return {p.name: p.read_bytes() for p in directory.iterdir() if p.name != LOCK_FILE}
 
 
 @pytest.fixture(scope="module")

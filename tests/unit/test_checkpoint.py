@@ -279,7 +279,7 @@ def test_symbolic_links_into_a_cache_are_followed(directory: Path, tmp_path: Pat
 def test_links_out_of_the_directory_are_refused(name: str, directory: Path, tmp_path: Path) -> None:
     (directory / name).rename(tmp_path / "elsewhere")
     (directory / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match=f"`{name}` is a link that leads out"):
+    with pytest.raises(CheckpointError, match=f"`{name}` .* a link that leads out"):
         Checkpoint.open(directory).tokenizer_files()
 
 

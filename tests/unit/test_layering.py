@@ -12,7 +12,7 @@ MAX_LINES = 400
 
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "errors", "abi", "nvidia", "process", "tiny"),
+    ("__init__", "errors", "abi", "nvidia", "process", "regular_files", "tiny"),
     ("model_spec",),
     ("quantization",),
     ("targets",),
@@ -35,7 +35,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__", "start"),
 )
 # Stands beside the layers: it runs packages and shares only the words and the file formats.
-RUNTIME_MAY_IMPORT = {"__init__", "errors", "abi", "nvidia", "process", "artifacts", "runtime"}
+RUNTIME_MAY_IMPORT = {"__init__", "errors", "abi", "nvidia", "process", "regular_files"}
+RUNTIME_MAY_IMPORT |= {"artifacts", "runtime"}
 
 MAY_RUN_PACKAGES = {"verification"}
 

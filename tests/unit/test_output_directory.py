@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,118 @@ def test_lock_of_a_killed_run_does_not_count(tmp_path: Path) -> None:
     (partial / "rest").write_text("x")
     with output_directory(tmp_path / "out", force=False) as directory:
         assert names(directory) == [LOCK_FILE]
+
+
+def plant(place: Path, kind: str, victim: Path) -> None:
+    """Put something at a place that a run uses; with its target, for a link."""
+    victim.mkdir(exist_ok=True)
+    (victim / "thesis.txt").write_text("precious")
+    if kind == "link":
+        place.symlink_to(victim)
+    elif kind == "dangling link":
+        place.symlink_to(victim / "nothing")
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "file":
+        place.write_text("precious")
+    elif kind == "foreign directory":
+        shutil.copytree(victim, place)
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "file", "foreign directory"])
+@pytest.mark.parametrize("place", [".out.partial", ".out.replaced"])
+def test_what_was_planted_beside_is_left_alone(
+    place: str, kind: str, force: bool, tmp_path: Path
+) -> None:
+    make_package(tmp_path / "out")
+    plant(tmp_path / place, kind, tmp_path / "victim")
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    with (
+        pytest.raises(ArtifactError, match=f"{place}` is needed"),
+        output_directory(tmp_path / "out", force=force),
+    ):
+        pytest.fail("must not begin")
+    with pytest.raises(ArtifactError, match=f"{place}` is needed"):
+        check_output(tmp_path / "out", force=force)
+    assert sorted(str(path) for path in tmp_path.rglob("*")) == before
+    assert (tmp_path / "victim" / "thesis.txt").read_text() == "precious"
+
+
+def test_directory_of_another_user_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "x").write_text("precious")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with (
+        pytest.raises(ArtifactError, match="another user"),
+        output_directory(tmp_path / "out", force=False),
+    ):
+        pytest.fail("must not begin")
+    assert names(tmp_path / ".out.partial") == ["x"]
+
+
+@pytest.mark.parametrize("name", [LOCK_FILE, PROGRESS_FILE, "params_shard_0.bin", "model.so"])
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_links_inside_a_rest_touch_nothing(name: str, kind: str, tmp_path: Path) -> None:
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("precious")
+    victim.chmod(0o600)
+    partial = tmp_path / ".out.partial"
+    partial.mkdir()
+    (partial / LOCK_FILE).touch()
+    (partial / name).unlink(missing_ok=True)
+    if kind == "hard":
+        os.link(victim, partial / name)
+    else:
+        (partial / name).symlink_to(victim)
+    if (name, kind) == (LOCK_FILE, "symbolic"):
+        with (
+            pytest.raises(ArtifactError, match="a link"),
+            output_directory(tmp_path / "out", force=False),
+        ):
+            pytest.fail("must not begin")
+    else:
+        with output_directory(tmp_path / "out", force=False) as directory:
+            assert names(directory) == [LOCK_FILE]
+    assert victim.read_text() == "precious"
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+def test_shards_of_an_interrupted_run_are_no_part_of_one_without_weights(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        stop(output, KeyboardInterrupt(), PROGRESS_FILE, "params_shard_0.bin")
+    with output_directory(output, force=False, weights=False) as partial:
+        assert names(partial) == [LOCK_FILE]
+
+
+def test_a_package_that_was_replaced_is_known_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, replaced = tmp_path / "out", tmp_path / ".out.replaced"
+    make_package(output)
+    (output / "folder").mkdir()
+    removed: list[Path] = []
+    real = shutil.rmtree
+
+    def kill(path: Path, **options: object) -> None:
+        if path == replaced:
+            raise KeyboardInterrupt
+        removed.append(path)
+        real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", kill)
+        with pytest.raises(KeyboardInterrupt), output_directory(output, force=False) as partial:
+            (partial / "file").write_text("new")
+    assert removed[0] == replaced / "folder"
+    assert names(replaced) == [abi.PROVENANCE_FILE]
+    make_package(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / abi.PROVENANCE_FILE, output)
+    with output_directory(output, force=False):
+        assert names(tmp_path) == [".out.partial", "other", "out"]
 
 
 def test_run_killed_between_the_renames_loses_nothing(tmp_path: Path) -> None:

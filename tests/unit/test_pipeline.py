@@ -13,7 +13,13 @@ import pytest
 
 from gemma4_compile import abi, pipeline
 from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
-from gemma4_compile.errors import CheckpointError, QuantizationError, TargetError, UsageError
+from gemma4_compile.errors import (
+    ArtifactError,
+    CheckpointError,
+    QuantizationError,
+    TargetError,
+    UsageError,
+)
 from gemma4_compile.pipeline import CompileRequest, Summary, compile_model, plan_model
 from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import Silent
@@ -234,6 +240,20 @@ def test_weight_that_is_not_finite_is_an_error_and_leaves_nothing(
     with pytest.raises(QuantizationError, match="not finite"):
         run(replace(request_for, model=str(model)))
     assert [path.name for path in request_for.output.parent.iterdir()] == ["model"]
+
+
+def test_dumped_phases_are_not_written_through_links(
+    request_for: CompileRequest, tmp_path: Path
+) -> None:
+    victim, folder = tmp_path / "thesis.txt", tmp_path / "ir"
+    victim.write_text("precious")
+    dump = pipeline._Dump(folder)
+    dump("first", "text")
+    (folder / "01-second.py").symlink_to(victim)
+    with pytest.raises(ArtifactError, match="a link"):
+        dump("second", "text")
+    assert victim.read_text() == "precious"
+    assert (folder / "00-first.py").read_text() == "text"
 
 
 def test_dumped_phases_are_numbered(request_for: CompileRequest, tmp_path: Path) -> None:

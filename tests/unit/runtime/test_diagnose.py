@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from gemma4_compile.runtime.cli import main
+from gemma4_compile.runtime.diagnose import DEFAULT_FILE
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -58,6 +60,26 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(
     status, out, err = run(capsys, tiny_package, "--diagnose", tmp_path / "none" / "report.txt")
     assert (status, out) == (2, "")
     assert "cannot write" in err
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_planted_file_is_not_written_through(
+    kind: str,
+    tiny_package: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thesis.txt").write_text("precious")
+    if kind == "link":
+        (tmp_path / DEFAULT_FILE).symlink_to("thesis.txt")
+    else:
+        os.mkfifo(DEFAULT_FILE)
+    status, out, err = run(capsys, tiny_package, "--diagnose")
+    assert (status, out) == (2, "")
+    assert f"but a {kind}" in err
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
 
 
 def test_bench_prints_a_table_and_nothing_else(

@@ -156,12 +156,12 @@ def test_memory_stays_small(package: Path, memory: Path, monkeypatch: pytest.Mon
     folder = memory / "gemma4_compile" / "checked-packages"
     folder.mkdir(parents=True)
     for age in range(9):
-        (folder / str(age)).write_text("x")
-        os.utime(folder / str(age), ns=(0, 10**9 * (9 - age)))
+        (folder / f"{age:064x}").write_text("x")
+        os.utime(folder / f"{age:064x}", ns=(0, 10**9 * (9 - age)))
     Package.open(package)
     left = {path.name for path in folder.iterdir()}
     assert len(left) == 5
-    assert {"0", "1", "2", "3"} < left
+    assert {f"{age:064x}" for age in range(4)} < left
     assert integrity._memory(package).name in left
 
 

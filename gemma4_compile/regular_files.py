@@ -1,0 +1,120 @@
+"""Files whose names anybody may have planted: only regular ones are read, no link is written to.
+
+A pipe or a device in the place of a file would never end, and a link would make a program read or
+overwrite what it leads to. Every function raises OSError, whose `strerror` says what was found.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO
+
+# Windows has neither; its links need rights that few have.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of opening a pipe that nobody writes to
+_BINARY = getattr(os, "O_BINARY", 0)
+_CLOSED_FOR_CHILDREN = getattr(os, "O_CLOEXEC", 0)
+_FLAGS = _NO_WAIT | _BINARY | _CLOSED_FOR_CHILDREN
+
+_KINDS = (
+    (stat.S_ISLNK, "link"),
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "pipe"),
+    (stat.S_ISSOCK, "socket"),
+)
+
+
+def check_regular(found: os.stat_result) -> None:
+    """Raise OSError if a file is anything else than a regular file."""
+    if not stat.S_ISREG(found.st_mode):
+        kind = next((word for is_kind, word in _KINDS if is_kind(found.st_mode)), "device")
+        raise OSError(errno.EINVAL, f"it is no regular file, but a {kind}")
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading, behind a link as well; OSError for anything else."""
+    check_regular(path.stat())  # first: to open a device may do something
+    descriptor = os.open(path, os.O_RDONLY | _FLAGS)
+    try:
+        check_regular(os.fstat(descriptor))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, limit_bytes: int) -> bytes:
+    """Read a regular file whole; OSError for anything else, and for one above the limit."""
+    with open_regular(path) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"it is too large: more than {limit_bytes} bytes")
+    return content
+
+
+def open_new(path: Path, *, exclusive: bool = False) -> BinaryIO:
+    """Make a file and open it for reading and writing; one that is there before is replaced.
+
+    A file that was there keeps its content under its other names: it is removed, never cut off.
+    With `exclusive`, there must be none. OSError for what is there and is no regular file.
+    """
+    if not exclusive:
+        try:
+            check_regular(path.lstat())
+            path.unlink()
+        except FileNotFoundError:
+            pass
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINK | _FLAGS
+    return os.fdopen(os.open(path, flags, 0o666), "w+b", buffering=0)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open a file, whose content is nothing, or make it; OSError for what is no regular file."""
+    if os.path.lexists(path):
+        check_regular(path.lstat())
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK | _FLAGS, 0o666)
+    file = os.fdopen(descriptor, "r+b", buffering=0)
+    try:
+        check_regular(os.fstat(descriptor))
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file as `open_new` makes it."""
+    with open_new(path) as file:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
+def check_own_directory(path: Path) -> None:
+    """Raise OSError for a link, for what is no directory, and for another user's directory."""
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "no directory"
+        raise OSError(errno.ENOTDIR, f"it is {what}")
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        raise OSError(errno.EPERM, "it belongs to another user")
+
+
+def check_inside(path: Path) -> None:
+    """Raise OSError for a link that leads out of its directory.
+
+    A link may stay in the directory, or lead from a snapshot of the hub's cache to its blobs. One
+    that leads elsewhere could put a file of this machine into a package.
+    """
+    try:
+        real, directory = path.resolve(), path.parent.resolve()
+    except RuntimeError as error:  # links in a circle, before Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+    blobs = directory.parent.parent / "blobs"
+    in_cache = directory.parent.name == "snapshots" and real.is_relative_to(blobs)
+    if not in_cache and not real.is_relative_to(directory):
+        raise OSError(errno.EPERM, f"it is a link that leads out of `{path.parent}`")
