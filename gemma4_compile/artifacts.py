@@ -17,7 +17,11 @@ from typing import Any, Protocol
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.json_text import parse_object
+from gemma4_compile.regular_files import read_regular
 
+MAX_JSON_BYTES = 16 << 20  # of a JSON or text file
+MAX_TOKENIZER_BYTES = 128 << 20  # the released ones have 32 MB
 PACKAGE_SCHEMA = "gemma4_compile.package"
 PACKAGE_SCHEMA_VERSION = 1
 DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
@@ -313,7 +317,7 @@ def library_metadata(
 def read_artifact(path: Path) -> dict[str, Any]:
     """Read a JSON object of a package; ArtifactError names a missing or damaged file."""
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = parse_object(read_regular(path, MAX_JSON_BYTES), finite=True)
     except FileNotFoundError as error:
         raise ArtifactError(
             f"`{path.name}` is missing from `{path.parent}`",
@@ -321,12 +325,10 @@ def read_artifact(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ArtifactError(
-            f"cannot read `{path}`: {error.strerror}", hint="check the file's permissions"
+            f"cannot read `{path}`: {error.strerror}", hint="check the file and its permissions"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ArtifactError(f"`{path}` is damaged: {error}", hint=_COMPILE_AGAIN) from error
-    if not isinstance(values, dict):
-        raise ArtifactError(f"`{path}` is damaged: not a JSON object", hint=_COMPILE_AGAIN)
     return values
 
 
@@ -362,6 +364,8 @@ def _read_shard(entry: Any) -> Shard:
         raise read.damaged("dataPath")
     nbytes = read.size("nbytes")
     records = tuple(_read_record(item, nbytes) for item in read.get("records", list))
+    if nbytes != max((record.byte_offset + record.nbytes for record in records), default=0):
+        raise read.damaged(f"{file}.nbytes")
     return Shard(file, nbytes, read.get("md5sum", str), records)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import regular_files
+from gemma4_compile.artifacts import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.json_text import parse_object
 from gemma4_compile.model_spec.config import Gemma4Config
@@ -43,8 +44,6 @@ SKIPPED_PREFIXES = (
     "model.embed_vision.",
     "model.embed_audio.",
 )
-MAX_TEXT_BYTES = 16 << 20
-MAX_TOKENIZER_BYTES = 128 << 20  # the released ones have 32 MB
 _SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
 
 
@@ -127,7 +126,7 @@ def _check_place(path: Path) -> None:
         ) from error
 
 
-def _read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
+def _read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
     try:
         _check_place(path)
         return regular_files.read_regular(path, limit).decode("utf-8")
@@ -142,7 +141,7 @@ def _read_text(path: Path, limit: int = MAX_TEXT_BYTES) -> str:
         raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
 
 
-def read_json(path: Path, limit: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
     try:
         return parse_object(_read_text(path, limit))

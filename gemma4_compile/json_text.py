@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from typing import Any
 
+_SURROGATE = re.compile(r"\\[uU][dD][89a-fA-F]")
 MAX_DIGITS = 100  # of an integer; longer ones take time that grows with their square
 
 
@@ -21,17 +24,53 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def parse_object(text: str | bytes) -> dict[str, Any]:
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:20]}")
+    return value
+
+
+def _check_text(value: Any) -> None:
+    """Raise ValueError for text that is none: half of a pair of surrogates."""
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            item.encode("utf-8")
+        elif isinstance(item, dict):
+            rest += item.keys()
+            rest += item.values()
+        elif isinstance(item, list):
+            rest += item
+
+
+def parse_object(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
     """Parse a JSON object.
+
+    Parameters
+    ----------
+    text : bytes are UTF-8, in no other encoding that JSON once had
+    finite : refuse numbers that are no JSON, NaN and the infinities
 
     Raises
     ------
     ValueError
-        If the text is no JSON, no object, nested too deeply, or holds a key twice or an integer of
-        more than MAX_DIGITS digits.
+        If the text is no JSON, no object, nested too deeply, or holds a key twice, an integer of
+        more than MAX_DIGITS digits or half of a surrogate pair.
     """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")
     try:
-        values = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+        values = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_finite if finite else None,
+            parse_constant=_finite if finite else None,
+        )
+        if _SURROGATE.search(text):
+            _check_text(values)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(values, dict):

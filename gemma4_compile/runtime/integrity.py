@@ -19,24 +19,36 @@ from typing import Any
 
 from gemma4_compile import abi
 from gemma4_compile.artifacts import (
+    MAX_JSON_BYTES,
+    MAX_TOKENIZER_BYTES,
     ChatConfig,
     Provenance,
     TensorCache,
     interface_id,
     parameter_schema_id,
+    read_artifact,
 )
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.regular_files import check_own_directory, read_regular
-
-# Files that the runtime reads where they are; none may lie there that the package does not list.
-_READ_FILES = (
-    abi.CHAT_CONFIG_FILE,
-    abi.TENSOR_CACHE_FILE,
-    abi.MANIFEST_FILE,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
+from gemma4_compile.regular_files import (
+    check_own_directory,
+    check_regular,
+    open_regular,
+    read_regular,
 )
+
+# Files that the runtime reads where they are, and how large they may be; none may lie there that
+# the package does not list.
+_READ_FILES: Mapping[str, int] = {
+    abi.CHAT_CONFIG_FILE: MAX_JSON_BYTES,
+    abi.TENSOR_CACHE_FILE: MAX_JSON_BYTES,
+    abi.MANIFEST_FILE: MAX_JSON_BYTES,
+    "tokenizer.json": MAX_TOKENIZER_BYTES,
+    "tokenizer_config.json": MAX_JSON_BYTES,
+    "chat_template.jinja": MAX_JSON_BYTES,
+    "generation_config.json": MAX_JSON_BYTES,
+}
+MAX_LIBRARY_BYTES = 1 << 30  # those of the released sizes have some tens of MB
+MAX_WEIGHT_BYTES = 1 << 38  # of all shards; 31B in float32 has 125 GB
 _NEEDED_FILES = (abi.CHAT_CONFIG_FILE, abi.TENSOR_CACHE_FILE, abi.MANIFEST_FILE)
 _CACHE_FOLDER = "checked-packages"
 _BLOCK_BYTES = 1 << 20
@@ -64,7 +76,10 @@ def check_files(
     check: Check,
     progress: ByteCount = lambda done, total: None,
 ) -> None:
-    """Hold a package's files against its list.
+    """Hold a package's files against its list; those that are read are hashed, the others not.
+
+    What costs nothing comes first: that every file is a regular one (a pipe would never end) and of
+    the listed size, and that what is to be hashed is no larger than its kind can be.
 
     Parameters
     ----------
@@ -73,15 +88,50 @@ def check_files(
     Raises
     ------
     ArtifactError
-        If a file is missing, not listed, or of another size or hash; the message names it.
+        If a file is missing, no file, not listed, too large, or of another size or hash; the
+        message names it.
     """
     if check is Check.OFF:
         return
-    for name in (*_NEEDED_FILES, *(n for n in _READ_FILES if (directory / n).exists())):
+    for name in (*_NEEDED_FILES, *(n for n in _READ_FILES if os.path.lexists(directory / n))):
         if name not in provenance.files:
             raise ArtifactError(
                 f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{name}`", hint=_HINT
             )
+    stats = _stats(directory, provenance)
+    limits = {name: limit for name, limit in _READ_FILES.items() if name in stats}
+    if provenance.library is not None:
+        limits[provenance.library] = MAX_LIBRARY_BYTES
+    for name, limit in limits.items():
+        if stats[name].st_size > limit:
+            raise ArtifactError(
+                f"`{name}` of `{directory}` is too large: {stats[name].st_size} bytes, at most "
+                f"{limit}",
+                hint=_HINT,
+            )
+    signature = _signature(directory, provenance, stats)
+    if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
+        return
+    # The tensor cache says which shards there are, so it is the first to be trusted.
+    _check_hash(directory, abi.TENSOR_CACHE_FILE, provenance, lambda count: None)
+    read = [*limits, *_listed_shards(directory, provenance)]
+    total, done = sum(stats[name].st_size for name in read), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    advance(stats[abi.TENSOR_CACHE_FILE].st_size)
+    for name in read:
+        if name != abi.TENSOR_CACHE_FILE:
+            _check_hash(directory, name, provenance, advance)
+    _checked_here.add(signature)
+    _remember(directory, signature)
+
+
+def _stats(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
+    """What the file system says of every listed file."""
     stats = {}
     for name, (nbytes, _) in provenance.files.items():
         try:
@@ -90,36 +140,54 @@ def check_files(
             raise ArtifactError(
                 f"`{name}` is missing from `{directory}`: {error.strerror}", hint=_HINT
             ) from error
+        try:
+            check_regular(stats[name])
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot use `{name}` of `{directory}`: {error.strerror}", hint=_HINT
+            ) from error
         if stats[name].st_size != nbytes:
             raise ArtifactError(
                 f"`{name}` of `{directory}`: expected {nbytes} bytes, found {stats[name].st_size}",
                 hint=_HINT,
             )
-    signature = _signature(directory, provenance, stats)
-    if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
-        return
-    total, done = sum(stat.st_size for stat in stats.values()), 0
+    return stats
 
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, total)
 
-    for name, (_, sha256) in provenance.files.items():
-        if _hash(directory / name, advance) != sha256:
+def _listed_shards(directory: Path, provenance: Provenance) -> list[str]:
+    """The shards of the tensor cache, whose sizes are those of their tensors."""
+    cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
+    _check_shards(cache, provenance)
+    for shard in cache.shards:
+        if shard.file not in provenance.files:
             raise ArtifactError(
-                f"`{name}` of `{directory}` is damaged: its sha256 is not what "
-                f"`{abi.PROVENANCE_FILE}` lists",
-                hint=_HINT,
+                f"`{abi.PROVENANCE_FILE}` of `{directory}` does not list `{shard.file}`", hint=_HINT
             )
-    _checked_here.add(signature)
-    _remember(directory, signature)
+    total = sum(shard.nbytes for shard in cache.shards)
+    if total > MAX_WEIGHT_BYTES:
+        raise ArtifactError(
+            f"the weights of `{directory}` are too large: {total} bytes, at most "
+            f"{MAX_WEIGHT_BYTES}",
+            hint=_HINT,
+        )
+    return [shard.file for shard in cache.shards]
+
+
+def _check_hash(
+    directory: Path, name: str, provenance: Provenance, advance: Callable[[int], None]
+) -> None:
+    if _hash(directory / name, advance) != provenance.files[name][1]:
+        raise ArtifactError(
+            f"`{name}` of `{directory}` is damaged: its sha256 is not what "
+            f"`{abi.PROVENANCE_FILE}` lists",
+            hint=_HINT,
+        )
 
 
 def _hash(path: Path, advance: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
                 advance(len(block))
@@ -204,6 +272,10 @@ def check_manifest(manifest: Mapping[str, Any], cache: TensorCache, provenance: 
         raise ArtifactError(
             f"`{abi.MANIFEST_FILE}` has another interface than this program", hint=_MIXED
         )
+    _check_shards(cache, provenance)
+
+
+def _check_shards(cache: TensorCache, provenance: Provenance) -> None:
     for shard in cache.shards:
         listed = provenance.files.get(shard.file)
         if listed is not None and listed[0] != shard.nbytes:

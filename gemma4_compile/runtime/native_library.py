@@ -8,6 +8,7 @@ from typing import Any
 import tvm_ffi
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.regular_files import check_regular
 from gemma4_compile.runtime.device import CPU, Device
 
 _POOLED_ALLOCATOR = 2  # of TVM's virtual machine
@@ -20,9 +21,10 @@ class NativeLibrary:
         """Load the library for a device, by default the CPU; ArtifactError if that fails."""
         device = device or Device.open("cpu")
         try:
+            check_regular(path.stat())  # to load a pipe would never end
             self._module = tvm_ffi.load_module(str(path.resolve()))
             self._machine = self._module["vm_load_executable"]()
-        except (RuntimeError, AttributeError) as error:
+        except (OSError, RuntimeError, AttributeError) as error:
             raise ArtifactError(
                 f"cannot load the model library `{path}`: {error}",
                 hint=f"compile it again with `--target {device.name}` on this kind of machine",

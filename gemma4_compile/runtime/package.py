@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from tokenizers import Tokenizer
 
 from gemma4_compile import abi
 from gemma4_compile.artifacts import (
+    MAX_JSON_BYTES,
+    MAX_TOKENIZER_BYTES,
     ChatConfig,
     Provenance,
     Shard,
@@ -21,6 +24,7 @@ from gemma4_compile.artifacts import (
     read_artifact,
 )
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.regular_files import open_regular, read_regular
 from gemma4_compile.runtime.integrity import (
     ByteCount,
     Check,
@@ -153,7 +157,7 @@ class Package:
         """The tokenizer of `tokenizer.json`; ArtifactError if it is missing or damaged."""
         path = self.directory / "tokenizer.json"
         try:
-            return Tokenizer.from_file(str(path))
+            return Tokenizer.from_buffer(read_regular(path, MAX_TOKENIZER_BYTES))
         except Exception as error:  # tokenizers raises no narrower class
             raise ArtifactError(
                 f"cannot load the tokenizer `{path}`: {error}", hint=_COMPILE_AGAIN
@@ -162,8 +166,13 @@ class Package:
     def load_chat_template(self) -> str:
         """Source of the chat template; ArtifactError if the package has none."""
         path = self.directory / "chat_template.jinja"
-        if path.is_file():
-            return path.read_text("utf-8")
+        if os.path.lexists(path):
+            try:
+                return read_regular(path, MAX_JSON_BYTES).decode("utf-8")
+            except (OSError, ValueError) as error:
+                raise ArtifactError(
+                    f"cannot read the chat template `{path}`: {error}", hint=_COMPILE_AGAIN
+                ) from error
         source = read_artifact(self.directory / "tokenizer_config.json").get("chat_template")
         if not isinstance(source, str):
             raise ArtifactError(
@@ -229,9 +238,10 @@ class Package:
     def _map(self, shard: Shard) -> npt.NDArray[np.uint8]:
         path = self.directory / shard.file
         try:
-            size = path.stat().st_size
-            # Copy-on-write: DLPack hands out writable memory only, and nobody writes.
-            mapped = np.memmap(path, np.uint8, mode="c")
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                # Copy-on-write: DLPack hands out writable memory only, and nobody writes.
+                mapped = np.memmap(file, np.uint8, mode="c")
         except (OSError, ValueError) as error:
             raise ArtifactError(
                 f"cannot read the weight shard `{path}`: {error}", hint=_COMPILE_AGAIN
