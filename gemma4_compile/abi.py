@@ -52,3 +52,10 @@ KV_BEGIN_FORWARD = "gemma4_kv_begin_forward"
 KV_END_FORWARD = "gemma4_kv_end_forward"
 KV_POP_N = "gemma4_kv_pop_n"
 KV_LENGTH = "gemma4_kv_length"
+
+KV_FUNCTIONS = (
+    *(KV_CREATE, KV_KEY, KV_VALUE, KV_POSITIONS, KV_ROTARY),
+    *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_BEGIN_FORWARD, KV_END_FORWARD),
+    *(KV_POP_N, KV_LENGTH),
+)
+"""All of them, which every library holds."""

@@ -22,7 +22,9 @@ from typing import Any
 
 from tvm import relax
 
+from gemma4_compile import abi
 from gemma4_compile.errors import TargetError
+from gemma4_compile.targets import object_cache
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ def runtime_objects(target: Platform, progress: Progress | None = None) -> list[
 
     The cache entry is named by a hash of every source, flag and version that goes into it, and
     appears under its name only when it is complete. Two processes that build at the same time both
-    succeed; the first one's result stays.
+    succeed; the first one's result stays. A damaged entry is compiled again.
 
     Raises
     ------
@@ -100,9 +102,11 @@ def runtime_objects(target: Platform, progress: Progress | None = None) -> list[
     sources = _collect_sources(target)
     entry = cache_directory() / f"runtime-{target.name}-{_cache_key(target, sources)}"
     names = [Path(unit).stem + ".o" for unit in target.units]
-    if entry.is_dir():
-        return [entry / name for name in names]
     try:
+        if object_cache.is_whole(entry, names):
+            return [entry / name for name in names]
+        if entry.exists():
+            _report(f"the cache entry {entry} is damaged: compiling it again", progress)
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="build-", dir=entry.parent) as scratch:
             objects = Path(scratch, "objects")
@@ -116,11 +120,11 @@ def runtime_objects(target: Platform, progress: Progress | None = None) -> list[
             # The first link makes zig build its C library and libc++: here it is announced.
             _report(f"building the C++ library for {target.name} (once per machine)", progress)
             _link(target, sorted(map(str, objects.iterdir())), Path(scratch, "first-link"))
-            _publish(objects, entry)
+            object_cache.publish(objects, entry, names, Path(scratch))
     except OSError as error:
         raise TargetError(
-            f"cannot write compiled objects below {entry.parent}: {error.strerror or error}",
-            hint="free some space there, or set XDG_CACHE_HOME to another directory",
+            f"cannot write compiled objects to {entry}: {error.strerror or error}",
+            hint="look at what is there, free some space, or set XDG_CACHE_HOME to another place",
         ) from error
     return [entry / name for name in names]
 
@@ -180,9 +184,26 @@ def _link_atomically(
         if pack is not None:
             packing["fpack_imports"] = lambda module, *_: str(pack(module, Path(scratch)))
         executable.export_library(str(linked), fcompile=run_zig, workspace_dir=scratch, **packing)
+        _check_functions(linked, target)
         if check is not None:
             check(linked)
         os.replace(linked, output)
+
+
+def _check_functions(library: Path, target: Platform) -> None:
+    """Raise TargetError if a linked library lacks a function of ours that callers look up.
+
+    What a library shows, it names: a native one among its symbols, a whole one in the table that
+    its functions are registered from.
+    """
+    content, prefix = library.read_bytes(), "" if target.is_whole else "__tvm_ffi_"
+    missing = [name for name in abi.KV_FUNCTIONS if f"{prefix}{name}\0".encode() not in content]
+    if missing:
+        raise TargetError(
+            f"the linked library lacks {len(missing)} functions of the KV state, first "
+            f"`{missing[0]}`",
+            hint=f"the compiled objects may be damaged: delete {cache_directory()} and try again",
+        )
 
 
 # --- Sources ---
@@ -236,6 +257,7 @@ def _cache_key(target: Platform, sources: dict[str, bytes]) -> str:
         target.units,
         target.compile_flags,
         importlib.metadata.version("ziglang"),
+        "sha256",  # of each object beside it
     )
     digest = hashlib.sha256(repr(made_by).encode())
     for name in sorted(sources):
@@ -249,14 +271,6 @@ def _lay_out(sources: dict[str, bytes], tree: Path) -> None:
         path = tree / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-
-
-def _publish(objects: Path, entry: Path) -> None:
-    try:
-        os.rename(objects, entry)
-    except OSError:
-        if not entry.is_dir():  # else another process was faster: its objects are as good
-            raise
 
 
 # --- zig ---

@@ -54,6 +54,93 @@ def test_objects_are_the_same_bytes_in_another_directory(
     assert second.read_bytes() == first
 
 
+def damage(kind: str, path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    if kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "bit":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data))
+    elif kind == "missing":
+        path.unlink()
+    elif kind == "no hash":
+        path.with_name(f"{path.name}.sha256").unlink()
+    elif kind == "hash":
+        path.with_name(f"{path.name}.sha256").write_text("0" * 64)
+    else:
+        path.unlink()
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("kind", ["empty", "bit", "missing", "no hash", "hash", "pipe"])
+def test_a_damaged_object_is_compiled_again(kind: str, cache: Path) -> None:
+    (path,) = linker.runtime_objects(QUICK)
+    good = path.read_bytes()
+    damage(kind, path)
+    messages: list[str] = []
+    assert linker.runtime_objects(QUICK, messages.append) == [path]
+    assert "is damaged: compiling it again" in messages[0]
+    assert path.read_bytes() == good
+    assert [entry.name for entry in cache.iterdir()] == [path.parent.name]
+    assert linker.runtime_objects(QUICK, messages.append) == [path]
+    assert len(messages) == 3
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "of another user"])
+def test_an_entry_that_was_planted_is_not_used(
+    kind: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = linker.runtime_objects(QUICK)
+    entry = path.parent
+    if kind == "of another user":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    else:
+        entry.rename(tmp_path / "elsewhere")
+        if kind == "link":
+            entry.symlink_to(tmp_path / "elsewhere")
+        else:
+            entry.write_text("in the way")
+    with pytest.raises(TargetError, match=entry.name):
+        linker.runtime_objects(QUICK)
+    assert kind == "of another user" or (tmp_path / "elsewhere" / path.name).exists()
+
+
+def test_objects_are_on_the_disk_before_they_have_their_name(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real_sync, real_rename = os.fsync, Path.rename
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        real_sync(descriptor)
+
+    def rename(path: Path, target: Path) -> Path:
+        synced.append(f"-> {target.name}")
+        return real_rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", rename)
+    (path,) = linker.runtime_objects(QUICK)
+    expected = {path.name, f"{path.name}.sha256", "objects"}
+    assert set(synced[:3]) == expected
+    assert synced[3:] == [f"-> {path.parent.name}", cache.name]
+
+
+def test_a_library_without_its_functions_is_refused(tmp_path: Path) -> None:
+    """As an empty object leaves it: zig links what there is."""
+    whole, native = replace(QUICK, is_whole=True), replace(QUICK, is_whole=False)
+    names = [f"{name}\0".encode() for name in linker.abi.KV_FUNCTIONS]
+    library = tmp_path / "library"
+    library.write_bytes(b"".join(names))
+    linker._check_functions(library, whole)
+    with pytest.raises(TargetError, match="lacks 12 functions"):
+        linker._check_functions(library, native)
+    library.write_bytes(b"".join(names[:-1]))
+    with pytest.raises(TargetError, match="gemma4_kv_length"):
+        linker._check_functions(library, whole)
+
+
 def test_flags_and_sources_decide_the_cache_entry() -> None:
     sources = {"a.cc": b"int a;"}
     key = linker._cache_key(QUICK, sources)
