@@ -42,6 +42,8 @@ OPEN_SYSTEM = f"{BEGIN_TURN}system\n"
 OPEN_USER = f"{BEGIN_TURN}user\n"
 OPEN_MODEL = f"{BEGIN_TURN}model\n"
 
+MAX_STOP_IDS = 256  # the released checkpoints have 3
+_EOS_HINT = "correct the file, or delete it to use the ids of config.json"
 # The client's own defaults for what a checkpoint does not say.
 MAX_TOKEN_ID = 1 << 22
 NEUTRAL_SAMPLING = {
@@ -64,6 +66,7 @@ SAMPLING_RANGES: Mapping[str, tuple[float, float]] = {
 
 def chat_template_config(
     *,
+    vocab_size: int,
     bos_token_id: int,
     eos_token_ids: Sequence[int],
     tokenizer: Mapping[str, object],
@@ -74,6 +77,7 @@ def chat_template_config(
 
     Parameters
     ----------
+    vocab_size : of the model; every id is below it
     bos_token_id, eos_token_ids : from the checkpoint's `config.json`
     tokenizer : the parsed `tokenizer.json`
     generation_config : the parsed `generation_config.json`, empty if the checkpoint has none
@@ -92,7 +96,7 @@ def chat_template_config(
         number.
     """
     turn_ids = _token_ids(tokenizer, (BEGIN_TURN, END_TURN))
-    stop_ids = _stop_token_ids(generation_config, eos_token_ids, turn_ids[END_TURN])
+    stop_ids = _stop_token_ids(generation_config, eos_token_ids, turn_ids[END_TURN], vocab_size)
     return {
         "conv_template": conversation_template(bos_token_id, stop_ids, chat_template),
         "tokenizer_info": tokenizer_info(tokenizer),
@@ -207,7 +211,10 @@ def _token_ids(tokenizer: Mapping[str, object], names: Sequence[str]) -> dict[st
 
 
 def _stop_token_ids(
-    generation_config: Mapping[str, object], eos_token_ids: Sequence[int], end_turn: int
+    generation_config: Mapping[str, object],
+    eos_token_ids: Sequence[int],
+    end_turn: int,
+    vocab_size: int,
 ) -> list[int]:
     """Return the ids that end a reply: the declared end-of-sequence ids, and always `<turn|>`."""
     declared = generation_config.get("eos_token_id")
@@ -215,26 +222,31 @@ def _stop_token_ids(
         declared = list(eos_token_ids)
     elif not isinstance(declared, list):
         declared = [declared]
-    ids: list[int] = []
-    for token_id in [*declared, end_turn]:
-        if type(token_id) is not int or not 0 <= token_id < MAX_TOKEN_ID:
+    if len(declared) > MAX_STOP_IDS:
+        raise CheckpointError(
+            f"generation_config.json: `eos_token_id` holds {len(declared)} ids; at most "
+            f"{MAX_STOP_IDS} are supported",
+            hint=_EOS_HINT,
+        )
+    for token_id in declared:
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
             raise CheckpointError(
-                f"generation_config.json: `eos_token_id` must hold token ids, found {token_id!r}",
-                hint="correct the file, or delete it to use the ids of config.json",
+                "generation_config.json: `eos_token_id` must hold token ids below "
+                f"{vocab_size}, found {str(token_id)[:40]}",
+                hint=_EOS_HINT,
             )
-        if token_id not in ids:
-            ids.append(token_id)
-    return ids
+    return list(dict.fromkeys([*declared, end_turn]))
 
 
 def _step_types(step: object) -> set[str]:
     """Collect the `type` names of a tokenizer step and of the steps inside a sequence."""
-    if not isinstance(step, Mapping):
-        return set()
-    types = {str(step.get("type"))}
-    for key in ("decoders", "normalizers", "pretokenizers"):
-        inner = step.get(key)
-        if isinstance(inner, list):
-            for part in inner:
-                types |= _step_types(part)
+    types: set[str] = set()
+    rest = [step]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, Mapping):
+            types.add(str(item.get("type"))[:40])
+            for key in ("decoders", "normalizers", "pretokenizers"):
+                inner = item.get(key)
+                rest += inner if isinstance(inner, list) else []
     return types

@@ -283,6 +283,7 @@ def _write_weights(
 
 def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
     conversation = chat_template_config(
+        vocab_size=build.config.vocab_size,
         bos_token_id=build.config.bos_token_id,
         eos_token_ids=build.config.eos_token_id,
         tokenizer=checkpoint.tokenizer(build.config.vocab_size),

@@ -7,6 +7,8 @@ from typing import Any
 
 from gemma4_compile.errors import ConfigError
 
+MAX_TOKEN_IDS = 256  # of one key; the released configs have up to 3
+
 
 class ConfigFields:
     """One JSON object of a config, with the path that leads to it.
@@ -107,16 +109,14 @@ class ConfigFields:
         return self.integer(name, 0, vocab_size - 1)
 
     def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
-        """A required token id or non-empty list of different token ids."""
+        """A required token id or list of 1 to MAX_TOKEN_IDS token ids; each counts once."""
         value = self.require(name)
         ids = value if isinstance(value, list) else [value]
-        if (
-            not ids
-            or any(type(item) is not int or not 0 <= item < vocab_size for item in ids)
-            or len(set(ids)) != len(ids)
-        ):
-            raise self._wrong(name, f"different token ids below {vocab_size}", value)
-        return tuple(ids)
+        if not 1 <= len(ids) <= MAX_TOKEN_IDS:
+            raise self._wrong(name, f"1 to {MAX_TOKEN_IDS} token ids", f"{len(ids)} of them")
+        if any(type(item) is not int or not 0 <= item < vocab_size for item in ids):
+            raise self._wrong(name, f"token ids below {vocab_size}", value)
+        return tuple(dict.fromkeys(ids))
 
     def refuse_unknown(self, ignored: Mapping[str, str]) -> None:
         """Raise ConfigError for the first key that is neither read nor listed in `ignored`."""

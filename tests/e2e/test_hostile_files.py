@@ -250,6 +250,7 @@ def test_fuzz_tokenizer_and_generation_config(
         opened = Checkpoint.open(sharded)
         suppressed_tokens(opened.generation_config, 256)
         chat = chat_template_config(
+            vocab_size=256,
             bos_token_id=2,
             eos_token_ids=[1],
             tokenizer=opened.tokenizer(256),

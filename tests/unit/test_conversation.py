@@ -14,6 +14,7 @@ from gemma4_compile.errors import CheckpointError
 
 TINY = Path(tiny.__file__).parent / "files"
 TOKENIZER = json.loads((TINY / "tokenizer.json").read_text())
+VOCABULARY = len(TOKENIZER["model"]["vocab"]) + 100
 GENERATION = json.loads((TINY / "generation_config.json").read_text())
 
 Message = tuple[str, str]
@@ -26,6 +27,7 @@ THOUGHT_TEMPLATE = PLAIN_TEMPLATE + "{{- '<|channel>thought\\n<channel|>' -}}"
 
 def chat_config(template: str | None = PLAIN_TEMPLATE) -> dict[str, object]:
     return conversation.chat_template_config(
+        vocab_size=VOCABULARY,
         bos_token_id=2,
         eos_token_ids=(1, 106),
         tokenizer=TOKENIZER,
@@ -187,6 +189,7 @@ def test_segments_tokenize_like_the_whole_prompt() -> None:
 def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
     assert chat_config()["conv_template"]["stop_token_ids"] == [1, 106, 50]
     bare = conversation.chat_template_config(
+        vocab_size=VOCABULARY,
         bos_token_id=2,
         eos_token_ids=(1,),
         tokenizer=TOKENIZER,
@@ -230,6 +233,10 @@ def test_tokenizer_info_reads_the_steps() -> None:
         ({"top_p": "high"}, "top_p"),
         ({"temperature": True}, "temperature"),
         ({"eos_token_id": "x"}, "eos"),
+        ({"eos_token_id": [1, VOCABULARY]}, "found"),
+        ({"eos_token_id": [-1]}, "found -1"),
+        ({"eos_token_id": list(range(257))}, "at most 256"),
+        ({"eos_token_id": [1] * 100_000}, "100000 ids"),
     ],
 )
 def test_damaged_generation_config_is_an_error_that_names_the_key(
@@ -237,6 +244,7 @@ def test_damaged_generation_config_is_an_error_that_names_the_key(
 ) -> None:
     with pytest.raises(CheckpointError, match=named):
         conversation.chat_template_config(
+            vocab_size=VOCABULARY,
             bos_token_id=2,
             eos_token_ids=(1,),
             tokenizer=TOKENIZER,
@@ -245,9 +253,20 @@ def test_damaged_generation_config_is_an_error_that_names_the_key(
         )
 
 
+def test_many_nested_steps_are_read() -> None:
+    """Deeper than Python calls go, and wide."""
+    step: dict[str, object] = {"type": "ByteFallback"}
+    for _ in range(5000):
+        step = {"type": "Sequence", "decoders": [step]}
+    wide = {"type": "Sequence", "decoders": [step, *({"type": str(i)} for i in range(10**5))]}
+    found = conversation.tokenizer_info({"decoder": wide})
+    assert found["token_postproc_method"] == "byte_fallback"
+
+
 def test_tokenizer_without_turn_tokens_is_an_error() -> None:
     with pytest.raises(CheckpointError, match=r"<\|turn>"):
         conversation.chat_template_config(
+            vocab_size=VOCABULARY,
             bos_token_id=2,
             eos_token_ids=(1,),
             tokenizer={"added_tokens": []},
