@@ -16,11 +16,12 @@ from typing import Any
 from gemma4_compile import regular_files
 from gemma4_compile.artifacts import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.json_text import parse_object
+from gemma4_compile.json_text import MAX_VALUES, parse_object
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.tensor_file import (
     FLOAT_DTYPES,
+    MAX_TENSORS,
     Float32Array,
     TensorInfo,
     read_header,
@@ -44,6 +45,10 @@ SKIPPED_PREFIXES = (
     "model.embed_vision.",
     "model.embed_audio.",
 )
+MAX_SHARDS = 4096
+# A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
+# six values: a word, and a merge of two in the list and in their own.
+_TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
 _SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
 
 
@@ -75,7 +80,11 @@ class Checkpoint:
 
     def tokenizer(self, vocab_size: int) -> dict[str, Any]:
         """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
-        parsed = read_json(self.path / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)
+        parsed = read_json(
+            self.path / TOKENIZER_FILE,
+            min(MAX_TOKENIZER_BYTES, MAX_JSON_BYTES + _TOKENIZER_BYTES * vocab_size),
+            MAX_VALUES + _TOKENIZER_VALUES * vocab_size,
+        )
         model, added = parsed.get("model"), parsed.get("added_tokens", [])
         vocabulary = model.get("vocab") if isinstance(model, dict) else None
         if not isinstance(vocabulary, dict) or not isinstance(added, list):
@@ -141,10 +150,12 @@ def _read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
         raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
 
 
-def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
+def read_json(
+    path: Path, limit: int = MAX_JSON_BYTES, max_values: int = MAX_VALUES
+) -> dict[str, Any]:
     """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
     try:
-        return parse_object(_read_text(path, limit))
+        return parse_object(_read_text(path, limit), max_values=max_values)
     except ValueError as error:
         raise CheckpointError(
             f"`{path.name}` is damaged: {error}", hint="download the file again"
@@ -196,13 +207,21 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
                 f"`{INDEX_FILE}` places tensor `{name}` in `{file}`: only safetensors are read"
             )
     files = sorted(set(weight_map.values()))
+    if len(files) > MAX_SHARDS:
+        raise CheckpointError(f"`{INDEX_FILE}` names {len(files)} shards, at most {MAX_SHARDS}")
     missing = [file for file in files if not (path / file).is_file()]
     if missing:
         raise CheckpointError(
             f"shard `{missing[0]}` is missing ({len(missing)} of {len(files)} are)",
             hint="download the whole checkpoint again",
         )
-    shards = {file: _read_header(path / file) for file in files}
+    shards: dict[str, dict[str, TensorInfo]] = {}
+    count = 0
+    for file in files:
+        shards[file] = _read_header(path / file)
+        count += len(shards[file])
+        if count > MAX_TENSORS:
+            raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
     for name, file in weight_map.items():
         if name not in shards[file]:
             raise CheckpointError(

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 _SURROGATE = re.compile(r"\\[uU][dD][89a-fA-F]")
+MAX_VALUES = 2_000_000  # of one text, which take some hundred bytes of memory each
 MAX_DIGITS = 100  # of an integer; longer ones take time that grows with their square
 
 
@@ -45,22 +46,37 @@ def _check_text(value: Any) -> None:
             rest += item
 
 
-def parse_object(text: str | bytes, *, finite: bool = False) -> dict[str, Any]:
+def _check_count(text: str, limit: int) -> None:
+    """Raise ValueError for more values than `limit`, before any of them takes memory.
+
+    Each value but the first of its list or object follows a comma, and that one a bracket. Those
+    inside of strings count, too: texts that are so large are refused.
+    """
+    count = sum(map(text.count, ",[{"))
+    if count > limit:
+        raise ValueError(f"more than {limit} values")
+
+
+def parse_object(
+    text: str | bytes, *, finite: bool = False, max_values: int = MAX_VALUES
+) -> dict[str, Any]:
     """Parse a JSON object.
 
     Parameters
     ----------
     text : bytes are UTF-8, in no other encoding that JSON once had
     finite : refuse numbers that are no JSON, NaN and the infinities
+    max_values : how many values it may hold, those of inner lists and objects counted
 
     Raises
     ------
     ValueError
-        If the text is no JSON, no object, nested too deeply, or holds a key twice, an integer of
-        more than MAX_DIGITS digits or half of a surrogate pair.
+        If the text is no JSON, no object, nested too deeply, or holds too many values, a key
+        twice, an integer of more than MAX_DIGITS digits or half of a surrogate pair.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
+    _check_count(text, max_values)
     try:
         values = json.loads(
             text,

@@ -255,7 +255,11 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
 
 
 def _write_weights(
-    build: _Build, checkpoint: Checkpoint, directory: Path, reporter: Reporter
+    build: _Build,
+    checkpoint: Checkpoint,
+    chat: Mapping[str, Any],
+    directory: Path,
+    reporter: Reporter,
 ) -> tuple[Mapping[str, str], Counts | None]:
     """Write everything but the library; returns the sha256 of the shards, and what became 0."""
     table = [stored.parameter for stored in build.plan]
@@ -277,7 +281,7 @@ def _write_weights(
     packaging.write_json(directory / abi.MANIFEST_FILE, manifest)
     for file in checkpoint.tokenizer_files():
         packaging.copy_file(file, directory)
-    packaging.write_json(directory / abi.CHAT_CONFIG_FILE, _chat_config(build, checkpoint))
+    packaging.write_json(directory / abi.CHAT_CONFIG_FILE, chat)
     return written.sha256, nonfinite
 
 
@@ -359,9 +363,10 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             allow_nonfinite=request.allow_nonfinite,
         )
         checkpoint = source.checkpoint
+        chat: Mapping[str, Any] = {}
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)
-            _chat_config(build, checkpoint)
+            chat = _chat_config(build, checkpoint)
         provenance = _provenance(build)
         kept = Kept()
         if request.only is not None and not request.force:
@@ -372,7 +377,9 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request, reporter)
             if checkpoint is not None:
-                sha256, nonfinite = _write_weights(build, checkpoint, directory, reporter)
+                sha256, nonfinite = _write_weights(
+                    *(build, checkpoint, chat, directory, reporter)
+                )
             packaging.take_over(request.output, kept.files, directory)
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             package = packaging.finish(directory, library, provenance, sha256)

@@ -22,9 +22,10 @@ from gemma4_compile.json_text import parse_object
 
 Float32Array = npt.NDArray[np.float32]
 
-MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+MAX_HEADER_BYTES = 32 << 20  # the format allows 100 MB; the largest released one has 300 KB
 MAX_DIMENSIONS = 8
-MAX_TENSORS = 200_000  # of one file; the largest released checkpoint holds some thousands
+MAX_TENSORS = 200_000  # of a checkpoint; the largest released one holds some thousands
+_MAX_HEADER_VALUES = 16 * MAX_TENSORS
 Stamp = tuple[int, int, int, int]
 """Device, number, size and time of a file: what changes when it is replaced or written to."""
 
@@ -62,17 +63,25 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int, Stamp]:
             found = os.fstat(file.fileno())
             size = found.st_size
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+            if size < 8 or not 2 <= length <= size - 8:
                 raise CheckpointError(
                     f"`{path.name}` is no safetensors file, or truncated: its header should have "
                     f"{length} bytes, the file has {size}",
                     hint=_DOWNLOAD_AGAIN,
                 )
+            if length > MAX_HEADER_BYTES:
+                raise CheckpointError(
+                    f"the header of `{path.name}` is too large: {length} bytes, at most "
+                    f"{MAX_HEADER_BYTES}",
+                    hint="save the model again without the metadata",
+                )
             text = file.read(length)
     except OSError as error:
         raise CheckpointError(f"cannot read `{path.name}`: {error.strerror}") from error
     try:
-        header = parse_object(text)
+        if not text.startswith(b"{"):  # the format's first letter; it has no other encoding
+            raise ValueError("it does not begin with `{`")
+        header = parse_object(text, max_values=_MAX_HEADER_VALUES)
     except ValueError as error:
         raise CheckpointError(
             f"the header of `{path.name}` is damaged: {error}", hint=_DOWNLOAD_AGAIN

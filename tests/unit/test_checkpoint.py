@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile import checkpoint
 from gemma4_compile.checkpoint import Checkpoint, match, row_reader
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.config import Gemma4Config
@@ -304,3 +305,37 @@ def test_a_file_of_gigabytes_is_not_read(directory: Path) -> None:
     os.truncate(directory / "config.json", 1 << 40)
     with pytest.raises(CheckpointError, match="too large"):
         Checkpoint.open(directory)
+
+
+def test_an_index_of_many_shards_is_refused(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    names = {f"t{i}": f"s{i}.safetensors" for i in range(300_000)}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(CheckpointError, match="300000 shards, at most 4096"):
+        Checkpoint.open(directory)
+
+
+def test_tensors_of_all_shards_are_counted(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MAX_TENSORS", 3)
+    content = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").rename(directory / "model-1.safetensors")
+    (directory / "model-2.safetensors").write_bytes(content)
+    names = {f"t{i}": f"model-{i}.safetensors" for i in (1, 2)}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(CheckpointError, match="more than 3 tensors"):
+        Checkpoint.open(directory)
+
+
+@pytest.mark.parametrize("words", [200_000, 3_000_000])
+def test_a_tokenizer_is_no_larger_than_its_model(
+    words: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many words, or one long text: refused before either is in memory as objects."""
+    monkeypatch.setattr(checkpoint, "MAX_VALUES", 100_000)
+    text = ",".join(f'"{i}":0' for i in range(words))
+    (directory / "tokenizer.json").write_text(f'{{"model": {{"vocab": {{{text}}}}}}}')
+    message = "too large" if words > 10**6 else "more than 104096 values"
+    with pytest.raises(CheckpointError, match=message):
+        Checkpoint.open(directory).tokenizer(256)

@@ -102,7 +102,7 @@ DAMAGED: dict[str, tuple[object, bytes, str]] = {
         "twice",
     ),
     "not JSON": (b"{nonsense}", b"", "header of .* is damaged"),
-    "not an object": (b"[1, 2]", b"", "not a JSON object"),
+    "not an object": (b"[1, 2]", b"", "does not begin"),
     "deep nesting": (b"[" * 100_000, b"", "damaged"),
 }
 
@@ -178,3 +178,28 @@ def test_integers_are_no_weights(file: Path) -> None:
     )
     with pytest.raises(CheckpointError, match="dtype I64"):
         read_rows(tensors["x"], 0, 2)
+
+
+def write_header(path: Path, header: bytes) -> Path:
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b'{"__metadata__": {"a": "' + b"x" * (33 << 20) + b'"}}', "too large"),
+        (b'{"__metadata__": {"a": [' + b"{}," * 2_000_000 + b"0]}}", "more than 3200000 values"),
+        ("{}".encode("utf-16-le"), "damaged"),
+        ("{ }".encode("utf-16"), "does not begin"),
+        (b"\xef\xbb\xbf{}", "does not begin"),
+        (b" {}", "does not begin"),
+        (b'{"\xff": {}}', "damaged"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_headers_that_cost_too_much_or_are_no_utf8(
+    header: bytes, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_header(write_header(tmp_path / "x.safetensors", header))
