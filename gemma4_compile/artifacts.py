@@ -18,10 +18,8 @@ from typing import Any, Protocol
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.json_text import parse_object
-from gemma4_compile.regular_files import read_regular
+from gemma4_compile.regular_files import MAX_JSON_BYTES, read_regular
 
-MAX_JSON_BYTES = 16 << 20  # of a JSON or text file
-MAX_TOKENIZER_BYTES = 128 << 20  # the released ones have 32 MB
 PACKAGE_SCHEMA = "gemma4_compile.package"
 PACKAGE_SCHEMA_VERSION = 1
 DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import regular_files
-from gemma4_compile.artifacts import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.json_text import MAX_VALUES, parse_object
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Parameter
+from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 from gemma4_compile.tensor_file import (
     FLOAT_DTYPES,
     MAX_TENSORS,

@@ -13,6 +13,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
+MAX_JSON_BYTES = 16 << 20  # of a JSON or text file
+MAX_TOKENIZER_BYTES = 128 << 20  # the released ones have 32 MB
+
 # Windows has neither; its links need rights that few have.
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of opening a pipe that nobody writes to

@@ -7,7 +7,6 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -17,11 +16,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.requests import (
     Request,
-    parse_json,
     read_chat_request,
     read_completion_request,
 )
@@ -31,20 +31,6 @@ from gemma4_compile.runtime.server.worker import Ticket
 _log = logging.getLogger("gemma4_compile.serve")
 _Result = TypeVar("_Result")
 _CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for.
-
-    Attributes
-    ----------
-    body_bytes : longest body
-    messages : most messages of a chat request
-    """
-
-    body_bytes: int = 8 * 2**20
-    messages: int = 2048
 
 
 def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[BaseRoute]:
@@ -70,6 +56,7 @@ class _Api:
     def __init__(self, service: Service, limits: Limits, api_key: str | None) -> None:
         self._service = service
         self._limits = limits
+        self._bodies = BodyReader(limits, service.max_prompt_bytes, service.model.context_length)
         self._api_key = api_key
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
@@ -79,12 +66,12 @@ class _Api:
             try:
                 self._check_key(request)
                 return await endpoint(request)
-            except ApiError as error:
-                return error.response()
             except ClientDisconnect:
                 return Response(status_code=_CLIENT_IS_GONE)
-            except Exception as error:
-                return _internal_error(error).response()
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # a panic of native code is no Exception
+                return _as_api_error(error).response()
 
         return answer
 
@@ -96,22 +83,24 @@ class _Api:
         return JSONResponse(self._model_object())
 
     async def chat(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
+        body = await self._bodies.read(request)
         model = self._service.model
         parsed = read_chat_request(body, model.defaults, self._limits.messages)
         self._service.check_model(parsed.model)
-        prompt = await run_in_threadpool(self._service.chat_prompt, parsed)
-        constrain = await run_in_threadpool(self._service.constraint, parsed)
-        ticket = self._service.submit(prompt, parsed.settings, constrain=constrain)
+        with self._service.worker.reserve() as place:
+            prompt = await self._service.build(self._service.chat_prompt, parsed)
+            constrain = await run_in_threadpool(self._service.constraint, parsed)
+            ticket = self._service.submit(place, prompt, parsed.settings, constrain=constrain)
         return await _answer(request, parsed, ticket, ChatAnswer(model.name))
 
     async def complete(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
+        body = await self._bodies.read(request)
         model = self._service.model
         parsed = read_completion_request(body, model.defaults)
         self._service.check_model(parsed.model)
-        prompt = await run_in_threadpool(self._service.completion_prompt, parsed)
-        ticket = self._service.submit(prompt, parsed.settings, plain=True)
+        with self._service.worker.reserve() as place:
+            prompt = await self._service.build(self._service.completion_prompt, parsed)
+            ticket = self._service.submit(place, prompt, parsed.settings, plain=True)
         return await _answer(request, parsed, ticket, TextAnswer(model.name))
 
     def _check_key(self, request: HttpRequest) -> None:
@@ -131,21 +120,6 @@ class _Api:
             "owned_by": "gemma4-compile",
             "context_length": model.context_length,
         }
-
-    async def _body(self, request: HttpRequest) -> Any:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a page of another origin cannot send this one unasked
-            raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > self._limits.body_bytes:
-                raise ApiError(
-                    413,
-                    f"the body is longer than {self._limits.body_bytes} bytes",
-                    code="body_too_large",
-                )
-        return parse_json(bytes(body))
 
 
 async def _answer(http: HttpRequest, request: Request, ticket: Ticket, answer: Answer) -> Response:
@@ -176,7 +150,8 @@ async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
         await asyncio.wait({finishing, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
             raise ClientDisconnect
-        _raise_as_api_error(finishing.exception())
+        if (error := finishing.exception()) is not None:
+            raise error
     finally:
         ticket.cancel()
         finishing.cancel()
@@ -196,21 +171,27 @@ async def _stream(ticket: Ticket, answer: Answer, include_usage: bool) -> AsyncI
         if include_usage:
             yield _event(answer.count(ticket.generation))
         yield "data: [DONE]\n\n"
-    except Exception as error:
-        api_error = error if isinstance(error, ApiError) else _internal_error(error)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        api_error = _as_api_error(error)
         yield _event(api_error.body())
     finally:
         ticket.cancel()
 
 
-def _raise_as_api_error(error: BaseException | None) -> None:
+def _as_api_error(error: BaseException) -> ApiError:
+    """What the client is told of an error; one that should not happen is logged."""
+    if isinstance(error, ApiError):
+        return error
     if isinstance(error, ContextFullError):
-        raise ApiError(400, str(error), code="context_length_exceeded") from error
-    if error is not None:
-        raise error
+        return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error), param="response_format")
+    return _internal_error(error)
 
 
-def _internal_error(error: Exception) -> ApiError:
+def _internal_error(error: BaseException) -> ApiError:
     """Log what should not happen; the client learns no details."""
     _log.error("a request failed", exc_info=error)
     return ApiError(500, "the server failed; its log says why", code="internal_error")

@@ -1,0 +1,185 @@
+"""Requests that were written to do harm, over real connections: a 4xx, and the server goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.service import Service
+from tests.live_server import LOCAL, Live, serving_script
+from tests.scripted_engine import ScriptedEngine, encode
+
+TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
+QUESTION = [{"role": "user", "content": "Weather in Rome?"}]
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live:
+        yield live
+
+
+def ask(live: Live, **fields: Any) -> tuple[int, dict[str, Any]]:
+    body = {"messages": QUESTION, **fields}
+    status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    return status, json.loads(answer)
+
+
+def in_schema(schema: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    return {"response_format": form, "max_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "enum": [-1e308]},
+        {"type": "integer", "multipleOf": 2147483648},
+        {"$ref": "#"},
+        {"const": 10**400},
+        {"const": "x" * 1_000_000},
+    ],
+    ids=lambda schema: str(schema)[:40],
+)
+def test_a_schema_that_would_do_harm_is_a_bad_request(live: Live, schema: Any) -> None:
+    status, answer = ask(live, **in_schema(schema))
+    assert status == 400
+    assert answer["error"]["param"] == "response_format"
+    assert ask(live, **in_schema({"type": "boolean"}))[0] == 200
+
+
+class Pulse:
+    """Asks `/health` all the time; remembers the longest wait."""
+
+    def __init__(self, live: Live) -> None:
+        self.longest_s = 0.0
+        self._live = live
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            begin = time.monotonic()
+            assert self._live.request("GET", "/health")[0] == 200
+            self.longest_s = max(self.longest_s, time.monotonic() - begin)
+            time.sleep(0.01)
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "one letter": {"prompt": "a" * 8_000_000},
+    "spaces": {"prompt": " " * 8_000_000},
+    "ids": {"prompt": [1] * 2_700_000},
+    "prompts": {"prompt": ["a"] * 1_500_000},
+    "control tokens": {"messages": [{"role": "user", "content": "<channel|>" * 700_000}]},
+    "many parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2**17}]
+    },
+    "lists": {"messages": [[]] * 2_000_000},
+    "what may stand in the context, and more": {"prompt": "<|channel>" * 1_000},
+    "declarations": {
+        "messages": QUESTION,
+        "tools": [{"type": "function", "function": {"name": "f", "description": "x" * 6_000_000}}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_prompt_is_refused_and_stops_nobody(live: Live, name: str) -> None:
+    path = "/v1/completions" if "prompt" in LONG[name] else "/v1/chat/completions"
+    body = json.dumps(LONG[name]).encode()
+    statuses: list[int] = []
+
+    def send() -> None:
+        answered = live.request("POST", path, body, Content_Type="application/json")
+        statuses.append(answered[0])
+
+    threads = [threading.Thread(target=send) for _ in range(3)]
+    begin = time.monotonic()
+    with Pulse(live) as pulse:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert statuses == [400] * 3
+    assert time.monotonic() - begin < 5
+    assert pulse.longest_s < 1  # in one process with the clients; 0.2 s in one of its own
+
+
+def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def build(*_: object) -> list[int]:
+        begun.release()
+        assert gate.wait(20)
+        return [2, 500]
+
+    monkeypatch.setattr(Service, "chat_prompt", build)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=2) as live:
+        answers: list[int] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(live)[0])) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        assert begun.acquire(timeout=10)
+        time.sleep(0.2)
+        assert not begun.acquire(blocking=False)  # one is built at a time
+        status, answer = ask(live)
+        assert (status, answer["error"]["code"]) == (429, "queue_full")
+        assert live.request("GET", "/health")[0] == 200
+        gate.set()
+        for thread in threads:
+            thread.join(20)
+        assert answers == [200, 200]
+        monkeypatch.undo()
+        assert ask(live, temperature=0, max_tokens=1)[0] == 200
+
+
+def test_a_request_that_comes_to_nothing_gives_its_place_back(live: Live) -> None:
+    for _ in range(8):  # more than the queue holds
+        assert ask(live, messages=[{"role": "user", "content": "x " * 2000}])[0] == 400
+    assert ask(live)[0] == 200
+
+
+def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> None:
+    limits = Limits(body_seconds=0.5)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, limits=limits) as live:
+        for length in (100, 1_000_000):
+            with socket.create_connection((LOCAL, live.port)) as connection:
+                connection.settimeout(10)
+                head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\n"
+                kind = f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+                connection.sendall((head + kind).encode() + b"x" * (length - 1))
+                answer = b""
+                while piece := connection.recv(4096):
+                    answer += piece
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert b"body_timeout" in answer
+        assert ask(live)[0] == 200
+
+
+def test_half_bodies_hold_little_memory_and_keep_nobody_out() -> None:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live, ExitStack() as stack:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
+        for _ in range(50):
+            connection = stack.enter_context(socket.create_connection((LOCAL, live.port)))
+            connection.settimeout(0.2)
+            with suppress(TimeoutError):  # nobody reads so much of so many
+                connection.sendall(f"{head}\r\nContent-Length: 8000000\r\n\r\n".encode())
+                connection.sendall(b"x" * 1_000_000)
+        assert ask(live)[0] == 200
