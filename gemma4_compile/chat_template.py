@@ -26,6 +26,22 @@ class TemplateMessage(Protocol):
         """Return the message as chat templates take it."""
 
 
+def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """Texts of the tokens that templates name, such as `bos_token`.
+
+    Parameters
+    ----------
+    tokenizer_config : the parsed `tokenizer_config.json`
+    """
+    tokens = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        value = tokenizer_config.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import regular_files
+from gemma4_compile.chat_template import special_tokens
+from gemma4_compile.confined.conversation import ConversationError, try_conversation
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.json_text import MAX_VALUES, parse_object
 from gemma4_compile.model_spec.config import Gemma4Config
@@ -120,6 +122,27 @@ class Checkpoint:
             return None
         template = read_json(self.path / TOKENIZER_CONFIG_FILE).get("chat_template")
         return template if isinstance(template, str) else None
+
+
+    def special_tokens(self) -> dict[str, str]:
+        """Texts of the tokens that chat templates name, such as `bos_token`."""
+        if not (self.path / TOKENIZER_CONFIG_FILE).is_file():
+            return {}
+        return special_tokens(read_json(self.path / TOKENIZER_CONFIG_FILE))
+
+    def try_conversation(self, vocab_size: int) -> None:
+        """Hold a short conversation with tokenizer and chat template, within limits.
+
+        Raises
+        ------
+        CheckpointError
+            If that cannot be done: no package of them could be used.
+        """
+        template, special = self.chat_template(), self.special_tokens()
+        try:
+            try_conversation(self.path / TOKENIZER_FILE, template, special, vocab_size)
+        except ConversationError as error:
+            raise CheckpointError(str(error), hint=error.hint) from error
 
 
 def _check_place(path: Path) -> None:

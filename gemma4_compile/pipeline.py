@@ -367,6 +367,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)
             chat = _chat_config(build, checkpoint)
+            checkpoint.try_conversation(source.config.vocab_size)
         provenance = _provenance(build)
         kept = Kept()
         if request.only is not None and not request.force:

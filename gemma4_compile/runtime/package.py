@@ -21,6 +21,7 @@ from gemma4_compile.artifacts import (
     TensorRecord,
     read_artifact,
 )
+from gemma4_compile.chat_template import special_tokens
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import MAX_JSON_BYTES, open_regular, read_regular
@@ -210,14 +211,7 @@ class Package:
         """Texts of the tokens that chat templates name, such as `bos_token`."""
         if not os.path.lexists(self.directory / "tokenizer_config.json"):
             return {}
-        config = read_artifact(self.directory / "tokenizer_config.json")
-        tokens = {}
-        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-            value = config.get(name)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                tokens[name] = text
-        return tokens
+        return special_tokens(read_artifact(self.directory / "tokenizer_config.json"))
 
     def load_parameters(
         self,

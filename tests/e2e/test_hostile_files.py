@@ -42,6 +42,7 @@ PLACES = {
     "header": "model.safetensors",
     "config": "config.json",
     "index": "model.safetensors.index.json",
+    "template": "chat_template.jinja",
     "tokenizer": "tokenizer.json",
     "generation_config": "generation_config.json",
 }
