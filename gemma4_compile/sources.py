@@ -17,10 +17,12 @@ from gemma4_compile.checkpoint import (
     read_generation_config,
     read_json,
 )
-from gemma4_compile.errors import CheckpointError, UsageError
+from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config, preset_names
+from gemma4_compile.process import warn
 
 TINY = "tiny"
+_SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
 
@@ -43,7 +45,17 @@ class Source:
 
 
 def _read_config(path: Path) -> Gemma4Config:
-    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE))
+    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), _warn_of_unknown)
+
+
+def _warn_of_unknown(names: list[str]) -> None:
+    shown = ", ".join(f"`{printable(name[:_SHOWN_LETTERS])}`" for name in names[:_SHOWN_NAMES])
+    more = f" and {len(names) - _SHOWN_NAMES} others" if len(names) > _SHOWN_NAMES else ""
+    verb = "are" if len(names) > 1 else "is"
+    warn(
+        f"config.json: {shown}{more} {verb} unknown here and to transformers, and left out",
+        "if the model answers badly, it may be of another architecture: gemma4-verify compares it",
+    )
 
 
 def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Source:

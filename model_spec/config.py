@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,6 +15,13 @@ from typing import Any
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.config_keys import (
+    FULL_ATTENTION_EVERY,
+    IGNORED_KEYS,
+    IGNORED_TOP_KEYS,
+    ONLY_VALUES,
+    TEXT_DEFAULTS,
+)
 
 PRESETS_DIR = Path(__file__).parent / "presets"
 
@@ -26,38 +33,6 @@ MAX_HEAD_DIM = 1 << 12
 MAX_VOCABULARY = 1 << 22
 MAX_POSITIONS = 1 << 24  # a position is exact in float32
 
-# Keys that say nothing about what a text decoder computes for inference, each with the reason.
-IGNORED_KEYS: Mapping[str, str] = {
-    "_name_or_path": "where transformers loaded it from",
-    "architectures": "class name in transformers; model_type decides",
-    "attention_dropout": "training only",
-    "chunk_size_feed_forward": "memory option of transformers",
-    "experts_implementation": "kernel choice of transformers",
-    "id2label": "classification heads only",
-    "initializer_range": "training only",
-    "is_encoder_decoder": "transformers' generic flag, always false here",
-    "label2id": "classification heads only",
-    "output_attentions": "output option of transformers",
-    "output_hidden_states": "output option of transformers",
-    "problem_type": "classification heads only",
-    "return_dict": "output option of transformers",
-    "transformers_version": "who wrote the file",
-    "use_cache": "runtime option of transformers",
-}
-IGNORED_TOP_KEYS: Mapping[str, str] = {
-    **IGNORED_KEYS,
-    "audio_config": "audio input is not compiled",
-    "audio_token_id": "audio input is not compiled",
-    "boa_token_id": "audio input is not compiled",
-    "boi_token_id": "image input is not compiled",
-    "eoa_token_id": "audio input is not compiled",
-    "eoa_token_index": "audio input is not compiled",
-    "eoi_token_id": "image input is not compiled",
-    "image_token_id": "image input is not compiled",
-    "video_token_id": "video input is not compiled",
-    "vision_config": "image input is not compiled",
-    "vision_soft_tokens_per_image": "image input is not compiled",
-}
 # The multimodal model types and those of their text decoders.
 _TEXT_TYPES: Mapping[str, str] = {
     "gemma4": "gemma4_text",
@@ -126,14 +101,21 @@ class Gemma4Config:
     eos_token_id: tuple[int, ...]
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Gemma4Config:
+    def from_dict(
+        cls, values: Mapping[str, Any], unknown: Callable[[list[str]], None] = lambda names: None
+    ) -> Gemma4Config:
         """Read a parsed `config.json`: the hub's form, or transformers 5.23's `per_layer_config`.
+
+        What is not given has transformers' default.
+
+        Parameters
+        ----------
+        unknown : is told the keys that neither we nor transformers know, if there are any
 
         Raises
         ------
         ConfigError
-            For an unknown key, a missing or impossible value (all by name), or an unsupported
-            variant.
+            For an impossible value (by name), or an unsupported variant.
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"config.json: expected a JSON object, found {type(values).__name__}")
@@ -142,17 +124,21 @@ class Gemma4Config:
         if not isinstance(model_type, str):
             raise _unsupported_type(model_type)
         if model_type in _TEXT_TYPES:
-            text = top.fields("text_config")
+            defaults = TEXT_DEFAULTS[_TEXT_TYPES[model_type]]
+            text = top.fields("text_config", defaults)
             text.fixed("model_type", _TEXT_TYPES[model_type])
         elif model_type in _TEXT_TYPES.values():
-            text = top
+            top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
+            text.get("model_type")
         else:
             raise _unsupported_type(model_type)
         _refuse_variants(top, text)
         config = _read_text(top, text)
-        text.refuse_unknown(IGNORED_KEYS)
+        names = text.unknown(IGNORED_KEYS)
         if top is not text:
-            top.refuse_unknown(IGNORED_TOP_KEYS)
+            names += top.unknown(IGNORED_TOP_KEYS)
+        if names:
+            unknown(names)
         return config
 
     @classmethod
@@ -188,6 +174,8 @@ def _refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
                 hint="use the original bfloat16 checkpoint",
             )
         fields.fixed("tie_word_embeddings", True)
+        for name, value in ONLY_VALUES.items():
+            fields.fixed(name, value)
     if text.get("use_bidirectional_attention") not in (None, "vision"):
         raise ConfigError(
             f"config key `{text.key('use_bidirectional_attention')}`: "
@@ -198,9 +186,9 @@ def _refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
 
 
 def _first_given(name: str, *places: ConfigFields) -> ConfigFields:
-    """The first place where the key has a value, else the last (whose error then names the key)."""
-    found = [place for place in places if place.get(name) is not None]
-    return found[0] if found else places[-1]
+    """The first place where the key has a value, else the one that has its default."""
+    given = [place for place in places if place.get(name) is not None]
+    return next(iter((*given, *(place for place in places if place.has_default(name)))))
 
 
 def _dtype(top: ConfigFields, text: ConfigFields) -> str:
@@ -217,10 +205,12 @@ def _dtype(top: ConfigFields, text: ConfigFields) -> str:
 def _rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
     fields = parent.fields(kind.value)
     sliding = kind is AttentionKind.SLIDING
-    rope_type = fields.one_of("rope_type", ("default",) if sliding else ("default", "proportional"))
+    known = ("default",) if sliding else ("default", "proportional")
+    given = fields.get("rope_type") is not None  # transformers' default is `default`
+    rope_type = fields.one_of("rope_type", known) if given else "default"
     theta = fields.number("rope_theta", 1.0, 1e12)
     factor = 1.0
-    if rope_type == "proportional":
+    if rope_type == "proportional" and fields.get("partial_rotary_factor") is not None:
         factor = fields.number("partial_rotary_factor", 0.0, 1.0)
     else:
         fields.fixed("partial_rotary_factor", 1.0)
@@ -230,7 +220,13 @@ def _rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
 
 def _layer_types(text: ConfigFields, count: int) -> tuple[AttentionKind, ...]:
     kinds = []
-    for index, value in enumerate(text.array("layer_types", count)):
+    declared: list[Any] = [
+        (AttentionKind.SLIDING if (index + 1) % FULL_ATTENTION_EVERY else AttentionKind.FULL).value
+        for index in range(count)
+    ]
+    if text.get("layer_types") is not None:
+        declared = text.array("layer_types", count)
+    for index, value in enumerate(declared):
         if value not in (AttentionKind.SLIDING.value, AttentionKind.FULL.value):
             raise ConfigError(
                 f"config key `{text.key('layer_types')}[{index}]`: "
@@ -335,20 +331,17 @@ def _experts(text: ConfigFields) -> tuple[int, int, int]:
 def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     layers = text.integer("num_hidden_layers", 1, MAX_LAYERS)
     vocab = text.integer("vocab_size", 32, MAX_VOCABULARY)
-    if vocab % 32:
-        raise ConfigError(
-            f"config key `{text.key('vocab_size')}`: "
-            f"{vocab} is no multiple of 32, which the grammar bitmask needs"
-        )
     kinds = _layer_types(text, layers)
     k_eq_v = text.boolean("attention_k_eq_v")
     kv_heads, head_dim = _heads(text, kinds, k_eq_v)
     rope = text.fields("rope_parameters")
-    if text.get("model_type") == _TEXT_TYPES["gemma4"]:
-        text.require("hidden_size_per_layer_input")  # the unified model has no such key
-    ple = text.optional_integer("hidden_size_per_layer_input", 0, MAX_WIDTH) or 0
+    ple = 0
+    if not text.is_null("hidden_size_per_layer_input"):
+        ple = text.integer("hidden_size_per_layer_input", 0, MAX_WIDTH)
     experts, top_k, expert_width = _experts(text)
-    ple_vocab = text.optional_integer("vocab_size_per_layer_input", 0, MAX_VOCABULARY) or 0
+    ple_vocab = 0
+    if not text.is_null("vocab_size_per_layer_input"):
+        ple_vocab = text.integer("vocab_size_per_layer_input", 0, MAX_VOCABULARY)
     if ple and ple_vocab != vocab:
         raise ConfigError(
             f"config key `{text.key('vocab_size_per_layer_input')}`: "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config_keys import NULL_IS_DEFAULT
 
 MAX_TOKEN_IDS = 256  # of one key; the released configs have up to 3
 
@@ -17,8 +19,14 @@ class ConfigFields:
     not integers here, and floats are not integers even when they are whole.
     """
 
-    def __init__(self, values: Mapping[str, Any], path: str) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        path: str,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._values = values
+        self._defaults = defaults
         self._path = path
         self._read: set[str] = set()
 
@@ -31,9 +39,21 @@ class ConfigFields:
         self._read.add(name)
         return self._values.get(name)
 
-    def require(self, name: str) -> Any:
-        """The value as it stands; ConfigError when the key is absent."""
+    def has_default(self, name: str) -> bool:
+        """Whether the key may be absent."""
+        return name in self._defaults
+
+    def is_null(self, name: str) -> bool:
+        """Whether the key is there, without a value."""
         self._read.add(name)
+        return name in self._values and self._values[name] is None
+
+    def require(self, name: str) -> Any:
+        """The value, or its default; ConfigError when the key is absent and has none."""
+        absent = name not in self._values or (name in NULL_IS_DEFAULT and self.is_null(name))
+        self._read.add(name)
+        if absent and name in self._defaults:
+            return self._defaults[name]
         if name not in self._values:
             raise ConfigError(
                 f"config key `{self.key(name)}` is missing",
@@ -93,12 +113,14 @@ class ConfigFields:
             raise self._wrong(name, f"a list of {length} items", found)
         return value
 
-    def fields(self, name: str) -> ConfigFields:
-        """A required JSON object."""
+    def fields(
+        self, name: str, defaults: Mapping[str, Any] = MappingProxyType({})
+    ) -> ConfigFields:
+        """A required JSON object, whose keys have these defaults."""
         value = self.require(name)
         if not isinstance(value, Mapping):
             raise self._wrong(name, "a JSON object", value)
-        return ConfigFields(value, self.key(name))
+        return ConfigFields(value, self.key(name), defaults)
 
     def names(self) -> tuple[str, ...]:
         """The keys of the object, as they stand."""
@@ -118,11 +140,18 @@ class ConfigFields:
             raise self._wrong(name, f"token ids below {vocab_size}", value)
         return tuple(dict.fromkeys(ids))
 
+    def unknown(self, ignored: Mapping[str, str]) -> list[str]:
+        """Full names of the keys that are neither read nor listed in `ignored`."""
+        return [
+            self.key(str(name))
+            for name in self._values
+            if name not in self._read and name not in ignored
+        ]
+
     def refuse_unknown(self, ignored: Mapping[str, str]) -> None:
         """Raise ConfigError for the first key that is neither read nor listed in `ignored`."""
-        for name in self._values:
-            if name not in self._read and name not in ignored:
-                raise ConfigError(
-                    f"config key `{self.key(str(name))}` is unknown",
-                    hint="the checkpoint may be of a newer or another architecture than Gemma 4",
-                )
+        for name in self.unknown(ignored):
+            raise ConfigError(
+                f"config key `{name}` is unknown",
+                hint="the checkpoint may be of a newer or another architecture than Gemma 4",
+            )

@@ -81,7 +81,7 @@ def _sampler_spec(vocab: int) -> dict[str, Any]:
         abi.BITMASK: {
             "logits": floats(1, vocab),
             "seq_ids": ints(1),
-            "bitmask": ints(1, vocab // 32),
+            "bitmask": ints(1, -(-vocab // 32)),
             "$": _mode("none"),
         },
     }

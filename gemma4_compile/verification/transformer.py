@@ -59,7 +59,9 @@ class _RowEmbedding(torch.nn.Module):
 def text_config(values: Mapping[str, Any]) -> dict[str, Any]:
     """The text decoder's part of a parsed `config.json`."""
     inner = values.get("text_config")
-    return dict(inner if isinstance(inner, Mapping) else values)
+    if not isinstance(inner, Mapping):
+        return dict(values)
+    return {"model_type": f"{values.get('model_type')}_text", **inner}
 
 
 def _whole(name: str, read: RowReader, shapes: Shapes) -> torch.Tensor:
@@ -158,7 +160,10 @@ def run_transformers(
     with torch.no_grad():
         model = _make_model(text, dtype, read, shapes)
         hidden = _stream_layers(model, read, shapes, rows)
-        output = model(torch.tensor([list(ids)]), use_cache=False)
+        # Else transformers cuts positions off before layers that share keys, and with them
+        # per-layer embeddings that a model may not have.
+        shares = model.config.num_kv_shared_layers > 0
+        output = model(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=shares)
         normed = output.last_hidden_state[0, list(rows)]
         cap = model.config.final_logit_softcapping
         logits = _head(normed, model.config.vocab_size, cap, read)

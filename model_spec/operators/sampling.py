@@ -307,8 +307,8 @@ class Penalty(Operator):
 class Bitmask(Operator):
     """Forbid the tokens whose bit is 0, in place.
 
-    Arguments: logits (1, vocab) f32; seq_ids (1,) int32; mask (1, vocab / 32) int32, the lowest id
-    in the lowest bit.
+    Arguments: logits (1, vocab) f32; seq_ids (1,) int32; mask (1, vocab / 32, rounded up) int32,
+    the lowest id in the lowest bit.
     """
 
     kind: ClassVar[str] = "bitmask"
@@ -318,7 +318,7 @@ class Bitmask(Operator):
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, self.vocab), "float32")
             seq_ids = build.arg("seq_ids", (1,), "int32")
-            mask = build.arg("mask", (1, self.vocab // 32), "int32")
+            mask = build.arg("mask", (1, -(-self.vocab // 32)), "int32")
             with (
                 T.serial(0, self.vocab) as v,
                 when(forbidden(mask[seq_ids[0], v // 32], v)),

@@ -66,7 +66,7 @@ def make_bitmask(operator: Bitmask, _spec: TargetSpec) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
         logits = build.arg("logits", (1, vocab), "float32")
         seq_ids = build.arg("seq_ids", (1,), "int32")
-        mask = build.arg("mask", (1, vocab // 32), "int32")
+        mask = build.arg("mask", (1, -(-vocab // 32)), "int32")
         with launch(THREADS, -(-vocab // THREADS)) as (block, _, thread):
             v = let(block * THREADS + thread)
             row = let(seq_ids[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,23 @@ def test_a_revision_may_stand_beside_a_page_of_the_hub() -> None:
         open_source("https://huggingface.co/a/b", "main", weights=False),
     ):
         pytest.fail("must not open")
+
+
+def test_unknown_keys_are_named_once_and_cannot_control_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path, DENSE_LIKE)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "\x1b]0;evil\x07": 1, "mystery": 2}))
+    with open_source(str(tmp_path), None, weights=False):
+        pass
+    line, hint = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: config.json: `\\x1b]0;evil\\x07`, `mystery` are unknown")
+    assert hint.startswith("hint: ")
+    path.write_text(json.dumps({**config, **{f"{'x' * 999}{i}": i for i in range(9999)}}))
+    with open_source(str(tmp_path), None, weights=False):
+        pass
+    line, _ = capsys.readouterr().err.splitlines()
+    assert "and 9991 others" in line
+    assert len(line) < 1000

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.config import (
-    Gemma4Config,
-)
+from gemma4_compile.model_spec.config import AttentionKind, Gemma4Config
 from tests.unit.model_spec.configs import (
     MOE,
     F,
@@ -23,37 +21,67 @@ from tests.unit.model_spec.configs import (
 )
 
 
-@pytest.mark.parametrize("place", ["top", "text", "rope", "layer"])
-def test_unknown_key_is_named_with_its_path(place: str) -> None:
+def with_key(place: str, name: str) -> dict[str, Any]:
     values: dict[str, Any] = copy.deepcopy(hub_config())
     text = values["text_config"]
     where = {"top": values, "text": text, "rope": text["rope_parameters"][F]}
-    path = {"top": "new_key", "text": "text_config.new_key"}.get(place, "full_attention.new_key")
     if place == "layer":
         values = copy.deepcopy(saved_config())
         where["layer"] = values["per_layer_config"]["2"]
-        path = "per_layer_config.2.new_key"
-    where[place]["new_key"] = 1
+    where[place][name] = 1
+    return values
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [("rope", "full_attention.new_key"), ("layer", "per_layer_config.2.new_key")],
+)
+def test_unknown_key_of_the_architecture_is_refused_with_its_path(place: str, path: str) -> None:
     with pytest.raises(ConfigError, match=path):
-        Gemma4Config.from_dict(values)
+        Gemma4Config.from_dict(with_key(place, "new_key"))
 
 
-@pytest.mark.parametrize("name", sorted(without(text_config(), "model_type")))
-def test_missing_key_is_named_or_has_transformers_default(name: str) -> None:
-    values = without(text_config(), name)
-    optional = {
-        "attention_bias": False,
-        "enable_moe_block": False,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "num_global_key_value_heads": None,
-        "tie_word_embeddings": True,
-    }
-    if name in optional:
-        same = Gemma4Config.from_dict({**text_config(), name: optional[name]})
-        assert Gemma4Config.from_dict(values) == same
-    else:
-        with pytest.raises(ConfigError, match=name):
-            Gemma4Config.from_dict(values)
+@pytest.mark.parametrize(("place", "path"), [("top", ""), ("text", "text_config.")])
+def test_unknown_key_is_told_and_left_out(place: str, path: str) -> None:
+    told: list[list[str]] = []
+    found = Gemma4Config.from_dict(with_key(place, "new_key"), told.append)
+    assert told == [[f"{path}new_key"]]
+    assert found == Gemma4Config.from_dict(hub_config(), told.append)
+    assert len(told) == 1
+
+
+HARMLESS = ("unsloth_version", "_attn_implementation_autoset", "torchscript", "is_decoder")
+HARMLESS += ("cache_implementation", "model_max_length", "max_length", "temperature")
+
+
+@pytest.mark.parametrize("place", ["top", "text"])
+@pytest.mark.parametrize("name", HARMLESS)
+def test_harmless_keys_are_not_worth_a_word(name: str, place: str) -> None:
+    Gemma4Config.from_dict(with_key(place, name), lambda names: pytest.fail(str(names)))
+
+
+def test_a_missing_key_has_the_default_of_transformers() -> None:
+    """All of them at once; `tests/parity/test_config_keys.py` holds each to transformers."""
+    found = Gemma4Config.from_dict({"model_type": "gemma4_text", "dtype": "bfloat16"})
+    assert (found.num_hidden_layers, found.hidden_size, found.sliding_window) == (30, 2304, 512)
+    assert found.layer_types[:6] == (AttentionKind.SLIDING,) * 5 + (AttentionKind.FULL,)
+    assert found.head_dim[4:6] == (256, 512)
+    unified = Gemma4Config.from_dict({"model_type": "gemma4_unified_text", "dtype": "bfloat16"})
+    assert (unified.hidden_size_per_layer_input, unified.sliding_window) == (0, 1024)
+
+
+@pytest.mark.parametrize("name", ["pad_token_id", "bos_token_id", "eos_token_id"])
+def test_token_ids_may_be_null(name: str) -> None:
+    values = copy.deepcopy(hub_config())
+    values.pop(name, None)
+    values["text_config"][name] = None
+    default = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": (1,)}[name]
+    assert getattr(Gemma4Config.from_dict(values), name) == default
+
+
+def test_the_dtype_must_be_given() -> None:
+    with pytest.raises(ConfigError, match="dtype"):
+        Gemma4Config.from_dict(without(text_config(), "dtype"))
 
 
 @pytest.mark.parametrize(
