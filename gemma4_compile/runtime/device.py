@@ -30,6 +30,9 @@ CPU = 1
 DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
 """DLPack's number of a target's device."""
 
+ALIGNMENT_BYTES = 64
+"""What compiled kernels assume of the address of a buffer."""
+
 _EXISTS = 0  # TVM's number of the question
 _METAL_RUNTIME = "tvm_runtime_metal"
 _REINSTALL = "reinstall apache-tvm in the version that pyproject.toml names"
@@ -150,8 +153,11 @@ class Device:
             ) from error
 
     def place(self, array: Array) -> Any:
-        """A tensor with the values of `array`: the array's own memory on the CPU, a copy else."""
-        source = tvm_ffi.from_dlpack(array)
+        """A tensor with the values of `array`: on the CPU its own memory where kernels can use it.
+
+        That is memory in one piece that may be written to, at an address that kernels assume.
+        """
+        source = tvm_ffi.from_dlpack(usable(array))
         if self.is_cpu:
             return source
         tensor = self.empty(array.shape, array.dtype.name)
@@ -170,6 +176,23 @@ class Device:
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
 
 
+def usable(array: Array) -> Array:
+    """The array itself if kernels can take its memory, or else a copy of it that they can."""
+    if (
+        array.flags.c_contiguous
+        and array.flags.writeable
+        and array.dtype.isnative
+        and array.ctypes.data % ALIGNMENT_BYTES == 0
+    ):
+        return array
+    memory = np.empty(array.nbytes + ALIGNMENT_BYTES, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT_BYTES
+    dtype = array.dtype.newbyteorder("=")
+    copy = memory[begin : begin + array.nbytes].view(dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 class Feed:
     """Memory on a device that takes a few numbers for every call.
 
@@ -185,6 +208,8 @@ class Feed:
         """Copy numbers; a tensor of their shape, right until the next call."""
         array = np.ascontiguousarray(values, self._dtype)
         tensor = view(self._tensor, array.shape)
+        if not array.flags.writeable:  # DLPack hands out no other memory
+            array = array.copy()
         _function("runtime.TVMTensorCopyFromTo")(tvm_ffi.from_dlpack(array), tensor)
         return tensor
 

@@ -26,6 +26,7 @@ from gemma4_compile.confined.conversation import ConversationError, load_tokeniz
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import MAX_JSON_BYTES, open_regular, read_regular
 from gemma4_compile.runtime.conversation_check import check_conversation
+from gemma4_compile.runtime.device import usable
 from gemma4_compile.runtime.integrity import (
     ByteCount,
     Check,
@@ -37,7 +38,6 @@ from gemma4_compile.runtime.sampling import SamplingOptions
 
 Array = npt.NDArray[Any]
 
-_ALIGNMENT_BYTES = 64  # what compiled kernels assume of the address of a buffer
 _NATIVE_SUFFIXES = (".so", ".dylib")
 _COMPILE_AGAIN = "compile the package again"
 _NOT_NATIVE = (
@@ -276,18 +276,8 @@ class Package:
 
 
 def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:
-    raw = mapped[record.byte_offset : record.byte_offset + record.nbytes]
-    if raw.ctypes.data % _ALIGNMENT_BYTES:
-        raw = _aligned_copy(raw)
+    raw = usable(mapped[record.byte_offset : record.byte_offset + record.nbytes])
     return raw.view(np.dtype(record.dtype).newbyteorder("<")).reshape(record.shape)
-
-
-def _aligned_copy(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    memory = np.empty(raw.size + _ALIGNMENT_BYTES, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT_BYTES
-    copy = memory[begin : begin + raw.size]
-    copy[:] = raw
-    return copy
 
 
 def _damaged_config(field: str) -> ArtifactError:

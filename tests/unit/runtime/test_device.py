@@ -9,7 +9,7 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import device as module
-from gemma4_compile.runtime.device import Device, Feed, view
+from gemma4_compile.runtime.device import ALIGNMENT_BYTES, Device, Feed, view
 
 
 @pytest.fixture
@@ -17,11 +17,57 @@ def cpu() -> Device:
     return Device.open("cpu")
 
 
+def aligned(count: int, offset: int = 0) -> np.ndarray:
+    """float32 numbers at an address of so many bytes behind a multiple of 64."""
+    memory = np.empty(4 * count + 128, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT_BYTES + offset
+    array = memory[begin : begin + 4 * count].view(np.float32)
+    array[...] = np.arange(count)
+    return array
+
+
+def address(tensor: object) -> int:
+    return int(np.from_dlpack(tensor).ctypes.data)
+
+
 def test_an_array_on_the_cpu_is_not_copied(cpu: Device) -> None:
-    array = np.arange(6, dtype=np.float32)
+    array = aligned(6)
     tensor = cpu.place(array)
     array[0] = 9
     assert cpu.read(tensor).tolist() == [9, 1, 2, 3, 4, 5]
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        *(aligned(6, offset) for offset in (1, 2, 4, 16, 32)),
+        aligned(12)[::2],
+        aligned(6)[::-1],
+        aligned(6).reshape(2, 3).T,
+        np.broadcast_to(np.float32(3), (2, 3)),
+        read_only(aligned(6)),
+        np.arange(6).astype(">f4"),
+        np.float32(7).reshape(()),
+        np.zeros((0, 3), np.float32),
+    ],
+    ids=repr,
+)
+def test_memory_that_kernels_cannot_take_is_copied(array: np.ndarray, cpu: Device) -> None:
+    tensor = cpu.place(array)
+    assert address(tensor) % ALIGNMENT_BYTES == 0 or array.size == 0
+    found = cpu.read(tensor)
+    assert found.shape == array.shape
+    assert np.array_equal(found, array)
+
+
+def test_a_feed_takes_memory_that_may_not_be_written(cpu: Device) -> None:
+    values = read_only(np.arange(4, dtype=np.int32))
+    assert cpu.read(Feed(cpu, 4, "int32").write(values)).tolist() == [0, 1, 2, 3]
 
 
 def test_other_memory_gets_a_copy(monkeypatch: pytest.MonkeyPatch, cpu: Device) -> None:
