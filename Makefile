@@ -40,6 +40,11 @@ $(VENV)/user.stamp: pyproject.toml | $(BIN)/python
 
 # What a developer needs on top. The CPU build of torch is a fraction of the default build's size; it is
 # taken where the package index (or PIP_EXTRA_INDEX_URL) offers it.
+# What makes a wheel, and no more: torch would be gigabytes. LOCKED has it in user.stamp, with its hash.
+$(VENV)/build.stamp: pyproject.toml | $(if $(LOCKED),$(VENV)/user.stamp,$(BIN)/python)
+	@build=$$(sed -nE 's/^ *"(build[^"]+)".*/\1/p' pyproject.toml); $(BIN)/pip install -q "$$build"
+	@touch $@
+
 $(VENV)/dev.stamp: $(VENV)/user.stamp
 	@torch=$$(sed -nE 's/^ *"(torch==[^"]+)".*/\1/p' pyproject.toml); \
 	  $(BIN)/pip install -q "$$torch+cpu" 2>/dev/null || $(BIN)/pip install -q "$$torch"
@@ -96,7 +101,7 @@ endif
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(PORT),--port $(PORT)) $(if $(HEADLESS),--headless)
 
 # The page goes into the wheel as it is built here; a wheel made otherwise has none.
-wheel: $(VENV)/dev.stamp examples/web/node_modules/.package-lock.json
+wheel: $(VENV)/build.stamp examples/web/node_modules/.package-lock.json
 	cd examples/web && npm run --silent build
 	rm -rf gemma4_compile/page && cp -r examples/web/dist gemma4_compile/page
 	$(BIN)/python -m build; status=$$?; rm -rf gemma4_compile/page; exit $$status

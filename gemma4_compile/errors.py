@@ -34,6 +34,14 @@ class Gemma4CompileError(Exception):
         self.hint = None if hint is None else printable(hint)
 
 
+class InterruptedRunError(KeyboardInterrupt):
+    """An interruption that leaves something behind; `hint` says what, and what to do with it."""
+
+    def __init__(self, hint: str) -> None:
+        super().__init__()
+        self.hint = printable(hint)
+
+
 class UsageError(Gemma4CompileError):
     """The command line asks for what does not exist or fit together (exit code 2)."""
 

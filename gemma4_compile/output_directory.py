@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -21,7 +22,7 @@ from typing import IO
 
 from gemma4_compile import abi, regular_files
 from gemma4_compile.artifacts import Provenance, read_artifact
-from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.errors import ArtifactError, InterruptedRunError, UsageError
 
 if sys.platform != "win32":
     import fcntl
@@ -220,12 +221,23 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
             with write_errors(output):
                 _replace(partial, output, replaced)
         except BaseException as error:
-            if isinstance(error, Exception) or not (partial / PROGRESS_FILE).exists():
-                shutil.rmtree(partial, ignore_errors=True)
-                for parent in made:
-                    with contextlib.suppress(OSError):
-                        parent.rmdir()
+            if not isinstance(error, Exception) and (partial / PROGRESS_FILE).exists():
+                if isinstance(error, KeyboardInterrupt):
+                    raise InterruptedRunError(_what_is_left(partial)) from error
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
             raise
+
+
+def _what_is_left(partial: Path) -> str:
+    nbytes = sum(path.lstat().st_size for path in partial.iterdir())
+    return (
+        f"{nbytes / 2**20:.1f} MiB of finished weights are in {partial}: the same command goes on "
+        f"from them; to delete them: rm -r {shlex.quote(str(partial))}"
+    )
 
 
 def _is_locked(lock: IO[bytes], path: Path) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile import __version__, abi, artifacts, packaging, regular_files
+from gemma4_compile import __version__, abi, artifacts, options, packaging, regular_files
 from gemma4_compile.checkpoint import Checkpoint, match
 from gemma4_compile.conversation import chat_template_config
 from gemma4_compile.errors import UsageError
@@ -39,8 +39,6 @@ from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tensor_file import check_unchanged
 from gemma4_compile.terminal import Reporter
 
-DEFAULT_CONTEXT_LENGTH = 8192
-DEFAULT_PREFILL_CHUNK = 512
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
 # What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
@@ -48,7 +46,7 @@ PACKAGES = (
     *("apache-tvm", "apache-tvm-ffi", "huggingface_hub", "jinja2", "numpy"),
     *("safetensors", "tokenizers", "tqdm", "ziglang"),
 )
-AUTO = "auto"
+AUTO = options.ACTIVATIONS[0]
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) ->
     if request.activations == INT8 and not stores_integers:
         raise UsageError(
             f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
-            hint="choose another --quant, or --activations exact",
+            hint="choose --quant q4f16, q4f32 or q8f16, or --activations exact",
         )
     if request.activations not in (AUTO, *target.activation_forms):
         raise UsageError(
@@ -151,19 +149,19 @@ def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
     limit = config.max_position_embeddings
     context = request.context_length
     if context is None:
-        context = min(DEFAULT_CONTEXT_LENGTH, limit)
+        context = min(options.DEFAULT_CONTEXT_LENGTH, limit)
     elif not 1 <= context <= limit:
         raise UsageError(
             f"--context: expected 1 to {limit} for this model, found {context}",
-            hint=f"leave it out for {min(DEFAULT_CONTEXT_LENGTH, limit)}",
+            hint=f"leave it out for {min(options.DEFAULT_CONTEXT_LENGTH, limit)}",
         )
     chunk = request.prefill_chunk
     if chunk is None:
-        chunk = min(DEFAULT_PREFILL_CHUNK, context)
+        chunk = min(options.DEFAULT_PREFILL_CHUNK, context)
     elif not 1 <= chunk <= context:
         raise UsageError(
             f"--prefill-chunk: expected 1 to {context}, found {chunk}",
-            hint=f"leave it out for {min(DEFAULT_PREFILL_CHUNK, context)}",
+            hint=f"leave it out for {min(options.DEFAULT_PREFILL_CHUNK, context)}",
         )
     return context, chunk
 

@@ -18,7 +18,13 @@ from types import FrameType, MappingProxyType
 from typing import NoReturn
 
 from gemma4_compile import __version__
-from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError, UsageError
+from gemma4_compile.errors import (
+    CheckpointError,
+    ConfigError,
+    Gemma4CompileError,
+    InterruptedRunError,
+    UsageError,
+)
 
 if sys.platform != "win32":
     import resource
@@ -115,8 +121,9 @@ def run_command(
             shown = error if debug else None
             arrived = interruptions is not None and interruptions.arrived
             if arrived or isinstance(error, KeyboardInterrupt):
-                if interrupted is not None:
-                    report("interrupted", interrupted, shown)
+                left = error.hint if isinstance(error, InterruptedRunError) else interrupted
+                if left is not None:
+                    report("interrupted", left, shown)
                 return EXIT_INTERRUPTED
             if isinstance(error, BrokenPipeError):  # as of `| head`: there is nobody to tell
                 _drop_stdout()

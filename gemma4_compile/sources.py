@@ -19,12 +19,12 @@ from gemma4_compile.checkpoint import (
 )
 from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config, preset_names
+from gemma4_compile.options import DEFAULT_MODEL
 from gemma4_compile.process import warn
 
 TINY = "tiny"
 _SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
-DEFAULT_MODEL = "google/gemma-4-E2B-it"
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,26 @@ def _warn_of_unknown(names: list[str]) -> None:
 
 
 def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Source:
+    _refuse_gguf(path)
     if path.exists() and not path.is_dir():
         raise CheckpointError(
             f"`{path}` is no directory", hint="give the directory that holds config.json"
         )
     config = _read_config(path)  # first, so that another architecture is called by its name
     return _source(identity, path, config, weights=weights)
+
+
+def _refuse_gguf(path: Path) -> None:
+    """Call llama.cpp's files by their name, where there is nothing else."""
+    found = [path] if path.suffix == ".gguf" else []
+    if path.is_dir() and not (path / CONFIG_FILE).exists():
+        found = sorted(path.glob("*.gguf"))
+    if found:
+        raise CheckpointError(
+            f"`{found[0]}` is a GGUF file, for llama.cpp; only safetensors are read",
+            hint="take the original checkpoint that it was made from, by its hub id "
+            f"(such as {DEFAULT_MODEL}) or its directory",
+        )
 
 
 def _source(

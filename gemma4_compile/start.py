@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
+from gemma4_compile import __version__, options
 from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
 
 _REINSTALL = (
@@ -19,7 +21,7 @@ _REINSTALL = (
 
 def run_compile() -> int:
     """`gemma4-compile`; each of these returns the exit status."""
-    return _run("gemma4_compile.cli")
+    return options.main() or _run("gemma4_compile.cli")
 
 
 def run_chat() -> int:
@@ -39,6 +41,9 @@ def run_verify() -> int:
 
 def _run(module: str) -> int:
     """Load a command's module and run its `main`."""
+    if sys.argv[1:] == ["--version"]:  # as the command itself answers, which takes seconds to load
+        print(f"{Path(sys.argv[0]).name} {__version__}")
+        return 0
     try:
         command = importlib.import_module(module)
     except KeyboardInterrupt:

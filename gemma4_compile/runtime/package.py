@@ -60,7 +60,7 @@ def read_provenance(directory: Path) -> Provenance:
             hint = f"give the directory that it is in: {directory.parent}"
     elif (directory / "config.json").exists():
         what = f"`{directory}` is a checkpoint, not a package"
-        hint = f"compile it first: gemma4-compile {directory} --target TARGET --quant q4f16 -o DIR"
+        hint = f"compile it first: gemma4-compile {directory} --target cpu -o DIR"
     elif directory.exists():
         what = f"`{directory}` is no package: `{abi.PROVENANCE_FILE}` is missing"
     raise ArtifactError(what, hint=hint)

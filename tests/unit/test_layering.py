@@ -13,7 +13,7 @@ MAX_LINES = 400
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "abi", "chat_template", "nvidia", "process", "regular_files"),
-    ("confined", "tiny"),
+    ("confined", "options", "tiny"),
     ("model_spec",),
     ("quantization",),
     ("targets",),

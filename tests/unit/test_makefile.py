@@ -54,3 +54,13 @@ def test_the_bound_is_that_of_vite() -> None:
     assert packages[""]["engines"]["node"] == expected
     package = json.loads((ROOT / "examples/web/package.json").read_text("utf-8"))
     assert package["engines"]["node"] == expected
+
+
+def test_a_wheel_needs_no_torch() -> None:
+    """On a clean machine, nothing is installed for it but the tool that builds."""
+    command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "wheel"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "-m build" in done.stdout
+    assert "pip install" in done.stdout
+    assert "torch" not in done.stdout
+    assert "'.[dev]'" not in done.stdout

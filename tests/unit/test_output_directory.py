@@ -12,7 +12,12 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.artifacts import Provenance
-from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
+from gemma4_compile.errors import (
+    ArtifactError,
+    CheckpointError,
+    InterruptedRunError,
+    UsageError,
+)
 from gemma4_compile.output_directory import (
     LOCK_FILE,
     PROGRESS_FILE,
@@ -137,6 +142,18 @@ def test_interruption_keeps_finished_shards_only(tmp_path: Path) -> None:
         stop(output, KeyboardInterrupt(), PROGRESS_FILE, "params_shard_0.bin", "model.so")
     with output_directory(output, force=False) as partial:
         assert names(partial) == [LOCK_FILE, "params_shard_0.bin", PROGRESS_FILE]
+
+
+def test_an_interruption_says_what_it_leaves(tmp_path: Path) -> None:
+    output = tmp_path / "a b" / "out"
+    with pytest.raises(InterruptedRunError) as caught:
+        stop(output, KeyboardInterrupt(), PROGRESS_FILE, "params_shard_0.bin")
+    left = tmp_path / "a b" / ".out.partial"
+    assert f"are in {left}" in caught.value.hint
+    assert caught.value.hint.endswith(f"rm -r '{left}'")
+    with pytest.raises(KeyboardInterrupt) as nothing:
+        stop(tmp_path / "other", KeyboardInterrupt())
+    assert not isinstance(nothing.value, InterruptedRunError)
 
 
 @pytest.mark.parametrize("content", ["file", "link", "foreign", "damaged"])

@@ -163,3 +163,14 @@ def test_unknown_keys_are_named_once_and_cannot_control_a_terminal(
     line, _ = capsys.readouterr().err.splitlines()
     assert "and 9991 others" in line
     assert len(line) < 1000
+
+
+@pytest.mark.parametrize("name", ["model-Q4_K_M.gguf", ""])
+def test_files_of_llama_cpp_are_called_by_their_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "model-Q4_K_M.gguf").write_bytes(b"GGUF")
+    with (
+        pytest.raises(CheckpointError, match="is a GGUF file") as caught,
+        open_source(str(tmp_path / name), None, weights=True),
+    ):
+        pytest.fail("must not open")
+    assert "original checkpoint" in (caught.value.hint or "")

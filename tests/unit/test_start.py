@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable
@@ -30,10 +31,21 @@ def test_four_commands_begin_here() -> None:
 def test_each_begins_its_own_command(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [command, "--version"])
+    monkeypatch.setattr(sys, "argv", [command, "--help"])
     with pytest.raises(SystemExit) as leaving:
         scripts()[command]()
     assert leaving.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {command} ")
+
+
+@pytest.mark.parametrize("command", scripts())
+def test_the_version_is_said_without_loading_anything(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{command}", "--version"])
+    monkeypatch.setattr(start.importlib, "import_module", lambda name: pytest.fail(name))
+    with contextlib.suppress(SystemExit):
+        assert scripts()[command]() == 0
     assert capsys.readouterr().out == f"{command} {__version__}\n"
 
 

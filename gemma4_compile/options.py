@@ -1,0 +1,202 @@
+"""The arguments of `gemma4-compile` and what can be wrong with them, known without the compiler.
+
+To load the compiler takes seconds. The names that it knows are therefore written down here; a test
+compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.process import Parser, run_command, warn
+
+_LIMITS = ("default", "compat", "subgroups", "subgroups-16", "subgroups-8", "subgroups-4", "h200")
+PROFILES: dict[str, tuple[str, ...]] = {
+    "webgpu": _LIMITS,
+    "metal": ("default",),
+    "cuda": ("default",),
+    "cpu": ("default",),
+}
+"""Limits profiles by target."""
+QUANTS = ("q4f16", "q4f32", "q8f16", "f16", "f32")
+ACTIVATIONS = ("auto", "exact", "int8")
+DEFAULT_MODEL = "google/gemma-4-E2B-it"
+DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
+DEFAULT_CONTEXT_LENGTH = 8192
+DEFAULT_PREFILL_CHUNK = 512
+
+_OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
+# What --plan and --report do not need: they stand in front of a compilation's own options, so that
+# the same line with one word more says what it would do.
+IGNORED: dict[str, tuple[str, ...]] = {
+    "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
+    "--report": (*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
+}
+
+
+def make_parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog="gemma4-compile",
+        description="Compile a Gemma 4 checkpoint into a package for the browser, for GPUs of "
+        "NVIDIA and Apple, or for this CPU.",
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default=DEFAULT_MODEL,
+        metavar="MODEL",
+        help="hub id, directory, or `tiny`, which ships with this program (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        default=DEFAULT_TARGET,
+        help=f"{', '.join(PROFILES)} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--quant",
+        metavar="QUANT",
+        default=DEFAULT_QUANT,
+        help=f"{', '.join(QUANTS)} (default: %(default)s)",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where the package goes")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="say what would be built, from the config alone",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="say what the recipe rounds away, tensor by tensor (reads all weights)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
+    parser.add_argument(
+        "--limits",
+        default="default",
+        metavar="PROFILE",
+        help="default; webgpu also has compat, subgroups (of 32 threads or more; subgroups-16, -8 "
+        "and -4 for smaller ones) and h200",
+    )
+    parser.add_argument(
+        "--activations",
+        default=ACTIVATIONS[0],
+        metavar="FORM",
+        help="what matmuls multiply: exact vectors, or int8 in groups of 32 "
+        f"({', '.join(ACTIVATIONS)}; default: %(default)s, as --target and --limits say)",
+    )
+    parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help=f"longest sequence in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
+    )
+    parser.add_argument(
+        "--prefill-chunk",
+        type=int,
+        metavar="N",
+        help=f"tokens of one prefill step (default: {DEFAULT_PREFILL_CHUNK}, or the context)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=("library", "weights"),
+        help="one half of the package; the library needs only the config",
+    )
+    parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
+    parser.add_argument(
+        "--force", action="store_true", help="replace DIR even if it is no package of ours"
+    )
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="other schemes for some parameters, as JSON: "
+        '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
+    )
+    parser.add_argument(
+        "--allow-nonfinite",
+        action="store_true",
+        help="store 0 for weights that are NaN or infinite, which are an error otherwise; the "
+        "package says which",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="then compare the package with transformers in float32 (gemma4-verify does it alone)",
+    )
+    parser.add_argument(
+        "--node-modules",
+        type=Path,
+        metavar="DIR",
+        help="with --verify, for webgpu: where the Node packages `webgpu` and "
+        "`@mlc-ai/web-runtime` are (default: ./node_modules)",
+    )
+    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR of each phase")
+    parser.add_common()
+    return parser
+
+
+def warn_of_ignored(arguments: argparse.Namespace) -> None:
+    """Name the options that do nothing beside --plan or --report."""
+    question = "--plan" if arguments.plan else "--report"
+    if not getattr(arguments, question[2:]):
+        return
+    parser = make_parser()
+    given = [
+        "-o" if name == "output" else f"--{name.replace('_', '-')}"
+        for name in IGNORED[question]
+        if getattr(arguments, name) != parser.get_default(name)
+    ]
+    if given:
+        verb = "does" if len(given) == 1 else "do"
+        warn(
+            f"{question} writes nothing, and {', '.join(given)} {verb} nothing beside it",
+            f"leave out {question} to compile",
+        )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for what does not exist or fit together."""
+    if arguments.plan and arguments.report:
+        raise UsageError("--plan and --report exclude each other", hint="give one after the other")
+    _check_names(arguments)
+    if arguments.plan or arguments.report:
+        return
+    if arguments.output is None:
+        example = f"gemma4-compile {arguments.model} -o DIR"
+        raise UsageError(
+            "the following arguments are required: -o/--output", hint=f"for example: {example}"
+        )
+    if arguments.json:
+        raise UsageError("--json goes with --plan or --report", hint="leave it out, or add one")
+    if arguments.node_modules is not None and not arguments.verify:
+        raise UsageError("--node-modules goes with --verify", hint="leave it out, or add --verify")
+    if arguments.verify and arguments.only:
+        raise UsageError("--verify needs a whole package", hint="leave out --only")
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    target, quant, limits = arguments.target, arguments.quant, arguments.limits
+    if target not in PROFILES:
+        raise UsageError(f"unknown target `{target}`", hint=f"known targets: {', '.join(PROFILES)}")
+    if quant not in QUANTS:
+        raise UsageError(f"unknown quantisation `{quant}`", hint=f"known: {', '.join(QUANTS)}")
+    if limits not in PROFILES[target]:
+        raise UsageError(
+            f"target `{target}` has no limits profile `{limits}`",
+            hint=f"profiles of `{target}`: {', '.join(PROFILES[target])}",
+        )
+    if arguments.activations not in ACTIVATIONS:
+        raise UsageError(
+            f"unknown activations `{arguments.activations}`",
+            hint=f"known: {', '.join(ACTIVATIONS)}",
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look at the arguments alone; returns the exit status: 0 or 2, wrong usage."""
+    return run_command(make_parser(), check, argv)

@@ -1,0 +1,57 @@
+"""The arguments of `gemma4-compile` are known without the compiler, and are the compiler's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gemma4_compile import options, pipeline
+from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.targets import TARGETS
+from gemma4_compile.targets.spec import ACTIVATIONS
+
+
+def test_the_names_are_those_of_the_compiler() -> None:
+    assert {name: tuple(target.profiles) for name, target in TARGETS.items()} == options.PROFILES
+    assert tuple(RECIPES) == options.QUANTS
+    assert (pipeline.AUTO, *ACTIVATIONS) == options.ACTIVATIONS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--version"], 0, "gemma4-compile 0."),
+        (["--help"], 0, "usage: gemma4-compile"),
+        (["--fast"], 2, "unrecognized arguments: --fast"),
+        ([], 2, "required: -o/--output"),
+        (["--target", "toaster", "-o", "x"], 2, "unknown target `toaster`"),
+        (["--quant", "q2", "--plan"], 2, "unknown quantisation `q2`"),
+        (["--target", "cpu", "--limits", "compat", "-o", "x"], 2, "no limits profile `compat`"),
+        (["--activations", "int4", "-o", "x"], 2, "unknown activations `int4`"),
+        (["--plan", "--report"], 2, "exclude each other"),
+        (["-o", "x", "--json"], 2, "--json goes with"),
+    ],
+)
+def test_what_needs_no_compiler_loads_none(arguments: list[str], code: int, said: str) -> None:
+    program = (
+        "import sys; from gemma4_compile import start\n"
+        "sys.argv[0] = 'gemma4-compile'\n"
+        "try: code = start.run_compile()\n"
+        "except SystemExit as end: code = end.code\n"
+        "heavy = sorted({'tvm', 'numpy', 'tokenizers'} & set(sys.modules))\n"
+        "print(code, heavy)\n"
+    )
+    begin = time.process_time()
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    assert said in done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == f"{code} []"
+    assert time.process_time() - begin < 0.5
+
+
+def test_what_the_compiler_must_look_at_is_left_to_it() -> None:
+    assert options.main(["tiny", "-o", "x", "--context", "-5"]) == 0
