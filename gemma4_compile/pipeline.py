@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import __version__, abi, artifacts, options, packaging, regular_files
-from gemma4_compile.checkpoint import Checkpoint, match
+from gemma4_compile.checkpoint import Checkpoint, match, row_reader
 from gemma4_compile.conversation import chat_template_config
 from gemma4_compile.errors import UsageError
+from gemma4_compile.float16_range import check_norms
 from gemma4_compile.halves import NONFINITE, Half, Kept, other_half
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.parameters import Role, parameter_table
@@ -363,7 +364,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         checkpoint = source.checkpoint
         chat: Mapping[str, Any] = {}
         if checkpoint is not None:  # what can be known to fail fails before the long stages
-            match(checkpoint.tensors, [stored.parameter for stored in plan], source.config)
+            matched = match(checkpoint.tensors, table, source.config)
+            check_norms(table, recipe, row_reader(matched))
             chat = _chat_config(build, checkpoint)
             checkpoint.try_conversation(source.config.vocab_size)
         provenance = _provenance(build)

@@ -29,7 +29,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "suppressed_tokens",
         "tensor_file",
     ),
-    ("halves", "nonfinite", "packaging", "output_directory", "parallel", "passes", "terminal"),
+    (
+        *("float16_range", "halves", "nonfinite", "packaging", "output_directory", "parallel"),
+        *("passes", "terminal"),
+    ),
     ("pipeline", "plain_answers", "quantization_report"),
     ("verification",),
     ("cli",),
