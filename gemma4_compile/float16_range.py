@@ -7,6 +7,7 @@ inputs and in silence.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
