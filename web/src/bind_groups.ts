@@ -117,7 +117,7 @@ export class BindGroups {
 
   /** A uniform buffer that holds `content` for good. */
   private uniform(content: Uint8Array): { id: number; buffer: GPUBuffer } {
-    const key = String.fromCharCode(...content);
+    const key = new Int32Array(content.buffer, content.byteOffset, content.byteLength >> 2).join();
     const found = this.uniforms.get(key);
     if (found) return found;
     if (this.uniforms.size >= MAX_UNIFORMS) {

@@ -10,6 +10,14 @@ import { counts } from "./stats";
 const tensorUsage = () => GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
 const uniformUsage = () => GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST;
 
+/** Says to which library a device belongs. */
+export interface Owner {
+  /** Whether a recognised library makes a buffer now: the device is its device then. */
+  claims(device: Device): boolean;
+  /** Whether a recognised library's callback runs now. */
+  isCalling(): boolean;
+}
+
 /** Up to this size what the host wrote is remembered, and a buffer that is let go is kept for the next request. */
 const SMALL_BYTES = 64;
 /** Up to this size a host write waits for the command that needs it: positions and rotary values of a step. */
@@ -36,11 +44,8 @@ export class Device implements EncoderHost {
   private heldScopes: GPUErrorFilter[] = [];
   private realScopes = 0;
 
-  /**
-   * `owner` is asked, when a buffer is made, whether a recognised library makes it: the device is its device then.
-   * Until then all methods but two are the device's own.
-   */
-  constructor(readonly device: GPUDevice, private readonly owner: (device: Device) => boolean) {
+  /** Until a library claims the device all methods but two are the device's own. */
+  constructor(readonly device: GPUDevice, private readonly owner: Owner) {
     this.native = nativeOf(device);
     this.stream = new Stream(this.native);
     this.groups = new BindGroups(this.native, () => this.stream.flush());
@@ -68,7 +73,7 @@ export class Device implements EncoderHost {
   }
 
   private bindIfOwned(): boolean {
-    if (this.isPlain || !this.owner(this)) return false;
+    if (this.isPlain || !this.owner.claims(this)) return false;
     this.isBound = true;
     counts.devices += 1;
     this.overrideDevice();
@@ -251,7 +256,7 @@ export class Device implements EncoderHost {
     if (command.kind === "launch") {
       for (const state of command.group.storage) state.keeper?.touched(state);
       recording?.launches.push(command);
-      return command;
+      return this.ordered(command);
     }
     if (recording) recording.isClean = false;
     const { source, target } = command;
@@ -262,7 +267,18 @@ export class Device implements EncoderHost {
     } else {
       source.keeper?.touched(source);
     }
-    return command;
+    return this.ordered(command);
+  }
+
+  /**
+   * What a library issues runs in the order in which it issues it (the contract of TVM's devices): it need not wait
+   * for the client's `submit`, and the GPU begins while the rest is encoded.
+   */
+  private ordered(command: Command): Command | undefined {
+    if (this.openEncoders > 0 || !this.owner.isCalling()) return command;
+    this.stream.append(command);
+    this.stream.submitted();
+    return undefined;
   }
 
   encodedElsewhere(command: Command): void {

@@ -8,7 +8,7 @@
 // records a decode step once, runs several steps ahead with the numbers that the client is going to draw, and hands
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./abi";
-import { Device } from "./device";
+import { Device, type Owner } from "./device";
 import { Library } from "./library";
 import { because, counts, type Stats } from "./stats";
 
@@ -28,12 +28,15 @@ function enter(library: Library | undefined): Library | undefined {
   return before;
 }
 
-/** A device belongs to the library whose callback makes its first buffer. */
-function isOwned(device: Device): boolean {
-  if (!active || (active.device && active.device !== device)) return false;
-  active.device = device;
-  return true;
-}
+const owner: Owner = {
+  // A device belongs to the library whose callback makes its first buffer.
+  claims(device) {
+    if (!active || (active.device && active.device !== device)) return false;
+    active.device = device;
+    return true;
+  },
+  isCalling: () => active !== undefined,
+};
 
 function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
   for (const reference of set) if (!reference.deref()) set.delete(reference);
@@ -48,7 +51,7 @@ function watchDevices(gpu: GPU): void {
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = async (descriptor) => {
       const device = await requestDevice(descriptor);
-      if (counts.enabled) remember(devices, new Device(device, isOwned));
+      if (counts.enabled) remember(devices, new Device(device, owner));
       return device;
     };
     return adapter;

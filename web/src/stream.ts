@@ -35,7 +35,7 @@ export interface ReadyLaunch {
 }
 
 /** More than that many launches are not held back: the GPU shall begin. */
-const HELD_LAUNCHES = 96;
+const HELD_LAUNCHES = 64;
 
 export class Stream {
   /** Number of the next submission. */
@@ -102,7 +102,7 @@ export class Stream {
     this.schedule();
   }
 
-  /** Commands of an encoder of the caller's, in order. */
+  /** Submits if there is enough to do for the GPU. */
   submitted(): void {
     if (this.launches > HELD_LAUNCHES) this.flush();
   }
