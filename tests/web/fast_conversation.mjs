@@ -1,0 +1,243 @@
+// Conversations with one package on Dawn in Node, with the module `gemma4-web/fast` or without.
+// usage: node fast_conversation.mjs JOB.json
+//
+// Job: {package, output, fast?: path of fast.js, capacity, scene, fake?, count?}. Scenes:
+//   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
+//   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
+//   disable  the module is switched off in the middle of a reply
+//   two      two models in one thread, a token of each in turn
+//   lost     the device goes in the middle of a reply; a model on a new device goes on
+//   leak     `count` replies of `tokens`, with kernels that do nothing: buffers and heap afterwards
+//   timed    `count` tokens: wall and CPU time of each
+// The calls are the client's, in its order: sampled on the device by its three functions, the token read back.
+// Writes result.json: {steps: ["name token digest", ...], stats, errors, ...}.
+import { createHash } from "node:crypto";
+import fs from "node:fs/promises";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
+import { errors, openDevice, release, settle } from "./dawn_gpu.mjs";
+import { FAKES, emptyKernels } from "./fast_fakes.mjs";
+
+const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
+FAKES[job.fake]?.below?.();
+const live = { buffers: 0 };
+if (job.scene === "leak") {
+  emptyKernels();
+  countBuffers();
+}
+const fast = job.fast ? await import(pathToFileURL(job.fast)) : undefined;
+const { tvmjs: runtime } = await import("../../benchmarks/webgpu/packages.mjs");
+const tvmjs = { ...runtime };
+const { Model } = await import("../../benchmarks/webgpu/model.mjs");
+FAKES[job.fake]?.above?.(tvmjs);
+
+/** GPU buffers that were made and neither destroyed nor collected. */
+function countBuffers() {
+  const { createBuffer } = GPUDevice.prototype;
+  const gone = new FinalizationRegistry((token) => (live.buffers -= token.destroyed ? 0 : 1));
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    const buffer = createBuffer.call(this, descriptor);
+    const token = { destroyed: false };
+    live.buffers += 1;
+    gone.register(buffer, token);
+    const destroy = buffer.destroy.bind(buffer);
+    buffer.destroy = () => {
+      if (!token.destroyed) live.buffers -= 1;
+      token.destroyed = true;
+      return destroy();
+    };
+    return buffer;
+  };
+}
+
+/** A package on a device of its own, with what the client keeps besides. */
+async function load() {
+  const { device } = await openDevice(tvmjs, () => {});
+  const ledger = { capture: (action) => ({ result: action(), buffers: [] }) };
+  const model = await Model.load(job.package, { device, ledger }, { weights: "package", capacity: job.capacity });
+  const { tvm } = model;
+  const kept = (find) => tvm.detachFromCurrentScope((tvm.beginScope(), find()));
+  const named = (name) => kept(() => model.vm.getFunction(name));
+  Object.assign(model, {
+    bias: named("apply_logit_bias_inplace"), penalty: named("apply_penalty_inplace"), bitmask: named("apply_bitmask_inplace"),
+    popn: kept(() => tvm.getGlobalFunc("vm.builtin.kv_state_popn")),
+  });
+  return { device, model, tvm };
+}
+
+let { device, model, tvm } = await load();
+const digest = (values) => createHash("sha256").update(Buffer.from(values.buffer, values.byteOffset, values.byteLength)).digest("hex").slice(0, 16);
+const steps = [];
+
+/** The client's changes of the logits, on the device. */
+const CHANGES = {
+  bias: (logits) => model.bias(logits, model.upload([2], "int32", [0, 0]), model.upload([2], "int32", [110, 111]), model.upload([2], "float32", [5, -5])),
+  penalty: (logits) => model.penalty(logits, model.upload([1], "int32", [0]), model.upload([2], "int32", [0, 0]),
+    model.upload([2], "int32", [112, 113]), model.upload([2], "int32", [1, 3]), model.upload([1, 3], "float32", [0.5, 0.5, 1.1])),
+  bitmask: (logits) => model.bitmask(logits, model.upload([1], "int32", [0]),
+    model.upload([1, logits.shape[1] / 32], "int32", Array.from({ length: logits.shape[1] / 32 }, (_, i) => (i < 8 ? -1 : 0)))),
+};
+
+/** Draws a token, with what a step of the conversation does besides. */
+async function choose(logits, name, { temperature = 1, share = 0.95, change, probabilities = false, look = false } = {}) {
+  let chances;
+  const token = await model.draw(logits, {
+    temperature, topP: share, change: change && CHANGES[change],
+    look: (probs) => {
+      if (probabilities) chances = tvm.detachFromCurrentScope(tvm.empty(probs.shape, "float32", tvm.cpu()).copyFrom(probs));
+    },
+  });
+  let line = `${name} ${token}`;
+  if (chances) {
+    line += ` ${digest(chances.toArray())}`;
+    chances.dispose();
+  }
+  if (look) line += ` ${digest(await model.read(logits))}`;
+  else logits.dispose();
+  steps.push(line);
+  return token;
+}
+
+async function turn(name, ids, count, options) {
+  let token;
+  for (let start = 0; start < ids.length; start += model.chunkSize) {
+    const logits = model.prefill(ids.slice(start, start + model.chunkSize));
+    token = await choose(logits, `${name}:prefill`, options);
+  }
+  for (let i = 0; i < count; i++) {
+    token = await choose(model.decode(token), `${name}:${i}`, { ...options, look: options?.lookEvery ? i % options.lookEvery === 3 : options?.look ?? false });
+  }
+  return token;
+}
+
+const prompt = (length, from = 3) => Array.from({ length }, (_, i) => from + ((i * 37) % 200));
+
+async function longConversation() {
+  tvm.setSeed(11);
+  model.restart(0);
+  await turn("first", prompt(20), 120); // past window and ring
+  await turn("second turn", prompt(7, 9), 30);
+  tvm.setSeed(12);
+  model.restart(0);
+  await turn("greedy", prompt(33, 5), 30, { temperature: 0 });
+  await turn("bias", prompt(50, 4), 20, { change: "bias" });
+  await turn("penalty", prompt(12, 4), 20, { change: "penalty" });
+  await turn("bitmask", prompt(12, 7), 15, { change: "bitmask" });
+  await turn("logprobs", prompt(9, 6), 20, { probabilities: true });
+  await turn("looked at", prompt(9, 8), 30, { lookEvery: 9 });
+  // Aborted in the middle: a step whose logits nobody reads, then everything anew.
+  model.decode(17).dispose();
+  model.restart(0);
+  await turn("aborted", prompt(11), 25);
+  model.scoped(() => model.popn(model.kv, tvm.scalar(0, "int64"), tvm.scalar(5, "int32")));
+  let token = 21;
+  for (let i = 0; i < 25; i++) token = await choose(model.decode(token), `popped:${i}`);
+  // Several steps issued before anything is read: a forced continuation.
+  const pending = [31, 32, 33].map((id) => model.decode(id));
+  token = await choose(pending.pop(), "forced", { look: true });
+  for (const logits of pending) steps.push(`held ${digest(await model.read(logits))}`);
+  for (let i = 0; i < 20; i++) {
+    const drawn = await choose(model.decode(token), `forced:${i}`);
+    token = i % 7 === 5 ? (drawn + 1) % 200 : drawn; // now and then another token than the one that was drawn
+  }
+  // The sampling changes in the middle of a reply, and so does the seed.
+  for (let i = 0; i < 40; i++) {
+    if (i === 20) tvm.setSeed(99);
+    token = await choose(model.decode(token), `changing:${i}`, { temperature: i < 10 ? 0.7 : 1.3, share: i % 15 === 14 ? 0.5 : 0.9 });
+  }
+  // Two steps whose logits are held at the same time.
+  const first = model.decode(token);
+  const second = model.decode(41);
+  steps.push(`two ${digest(await model.read(first))} ${digest(await model.read(second))}`);
+  model.restart(0);
+  await turn("last", prompt(5), 20);
+}
+
+async function reply(name, count, seed = 5) {
+  tvm.setSeed(seed);
+  model.restart(0);
+  return turn(name, prompt(15), count);
+}
+
+const SCENES = {
+  long: longConversation,
+  short: () => reply("short", job.count ?? 24),
+  async disable() {
+    let token = await reply("before", 15);
+    fast?.disable();
+    for (let i = 0; i < 12; i++) token = await choose(model.decode(token), `after:${i}`, { look: i % 4 === 1 });
+  },
+  async two() {
+    const first = { device, model, tvm };
+    const second = await load();
+    const use = (engine) => ({ device, model, tvm } = engine);
+    const tokens = [];
+    for (const [i, engine] of [first, second].entries()) {
+      use(engine);
+      tokens[i] = await reply(`engine ${i}`, 4, 20 + i);
+    }
+    for (let i = 0; i < 30; i++) {
+      for (const [k, engine] of [first, second].entries()) {
+        use(engine);
+        if (i % 3 !== 1 || k === 0) tokens[k] = await choose(model.decode(tokens[k]), `engine ${k}:${i}`);
+      }
+    }
+  },
+  async lost() {
+    let token = await reply("before", 15);
+    const seen = [];
+    device.destroy();
+    for (let i = 0; i < 3; i++) {
+      try {
+        token = await choose(model.decode(token), `lost:${i}`);
+        seen.push("answered");
+      } catch (error) {
+        seen.push(error.name);
+        break;
+      }
+    }
+    ({ device, model, tvm } = await load());
+    steps.length = 0;
+    await reply("anew", 20);
+    return { seen };
+  },
+  async leak() {
+    const samples = [];
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc");
+    for (let i = 0; i < job.count; i++) {
+      steps.length = 0;
+      model.restart(0);
+      await turn("leak", prompt(3 + (i % 20)), job.tokens, { change: i % 5 === 4 ? "penalty" : undefined });
+      if (i % (job.count / 10) === job.count / 10 - 1) {
+        collect();
+        await new Promise((resolve) => setTimeout(resolve, 50));
+        collect();
+        samples.push({ buffers: live.buffers, heap: process.memoryUsage().heapUsed });
+      }
+    }
+    return { samples };
+  },
+  async timed() {
+    let token = await reply("warm", 20);
+    const cpu = process.cpuUsage();
+    const start = performance.now();
+    for (let i = 0; i < job.count; i++) token = await choose(model.decode(token), `timed:${i}`);
+    const { user, system } = process.cpuUsage(cpu);
+    return { msPerToken: (performance.now() - start) / job.count, cpuMsPerToken: (user + system) / 1000 / job.count };
+  },
+};
+
+let outcome;
+try {
+  const found = await SCENES[job.scene]();
+  await settle(device);
+  outcome = { steps, ...found };
+} catch (error) {
+  outcome = { error: String(error?.stack ?? error), steps };
+}
+await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, stats: fast?.stats(), errors }));
+release();
+process.exit(outcome.error || errors.length ? 1 : 0);
