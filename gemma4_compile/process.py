@@ -24,6 +24,7 @@ from gemma4_compile.errors import (
     Gemma4CompileError,
     InterruptedRunError,
     UsageError,
+    printable,
 )
 
 if sys.platform != "win32":
@@ -157,8 +158,8 @@ def warn(message: str, hint: str) -> None:
 
 
 def _say(kind: str, message: str, hint: str) -> None:
-    print(f"{kind}: {' '.join(message.split())}", file=sys.stderr)
-    print(f"hint: {' '.join(hint.split())}", file=sys.stderr, flush=True)
+    print(printable(f"{kind}: {' '.join(message.split())}"), file=sys.stderr)
+    print(printable(f"hint: {' '.join(hint.split())}"), file=sys.stderr, flush=True)
 
 
 def _drop_stdout() -> None:

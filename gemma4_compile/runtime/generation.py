@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Steps
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
@@ -30,6 +30,15 @@ _OPEN_TOOL_RESPONSE = "<|tool_response>"
 
 TokenChooser = Callable[[Float32Array], int]
 """Chooses a token id from logits (vocab_size,): a `Sampler`."""
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """A `TokenChooser` that counts what was said."""
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Hear of a new reply behind these ids, before its first token is chosen."""
+
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
@@ -217,6 +226,8 @@ class Generation:
 
     def _run(self) -> Steps[Event | PromptProgress, None, None]:
         begin = time.perf_counter()
+        if isinstance(self._chooser, PromptReader):
+            self._chooser.begin(self._prompt)
         logits = yield from self._prefill()
         while True:
             token_id = self._chooser(logits)

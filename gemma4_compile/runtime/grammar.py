@@ -15,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.call_grammar import call_grammar
 from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.generation import TokenChooser
+from gemma4_compile.runtime.generation import PromptReader, TokenChooser
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.schema_process import (
     SchemaProcess,
@@ -30,6 +32,8 @@ INSTALL = "pip install 'gemma4-compile[json]'"
 MAX_SCHEMA_BYTES = 256 << 10
 MAX_NUMBER = 2**63
 MAX_DIVISOR = 1_000_000  # the library counts remainders: one state of a machine for each
+MIN_ARGUMENT, MAX_ARGUMENT = 16, 4096  # characters of a string among a call's arguments
+_ARGUMENTS = 8  # of the longest kind have room in a reply
 _PLAIN_HINT = "leave out what it names, or ask for the same in plainer words of JSON schema"
 _DATA_KEYS = ("const", "default", "enum", "examples")  # what they hold is no schema
 
@@ -60,16 +64,40 @@ class Grammars:
         UsageError
             If llguidance is not installed, or cannot follow the schema within its limits.
         """
-        if importlib.util.find_spec("llguidance") is None:
-            raise UsageError(
-                "JSON schemas need the package `llguidance`, which is not installed",
-                hint=f"run `{INSTALL}`",
-            )
-        return JsonGrammar(self._server, _checked(schema), self._marks)
+        _find_library("JSON schemas")
+        return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
+
+    def compile_calls(
+        self, tools: Sequence[Mapping[str, Any]], *, several: bool, room: int
+    ) -> JsonGrammar:
+        """Compile a grammar of calls of these tools; errors as of `compile`.
+
+        Parameters
+        ----------
+        tools : declarations
+        several : whether more calls may follow the first
+        room : tokens that the reply may have
+        """
+        _find_library("calls that must be made")
+        grammar = call_grammar(
+            tools,
+            self._marks,
+            several=several,
+            longest_text=max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS)),
+        )
+        return JsonGrammar(self._server, grammar.encode(), schemas.LARK, self._marks)
 
     def close(self) -> None:
         """End the processes."""
         self._server.close()
+
+
+def _find_library(what: str) -> None:
+    if importlib.util.find_spec("llguidance") is None:
+        raise UsageError(
+            f"{what} need the package `llguidance`, which is not installed",
+            hint=f"run `{INSTALL}`",
+        )
 
 
 def _checked(schema: Mapping[str, Any]) -> bytes:
@@ -106,11 +134,11 @@ def _refused(why: str) -> UsageError:
 
 
 class JsonGrammar:
-    """A compiled schema."""
+    """A compiled schema, or a grammar of calls."""
 
-    def __init__(self, server: SchemaServer, schema: bytes, marks: MarkIds) -> None:
+    def __init__(self, server: SchemaServer, schema: bytes, kind: bytes, marks: MarkIds) -> None:
         """Compile; errors as in `Grammars.compile`."""
-        self._server, self._schema, self._marks = server, schema, marks
+        self._server, self._schema, self._kind, self._marks = server, schema, kind, marks
         self._ready: SchemaProcess | None = self._compile()
 
     def constrain(self, chooser: TokenChooser, *, thinking: bool = False) -> TokenChooser:
@@ -126,7 +154,7 @@ class JsonGrammar:
 
     def _compile(self) -> SchemaProcess:
         try:
-            return self._server.follow(self._schema)
+            return self._server.follow(self._schema, self._kind)
         except (SchemaRefused, SchemaServerError) as error:
             raise _refused(str(error)) from error
 
@@ -142,6 +170,11 @@ class _Constrained:
         self._in_thought = False
         self._allowed: npt.NDArray[np.bool_] | None = None  # what may come next, once it is known
         self._last: int | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Pass a new reply's prompt on to a chooser that counts."""
+        if isinstance(self._chooser, PromptReader):
+            self._chooser.begin(prompt)
 
     def __call__(self, logits: Float32Array) -> int:
         """Choose a token id from logits (vocab_size,).

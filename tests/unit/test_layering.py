@@ -13,7 +13,7 @@ MAX_LINES = 400
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "abi", "chat_template", "nvidia", "process", "regular_files"),
-    ("confined", "options", "tiny"),
+    ("confined", "options", "sampling_ranges", "tiny"),
     ("model_spec",),
     ("quantization",),
     ("targets",),
@@ -48,6 +48,7 @@ RUNTIME_MAY_IMPORT = {
     "regular_files",
     "chat_template",
     "confined",
+    "sampling_ranges",
     "artifacts",
     "runtime",
 }
