@@ -56,11 +56,7 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
             columns = shared((REDUCTION_COLUMNS,))
             with strided(thread, threads, RUN // QUAD) as item:
                 v = let(run * RUN + item * QUAD)
-                inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), QUAD)
-                at = let(tirx.min(v, vocab - QUAD))
-                quad = let(probs[0, T.ramp(at, 1, QUAD)] * inside)
-                for lane in range(QUAD):
-                    value = tirx.Shuffle([quad], [lane])
+                for lane, value in enumerate(_probabilities(probs, v, vocab)):
                     store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
             _sort(values, thread, threads)
             shares = [let(thread + first) for first in range(0, SHARES, threads)]
@@ -91,6 +87,22 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
                 store(counts, count, run, index)
                 store(masses, tirx.Select(count > 0, mass, zero()), run, index)
     return build.result
+
+
+def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
+    """The probabilities of QUAD tokens from v on; 0 beyond the vocabulary."""
+    if vocab % QUAD:  # its last tokens fill no quad, and would be read twice and at wrong places
+        return [
+            let(
+                probs[0, tirx.min(v + lane, vocab - 1)]
+                * tirx.Select(v + lane < vocab, f32(1.0), zero())
+            )
+            for lane in range(QUAD)
+        ]
+    inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), QUAD)
+    at = let(tirx.min(v, vocab - QUAD))
+    quad = let(probs[0, T.ramp(at, 1, QUAD)] * inside)
+    return [tirx.Shuffle([quad], [lane]) for lane in range(QUAD)]
 
 
 def _place(item: Any) -> Any:

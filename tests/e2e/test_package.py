@@ -109,7 +109,7 @@ DAMAGE: dict[str, tuple[Edit, str]] = {
     ),
     "a temperature beyond numbers": (
         edit_json("mlc-chat-config.json", lambda values: values.update(temperature=10**400)),
-        "temperature: expected a number from 0 to 100, found an integer of 1329 bits|100 digits",
+        "temperature: expected a number from 0 to 100, found an integer of 1329 bits|401 digits",
     ),
     "half a top_k": (
         edit_json("mlc-chat-config.json", lambda values: values.update(top_k=0.5)),

@@ -1,0 +1,37 @@
+"""Kernels of a vocabulary that no vector and no word of the grammar's bitmask divides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tvm
+from tvm import relax
+
+from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.operators.base import Operator
+from tests import models
+from tests.metal import emulator
+from tests.metal.test_kernels import run_cases
+from tests.numerics.dawn_kernels import cases_executable
+from tests.numerics.kernel_cases import differences, make_case, operators
+
+
+def operators_of(vocab: int) -> tuple[Operator, ...]:
+    text = {**models.E2B_LIKE, "vocab_size": vocab, "vocab_size_per_layer_input": vocab}
+    config = Gemma4Config.from_dict(models.config_file(text, "hub", "float32"))
+    return tuple(dict.fromkeys(operators(config, "q4f16", emulator.SPEC, None)))
+
+
+@pytest.mark.parametrize("vocab", [250])
+def test_kernels_of_any_vocabulary(
+    vocab: int, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    usual = set(operators_of(256))
+    cases = [make_case(o, i) for i, o in enumerate(operators_of(vocab)) if o not in usual]
+    kinds = {case.operator.kind for case in cases}
+    assert {"embed_rows", "bitmask", "nucleus_survey", "sample_top_p", "softmax_probs"} <= kinds
+    path = tmp_path / "cases.so"
+    emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), metal_device)
+    assert not (wrong := differences(cases, run_cases(cases, machine, metal_device))), wrong
