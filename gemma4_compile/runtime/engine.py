@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
+from gemma4_compile.runtime.cuda_runtime import CudaRuntime, Readback
 from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.steps import GraphSteps, PlainSteps, graphs_wanted
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -44,6 +46,7 @@ class Engine:
         *,
         context_length: int | None = None,
         progress: ByteCount | None = None,
+        graphs: bool | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -52,6 +55,8 @@ class Engine:
         package : an opened package
         context_length : positions to make room for; by default what the package was compiled for
         progress : is told how much of the weights is loaded
+        graphs : use CUDA graphs; by default unless the environment variable GEMMA4_CUDA_GRAPHS is
+            0. Other devices have none.
 
         Raises
         ------
@@ -76,10 +81,6 @@ class Engine:
         self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
         self._embed = library.compiled_function(abi.EMBED)
         self._prefill = library.compiled_function(abi.PREFILL)
-        self._decode = library.compiled_function(abi.DECODE)
-        self._softmax = library.compiled_function(abi.SOFTMAX)
-        self._sort = library.compiled_function(abi.ARGSORT)
-        self._sample = library.compiled_function(abi.SAMPLE_TOP_P)
         self._begin_forward = library.linked_function(abi.KV_BEGIN_FORWARD)
         self._end_forward = library.linked_function(abi.KV_END_FORWARD)
         self._pop_n = library.linked_function(abi.KV_POP_N)
@@ -97,7 +98,6 @@ class Engine:
         modalities = np.full(self.prefill_chunk, abi.MODALITY_TEXT, np.int32)
         self._modalities = self.device.place(modalities)
         self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
-        self._first = self.device.place(np.zeros(1, np.int32))
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
             self._state: Any = create(*(tvm_ffi.Shape((size,)) for size in sizes))
@@ -108,6 +108,11 @@ class Engine:
                 hint="make the context shorter, or close what else uses the device",
             ) from error
         self._add_sequence(self._state, _SEQUENCE)
+        self._steps: PlainSteps | GraphSteps
+        make = GraphSteps if graphs_wanted(self.device, graphs) else PlainSteps
+        self._steps = make(library, self.device, self._state, self._params, self.vocab_size)
+        self._readback = Readback(CudaRuntime()) if self.draws_on_device else None
+        self._logits: Any = None
 
     @classmethod
     def open(
@@ -119,6 +124,16 @@ class Engine:
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor."""
         return cls(Package.open(directory), context_length=context_length, progress=progress)
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Whether `sampled` is faster than to read logits and choose on the host."""
+        return self.device.name == "cuda"
+
+    @property
+    def launches_in_graphs(self) -> tuple[int, int]:
+        """Launches of a decode step and of a draw that are CUDA graphs by now; 0 for none."""
+        return self._steps.kernels
 
     @property
     def length(self) -> int:
@@ -167,10 +182,7 @@ class Engine:
     def forward_one(self, token_id: int) -> Any:
         """As `decode`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check([token_id])
-        self._begin_forward(self._state, 1)
-        result = self._decode(self._ids.write([[token_id]]), self._state, self._params)
-        self._end_forward(self._state)
-        return result[0]
+        return self._step(self._ids.write([[token_id]]))
 
     def draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> int:
         """Draw a token on the device: what crosses to the host is its id.
@@ -181,14 +193,56 @@ class Engine:
         temperature, top_p : above 0
         uniform : a random number in [0, 1), which decides
         """
-        numbers = (temperature, uniform, top_p)
-        scale, number, share = (
-            feed.write([value]) for feed, value in zip(self._numbers, numbers, strict=True)
-        )
-        probs = view(self._softmax(logits, scale), (1, self.vocab_size))
-        _, order = self._sort(probs)
-        drawn = self._sample(probs, order, number, self._first, share)
-        return int(self.device.read(drawn)[0])
+        return int(self.device.read(self._draw(logits, temperature, top_p, uniform))[0])
+
+    def sampled(
+        self, temperature: float, top_p: float, random: Callable[[], float]
+    ) -> Generator[int, None, None]:
+        """Draw tokens on the device, each from the logits behind the one before.
+
+        Logits of the last forward begin. A token is in the state once the next is asked for. On
+        CUDA the step behind a token is launched before the host has the token; what it adds is
+        taken back when the iterator is closed, which is to happen before any other call.
+
+        Parameters
+        ----------
+        temperature, top_p : above 0
+        random : numbers in [0, 1); one is taken for each token
+
+        Raises
+        ------
+        ContextFullError
+            If the token that was yielded last does not fit, and another is asked for.
+        """
+        while True:
+            drawn = self._draw(self._logits, temperature, top_p, random())
+            if self._readback is None:
+                token_id = int(self.device.read(drawn)[0])
+                yield token_id
+                self.forward_one(token_id)
+                continue
+            self._readback.queue(drawn)
+            ahead = self.length < self.context_length
+            if ahead:
+                self._step(self._ids.write_from(drawn, (1, 1)))
+            try:
+                yield self._readback.wait()
+            except GeneratorExit:
+                if ahead:
+                    self.pop(1)
+                raise
+            if not ahead:
+                self._check_room(1)
+
+    def _step(self, ids: Any) -> Any:
+        self._begin_forward(self._state, 1)
+        self._logits = self._steps.forward(ids)
+        self._end_forward(self._state)
+        return self._logits
+
+    def _draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> Any:
+        numbers = zip(self._numbers, (temperature, uniform, top_p), strict=True)
+        return self._steps.draw(logits, *(feed.write([value]) for feed, value in numbers))
 
     def _forward_chunk(self, ids: Sequence[int]) -> Any:
         self._begin_forward(self._state, len(ids))
@@ -202,7 +256,8 @@ class Engine:
             self._params,
         )
         self._end_forward(self._state)
-        return result[0]
+        self._logits = result[0]
+        return self._logits
 
     def _check(self, ids: Sequence[int]) -> None:
         if not len(ids):
@@ -210,10 +265,13 @@ class Engine:
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
                 raise UsageError(f"token id: expected 0 to {self.vocab_size - 1}, found {token_id}")
-        if self.length + len(ids) > self.context_length:
+        self._check_room(len(ids))
+
+    def _check_room(self, count: int) -> None:
+        if self.length + count > self.context_length:
             raise ContextFullError(
                 f"the context is full: it holds {self.length} of {self.context_length} tokens, and "
-                f"{len(ids)} more do not fit",
+                f"{count} more do not fit",
                 hint="start a new conversation, or compile with a larger --context",
             )
 
