@@ -272,5 +272,5 @@ class Replayed:
 
 def _equal(device: Device, found: Any, expected: Any) -> bool:
     """Whether two tensors hold the same bytes."""
-    pair = (device.read(found), device.read(expected))
-    return np.array_equal(*(np.ravel(array).view(np.uint8) for array in pair))
+    first, second = (np.ravel(device.read(tensor)) for tensor in (found, expected))
+    return np.array_equal(first.view(np.uint8), second.view(np.uint8))

@@ -142,6 +142,7 @@ class Engine:
 
     def clear(self) -> None:
         """Forget the sequence; the next token is at position 0."""
+        self._logits = None
         self._clear(self._state)
         self._add_sequence(self._state, _SEQUENCE)
 
@@ -151,6 +152,7 @@ class Engine:
             self._pop_n(self._state, count)
         except ValueError:
             return False
+        self._logits = None  # of another token
         return True
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
@@ -215,24 +217,25 @@ class Engine:
             If the token that was yielded last does not fit, and another is asked for.
         """
         while True:
+            if self._logits is None:
+                raise UsageError("there are no logits to draw from: add a token first")
             drawn = self._draw(self._logits, temperature, top_p, random())
-            if self._readback is None:
-                token_id = int(self.device.read(drawn)[0])
-                yield token_id
-                self.forward_one(token_id)
-                continue
-            self._readback.queue(drawn)
-            ahead = self.length < self.context_length
+            ahead = self._readback is not None and self.length < self.context_length
+            if self._readback is not None:
+                self._readback.queue(drawn)
             if ahead:
                 self._step(self._ids.write_from(drawn, (1, 1)))
             try:
-                yield self._readback.wait()
+                read = self._readback.wait() if self._readback else self.device.read(drawn)[0]
+                token_id = int(read)
+                yield token_id
             except GeneratorExit:
                 if ahead:
                     self.pop(1)
+                self._logits = None  # they were drawn from
                 raise
             if not ahead:
-                self._check_room(1)
+                self.forward_one(token_id)
 
     def _step(self, ids: Any) -> Any:
         self._begin_forward(self._state, 1)
