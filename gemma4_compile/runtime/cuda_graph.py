@@ -150,8 +150,10 @@ def record(cuda: CudaRuntime, device: Device, watch: Watch, action: Callable[[],
             cuda.check("cudaStreamEndCapture", ended)
         kernels = _count_kernels(cuda, graph)
         executable = cuda.make("cudaGraphInstantiate", graph, ctypes.c_ulonglong(0))
-    except (CudaError, RuntimeError) as error:
-        raise NotRecordableError(str(error).splitlines()[0]) from error
+    except NotRecordableError:
+        raise
+    except Exception as error:  # the call has worked without a graph, so it will again
+        raise NotRecordableError((str(error) or type(error).__name__).splitlines()[0]) from error
     finally:
         if graph:
             cuda.code("cudaGraphDestroy", graph)

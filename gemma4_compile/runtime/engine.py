@@ -121,9 +121,11 @@ class Engine:
         *,
         context_length: int | None = None,
         progress: ByteCount | None = None,
+        graphs: bool | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor."""
-        return cls(Package.open(directory), context_length=context_length, progress=progress)
+        package = Package.open(directory)
+        return cls(package, context_length=context_length, progress=progress, graphs=graphs)
 
     @property
     def draws_on_device(self) -> bool:
