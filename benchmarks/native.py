@@ -102,19 +102,21 @@ class Measurement:
         """Whether logits are finite, in prefill and decode, and what all results come to.
 
         The digest is of the logits of SAME_STEPS tokens, and of as many drawn in both ways, with a
-        break after each SAME_BREAK of the latter.
+        break after each SAME_BREAK of the latter. Rings of sliding layers wrap meanwhile.
         """
         logits = [self._fill(20)] + [self.engine.decode(token) for token in self.ids[:8]]
         finite = all(bool(np.isfinite(values).all()) for values in logits)
         deviation = float(np.std(logits[-1]))
         digest = hashlib.sha256()
+        begin = min(1000, self.options.capacity // 8)
+        self._fill(begin)
         for token in self.ids[:SAME_STEPS]:
             digest.update(self.engine.decode(token).tobytes())
         digest.update(repr(self._one_by_one(SAME_STEPS)).encode())
-        self._fill(20)
-        for begin in range(0, SAME_STEPS, SAME_BREAK):
+        self._fill(begin)
+        for token in self.ids[: SAME_STEPS // SAME_BREAK]:
             digest.update(repr(self._ahead(SAME_BREAK)).encode())
-            digest.update(self.engine.decode(self.ids[begin]).tobytes())
+            digest.update(self.engine.decode(token).tobytes())
         return {
             "finite": finite,
             "logits_deviation": round(deviation, 4),
