@@ -25,8 +25,8 @@ import tvm_ffi
 from gemma4_compile import __version__, abi
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.process import peak_memory_bytes
-from gemma4_compile.runtime.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.bench import measure, table
+from gemma4_compile.runtime.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.kernel_check import KernelResult, check_kernels, kernels_of
