@@ -1,103 +1,19 @@
-"""Gives a compiled library the rest of a package, with random weights that keep activations sane.
-
-A block of random bits is made once for each kind of tensor and repeated: what counts is that no
-value grows from layer to layer, and that gigabytes are written at the speed of the disk.
-"""
+"""Gives a compiled library the rest of a package, with random weights (`random_weights.py`)."""
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from benchmarks.random_weights import Weight, vocabulary_of, write_shards
 from gemma4_compile import abi
 from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
 
-BLOCK_BYTES = 32 << 20
 SHARD_BYTES = 1 << 30
-ALIGNMENT = 256
-GROUP = 32
-QUANTISED = re.compile(r"^(.*)\.(q_weight|q_scale)(\.part\d+)?$")
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A stored tensor as the library's metadata names it."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-class Filler:
-    """Random bytes for tensors; the values of one kind repeat after `BLOCK_BYTES`."""
-
-    def __init__(self, weights: list[Weight]) -> None:
-        self._shapes = {weight.name: weight.shape for weight in weights}
-        self._blocks: dict[Any, npt.NDArray[np.uint8]] = {}
-        self._random = np.random.default_rng(0)
-
-    def pieces(self, weight: Weight) -> Iterator[npt.NDArray[np.uint8]]:
-        """The tensor's bytes, in order."""
-        block, left = self._block(self._kind(weight)), weight.nbytes
-        # Another start for each tensor, at a multiple of what a value or a scale's group takes.
-        begin = int(self._random.integers(0, len(block) // ALIGNMENT)) * ALIGNMENT
-        while left:
-            piece = block[begin : begin + left]
-            yield piece
-            left, begin = left - len(piece), 0
-
-    def _kind(self, weight: Weight) -> tuple[Any, ...]:
-        quantised = QUANTISED.match(weight.name)
-        if quantised:
-            stem, kind, part = quantised[1], quantised[2], quantised[3] or ""
-            words = self._shapes[f"{stem}.q_weight{part}"][-1]
-            groups = self._shapes[f"{stem}.q_scale{part}"][-1]
-            bits = words // groups  # a group of 32 values takes as many words as a value has bits
-            assert (bits, words % groups) in ((4, 0), (8, 0)), weight.name
-            if kind == "q_weight":
-                return ("bits", bits)
-            deviation = (2**bits - 2) / math.sqrt(12)  # of evenly spread quantised values
-            scale = 1 / (deviation * math.sqrt(GROUP * groups))
-            return ("between", weight.dtype, 0.8 * scale, 1.2 * scale)
-        if len(weight.shape) == 1:
-            middle = 0.5 if "layer_scalar" in weight.name else 1.0
-            return ("between", weight.dtype, 0.9 * middle, 1.1 * middle)
-        bound = math.sqrt(3 / weight.shape[-1])
-        return ("between", weight.dtype, -bound, bound)
-
-    def _block(self, kind: tuple[Any, ...]) -> npt.NDArray[np.uint8]:
-        if kind not in self._blocks:
-            if kind[0] == "bits":
-                bits = self._random.integers(0, 256, BLOCK_BYTES, dtype=np.uint8)
-                # All ones is no quantised value; it becomes the zero, which keeps the mean at zero.
-                if kind[1] == 8:
-                    bits[bits == 255] = 127
-                else:
-                    bits[bits & 15 == 15] -= 8
-                    bits[bits >> 4 == 15] -= 128
-                self._blocks[kind] = bits
-            else:
-                _, dtype, low, high = kind
-                count = BLOCK_BYTES // np.dtype(dtype).itemsize
-                values = self._random.uniform(low, high, count).astype(dtype)
-                self._blocks[kind] = values.view(np.uint8)
-        return self._blocks[kind]
 
 
 def library_metadata(directory: Path, target: str) -> dict[str, Any]:
@@ -117,14 +33,12 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
     target = str(provenance.build["target"])
     metadata = library_metadata(directory, target)
-    weights = [
-        Weight(entry["name"], tuple(entry["shape"]), entry["dtype"]) for entry in metadata["params"]
-    ]
-    cache = TensorCache.from_json(_write_shards(weights, folder))
+    weights = Weight.listed(metadata)
+    cache = TensorCache.from_json(write_shards(weights, folder, SHARD_BYTES))
     config = ChatConfig(
         model_type=metadata["model_type"],
         quantization=metadata["quantization"],
-        vocab_size=_vocabulary(weights),
+        vocab_size=vocabulary_of(weights),
         context_window_size=metadata["context_window_size"],
         prefill_chunk_size=metadata["prefill_chunk_size"],
         tokenizer_files=(),
@@ -133,44 +47,3 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     library = provenance.library
     assert library is not None
     return Package(folder, directory / library, target, config, cache)
-
-
-def _vocabulary(weights: list[Weight]) -> int:
-    """Rows of the token embedding, which may be stored in parts."""
-    rows = [
-        weight.shape[0]
-        for weight in weights
-        if weight.name.startswith("embed_tokens.") and ".q_scale" not in weight.name
-    ]
-    assert rows, "the library has a token embedding"
-    return sum(rows)
-
-
-def _write_shards(weights: list[Weight], folder: Path) -> Mapping[str, Any]:
-    """Write the shards; return the tensor cache as in its file."""
-    filler = Filler(weights)
-    folder.mkdir(parents=True, exist_ok=True)
-    entries, waiting = [], list(weights)
-    while waiting:
-        name = f"params_shard_{len(entries)}.bin"
-        records, size = [], 0
-        with (folder / name).open("wb") as file:
-            while waiting and (not records or size + waiting[0].nbytes <= SHARD_BYTES):
-                weight = waiting.pop(0)
-                records.append(
-                    {
-                        "name": weight.name,
-                        "shape": list(weight.shape),
-                        "dtype": weight.dtype,
-                        "format": "raw",
-                        "nbytes": weight.nbytes,
-                        "byteOffset": size,
-                    }
-                )
-                for piece in filler.pieces(weight):
-                    file.write(piece.data)
-                padding = -weight.nbytes % ALIGNMENT
-                file.write(b"\0" * padding)
-                size += weight.nbytes + padding
-        entries.append({"dataPath": name, "nbytes": size, "md5sum": "", "records": records})
-    return {"metadata": {"ParamCount": 1}, "records": entries}

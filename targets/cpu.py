@@ -63,7 +63,7 @@ def native_platform(system: str, machine: str) -> linker.Platform:
     return linker.Platform(
         name=f"{system}-{architecture}",
         triple=triple,
-        units=("kv_state.cc",),
+        units=("kv_state.cc", "kv_functions.cc"),
         compile_flags=("-std=c++17", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"),
         link_flags=("-shared", "-O2", "-s", *link_flags),
     )

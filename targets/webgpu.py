@@ -79,6 +79,21 @@ CLIENT_CALLS = (
 )
 """C functions that the client calls on the instance, besides `_initialize`."""
 
+DRIVER_CALLS = (
+    "gemma4_driver_buffer",
+    "gemma4_driver_interface",
+    "gemma4_driver_length",
+    "gemma4_driver_room",
+    "gemma4_driver_state",
+    "gemma4_driver_step",
+    "gemma4_driver_step_bytes",
+    "gemma4_driver_tensor",
+    "gemma4_driver_use_count",
+    "gemma4_driver_version",
+    "gemma4_driver_wrote",
+)
+"""C functions of `web_driver.cc`, for a browser module that drives the instance from outside."""
+
 CLIENT_OFFERS = frozenset(
     {
         "env.TVMFFIWasmFunctionDeleter",
@@ -101,7 +116,13 @@ CLIENT_OFFERS = frozenset(
 WASM = linker.Platform(
     name="wasm32",
     triple="wasm32-wasi",
-    units=("wasm_runtime.cc", "wasm_support.cc", "kv_state.cc"),
+    units=(
+        "wasm_runtime.cc",
+        "wasm_support.cc",
+        "kv_state.cc",
+        "kv_functions.cc",
+        "web_driver.cc",
+    ),
     compile_flags=(
         "-mexec-model=reactor",
         "-std=c++17",
@@ -126,7 +147,7 @@ WASM = linker.Platform(
         "-lwasi-emulated-process-clocks",
         # Undefined symbols become imports, so that the check below names all of them.
         "-Wl,--import-symbols",
-        *(f"-Wl,--export={name}" for name in CLIENT_CALLS),
+        *(f"-Wl,--export={name}" for name in (*CLIENT_CALLS, *DRIVER_CALLS)),
     ),
     left_out=(
         # Remote debugging.
@@ -175,12 +196,16 @@ def link(
 def check_interface(library: Path) -> None:
     """Raise TargetError if a .wasm imports or lacks what the client does not offer or calls."""
     interface = read_interface(library)
-    missing = sorted({"_initialize", "memory", *CLIENT_CALLS} - set(interface.exports))
-    if missing:
-        raise TargetError(
-            f"the library lacks what the WebLLM client calls: {', '.join(missing)}",
-            hint="another version of apache-tvm or ziglang may be the cause",
-        )
+    for caller, calls in (
+        ("the WebLLM client", {"_initialize", "memory", *CLIENT_CALLS}),
+        ("the browser module", set(DRIVER_CALLS)),
+    ):
+        missing = sorted(calls - set(interface.exports))
+        if missing:
+            raise TargetError(
+                f"the library lacks what {caller} calls: {', '.join(missing)}",
+                hint="another version of apache-tvm or ziglang may be the cause",
+            )
     offending = sorted(set(interface.imports) - CLIENT_OFFERS)
     if offending:
         raise TargetError(

@@ -1,19 +1,20 @@
-// Headless Chromium with WebGPU on SwiftShader and a fresh profile: caches go by URL.
+// Headless Chromium with WebGPU on SwiftShader and a fresh profile: caches go by URL. CHROMIUM_FLAGS takes the place of
+// SwiftShader's flags, and CHROMIUM_LIBS names a folder of shared libraries for the browser alone: for a machine with a GPU.
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
 
-export const FLAGS = [
+const COMMON = [
   "--no-sandbox",
   "--disable-quic",
   "--no-first-run",
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",
-  "--use-webgpu-adapter=swiftshader",
-  "--enable-unsafe-webgpu",
 ];
+const SWIFTSHADER = "--use-webgpu-adapter=swiftshader --enable-unsafe-webgpu";
+export const FLAGS = [...COMMON, ...(process.env.CHROMIUM_FLAGS ?? SWIFTSHADER).split(" ").filter(Boolean)];
 
 /** Runs `action(page)` in a browser of its own. */
 export async function withPage(executablePath, action) {
@@ -21,7 +22,9 @@ export async function withPage(executablePath, action) {
   const context = await chromium.launchPersistentContext(profile, {
     executablePath,
     headless: true,
+    ignoreDefaultArgs: ["--enable-unsafe-swiftshader"],
     args: FLAGS,
+    env: { ...process.env, ...(process.env.CHROMIUM_LIBS && { LD_LIBRARY_PATH: process.env.CHROMIUM_LIBS }) },
   });
   try {
     return await action(context.pages()[0] ?? (await context.newPage()));

@@ -1,0 +1,74 @@
+// The stock client on a package, with `gemma4-web/fast` imported before it (?fast) or without.
+const options = new URLSearchParams(location.search);
+const errors = [];
+const { requestDevice } = GPUAdapter.prototype;
+let described;
+GPUAdapter.prototype.requestDevice = async function (...args) {
+  const device = await requestDevice.apply(this, args);
+  const { vendor, architecture, description, device: name } = this.info;
+  described = { vendor, architecture, description, name, features: [...device.features].sort() };
+  device.addEventListener("uncapturederror", ({ error }) => errors.push(error.message));
+  void device.lost.then(({ reason, message }) => errors.push(`device lost: ${reason} ${message}`));
+  return device;
+};
+if (options.has("empty")) {
+  // Kernels that do nothing: what driving the device costs.
+  const { createShaderModule } = GPUDevice.prototype;
+  GPUDevice.prototype.createShaderModule = function (descriptor) {
+    const names = [...descriptor.code.matchAll(/@compute[^{]*?fn\s+(\w+)\s*\(/gs)].map((match) => match[1]);
+    const code = names.map((name) => `@compute @workgroup_size(1) fn ${name}() {}`).join("\n");
+    return createShaderModule.call(this, { ...descriptor, code });
+  };
+}
+const fast = options.has("fast") ? await import("/fast/fast.js") : undefined;
+const webllm = await import("/client/index.js");
+let engine;
+let ids = [];
+let stepMs = [];
+
+async function load(library) {
+  const base = `${location.origin}/package/`;
+  const start = performance.now();
+  engine = await webllm.CreateMLCEngine("m", {
+    appConfig: {
+      cacheBackend: "cache",
+      model_list: [{ model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" }],
+    },
+    logLevel: "WARN",
+  });
+  const pipeline = engine.loadedModelIdToPipeline.get("m");
+  const commit = pipeline.processNextToken.bind(pipeline);
+  pipeline.processNextToken = (token, ...rest) => {
+    ids.push(token);
+    return commit(token, ...rest);
+  };
+  const decode = pipeline.decodeStep.bind(pipeline);
+  pipeline.decodeStep = async (...args) => {
+    const before = performance.now();
+    await decode(...args);
+    stepMs.push(performance.now() - before);
+  };
+  return performance.now() - start;
+}
+
+async function chat(request) {
+  ids = [];
+  stepMs = [];
+  const start = performance.now();
+  let firstChunkMs = null;
+  const gaps = [];
+  let last = start;
+  let usage;
+  const stream = await engine.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } });
+  for await (const chunk of stream) {
+    const now = performance.now();
+    if (firstChunkMs === null) firstChunkMs = now - start;
+    else gaps.push(now - last);
+    last = now;
+    usage = chunk.usage ?? usage;
+  }
+  await engine.resetChat();
+  return { ids, usage, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs };
+}
+
+window.tests = { load, chat, errors, device: () => described, stats: () => fast?.stats() };

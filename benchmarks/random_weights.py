@@ -1,0 +1,147 @@
+"""Random weights for a compiled library, of a size that keeps activations sane. Needs NumPy alone.
+
+A block of random bits is made once for each kind of tensor and repeated: what counts is that no
+value grows from layer to layer, and that gigabytes are written at the speed of the disk.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK_BYTES = 32 << 20
+ALIGNMENT = 256
+GROUP = 32
+QUANTISED = re.compile(r"^(.*)\.(q_weight|q_scale)(\.part\d+)?$")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A stored tensor as the library's metadata names it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def listed(cls, metadata: Mapping[str, Any]) -> list[Weight]:
+        """Return the weights that a library's metadata names."""
+        listed = metadata["params"]
+        return [cls(item["name"], tuple(item["shape"]), item["dtype"]) for item in listed]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Filler:
+    """Random bytes for tensors; the values of one kind repeat after `BLOCK_BYTES`."""
+
+    def __init__(self, weights: list[Weight]) -> None:
+        self._shapes = {weight.name: weight.shape for weight in weights}
+        self._blocks: dict[Any, npt.NDArray[np.uint8]] = {}
+        self._random = np.random.default_rng(0)
+
+    def pieces(self, weight: Weight) -> Iterator[npt.NDArray[np.uint8]]:
+        """The tensor's bytes, in order."""
+        block, left = self._block(self._kind(weight)), weight.nbytes
+        # Another start for each tensor, at a multiple of what a value or a scale's group takes.
+        begin = int(self._random.integers(0, len(block) // ALIGNMENT)) * ALIGNMENT
+        while left:
+            piece = block[begin : begin + left]
+            yield piece
+            left, begin = left - len(piece), 0
+
+    def _kind(self, weight: Weight) -> tuple[Any, ...]:
+        quantised = QUANTISED.match(weight.name)
+        if quantised:
+            stem, kind, part = quantised[1], quantised[2], quantised[3] or ""
+            words = self._shapes[f"{stem}.q_weight{part}"][-1]
+            groups = self._shapes[f"{stem}.q_scale{part}"][-1]
+            bits = words // groups  # a group of 32 values takes as many words as a value has bits
+            assert (bits, words % groups) in ((4, 0), (8, 0)), weight.name
+            if kind == "q_weight":
+                return ("bits", bits)
+            deviation = (2**bits - 2) / math.sqrt(12)  # of evenly spread quantised values
+            scale = 1 / (deviation * math.sqrt(GROUP * groups))
+            return ("between", weight.dtype, 0.8 * scale, 1.2 * scale)
+        if len(weight.shape) == 1:
+            middle = 0.5 if "layer_scalar" in weight.name else 1.0
+            return ("between", weight.dtype, 0.9 * middle, 1.1 * middle)
+        bound = math.sqrt(3 / weight.shape[-1])
+        return ("between", weight.dtype, -bound, bound)
+
+    def _block(self, kind: tuple[Any, ...]) -> npt.NDArray[np.uint8]:
+        if kind not in self._blocks:
+            if kind[0] == "bits":
+                bits = self._random.integers(0, 256, BLOCK_BYTES, dtype=np.uint8)
+                # All ones is no quantised value; it becomes the zero, which keeps the mean at zero.
+                if kind[1] == 8:
+                    bits[bits == 255] = 127
+                else:
+                    bits[bits & 15 == 15] -= 8
+                    bits[bits >> 4 == 15] -= 128
+                self._blocks[kind] = bits
+            else:
+                _, dtype, low, high = kind
+                count = BLOCK_BYTES // np.dtype(dtype).itemsize
+                values = self._random.uniform(low, high, count).astype(dtype)
+                self._blocks[kind] = values.view(np.uint8)
+        return self._blocks[kind]
+
+
+def vocabulary_of(weights: list[Weight]) -> int:
+    """Rows of the token embedding, which may be stored in parts."""
+    rows = [
+        weight.shape[0]
+        for weight in weights
+        if weight.name.startswith("embed_tokens.") and ".q_scale" not in weight.name
+    ]
+    assert rows, "the library has a token embedding"
+    return sum(rows)
+
+
+def write_shards(weights: list[Weight], folder: Path, shard_bytes: int) -> Mapping[str, Any]:
+    """Write the shards; return the tensor cache as in its file."""
+    filler = Filler(weights)
+    folder.mkdir(parents=True, exist_ok=True)
+    entries, waiting = [], list(weights)
+    while waiting:
+        name = f"params_shard_{len(entries)}.bin"
+        records, size = [], 0
+        with (folder / name).open("wb") as file:
+            while waiting and (not records or size + waiting[0].nbytes <= shard_bytes):
+                weight = waiting.pop(0)
+                records.append(
+                    {
+                        "name": weight.name,
+                        "shape": list(weight.shape),
+                        "dtype": weight.dtype,
+                        "format": "raw",
+                        "nbytes": weight.nbytes,
+                        "byteOffset": size,
+                    }
+                )
+                for piece in filler.pieces(weight):
+                    file.write(piece.data)
+                padding = -weight.nbytes % ALIGNMENT
+                file.write(b"\0" * padding)
+                size += weight.nbytes + padding
+        entries.append(
+            {
+                "dataPath": name,
+                "format": "raw-shard",
+                "nbytes": size,
+                "md5sum": "",
+                "records": records,
+            }
+        )
+    return {"metadata": {"ParamCount": 1}, "records": entries}

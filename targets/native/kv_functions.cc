@@ -1,0 +1,77 @@
+/*!
+ * The functions of the library by which compiled models make a KV state and reach its tensors, and
+ * by which native callers drive it.
+ */
+#include <tvm/ffi/reflection/registry.h>
+
+#include "kv_state.h"
+
+namespace gemma4_compile {
+
+namespace {
+
+Gemma4KVStateObj* Self(const KVState& state) {
+  const auto* self = state.as<Gemma4KVStateObj>();
+  GEMMA4_REQUIRE(self != nullptr, TypeError) << "expected a gemma4_compile.KVState";
+  return const_cast<Gemma4KVStateObj*>(self);
+}
+
+int64_t Single(const ffi::Shape& shape, const char* name) {
+  GEMMA4_REQUIRE(shape.size() == 1, ValueError)
+      << name << ": expected 1 number, found " << shape.size();
+  return shape[0];
+}
+
+KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi::Shape sliding,
+               ffi::Shape layout, ffi::Shape rotary, int64_t dtype_bits, int64_t device_type) {
+  GEMMA4_REQUIRE(Single(max_sequences, "sequences") == 1, ValueError)
+      << "sequences: this state holds 1, asked for " << max_sequences[0];
+  GEMMA4_REQUIRE(Single(sliding, "sliding window flag") == 0, ValueError)
+      << "the sliding window of Gemma 4 is part of the model: leave the client's sliding window "
+         "off";
+  GEMMA4_REQUIRE(dtype_bits == 16 || dtype_bits == 32, ValueError)
+      << "cache dtype: expected 16 or 32 bits, found " << dtype_bits;
+  const DLDataType dtype{kDLFloat, static_cast<uint8_t>(dtype_bits), 1};
+  const DLDevice device{static_cast<DLDeviceType>(device_type), 0};
+  return KVState(ffi::make_object<Gemma4KVStateObj>(Single(total, "context length"),
+                                                    Single(chunk, "prefill chunk"), layout, rotary,
+                                                    dtype, device));
+}
+
+ffi::Tensor Key(KVState state, int64_t slot) { return Self(state)->Layer(slot).key; }
+ffi::Tensor Value(KVState state, int64_t slot) { return Self(state)->Layer(slot).value; }
+ffi::Tensor Positions(KVState state) { return Self(state)->positions(); }
+ffi::Tensor Rotary(KVState state) { return Self(state)->rotary(); }
+int64_t Length(KVState state) { return Self(state)->length(); }
+void Clear(KVState state) { Self(state)->Clear(); }
+void AddSequence(KVState state, int64_t id) { Self(state)->AddSequence(id); }
+void RemoveSequence(KVState state, int64_t id) { Self(state)->RemoveSequence(id); }
+void BeginForward(KVState state, int64_t count) { Self(state)->Begin(count); }
+void EndForward(KVState state) { Self(state)->EndForward(); }
+void PopN(KVState state, int64_t count) { Self(state)->Pop(count); }
+
+}  // namespace
+
+// In a wasm library the whole runtime is one image, and functions are found by their global names.
+// A native library exports its own, so that two of them in one process keep apart.
+#ifdef __wasm__
+#define GEMMA4_FUNCTION(name, function) \
+  TVM_FFI_STATIC_INIT_BLOCK() { ffi::reflection::GlobalDef().def(#name, function); }
+#else
+#define GEMMA4_FUNCTION(name, function) TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, function)
+#endif
+
+GEMMA4_FUNCTION(gemma4_kv_create, Create)
+GEMMA4_FUNCTION(gemma4_kv_key, Key)
+GEMMA4_FUNCTION(gemma4_kv_value, Value)
+GEMMA4_FUNCTION(gemma4_kv_positions, Positions)
+GEMMA4_FUNCTION(gemma4_kv_rotary, Rotary)
+GEMMA4_FUNCTION(gemma4_kv_length, Length)
+GEMMA4_FUNCTION(gemma4_kv_clear, Clear)
+GEMMA4_FUNCTION(gemma4_kv_add_sequence, AddSequence)
+GEMMA4_FUNCTION(gemma4_kv_remove_sequence, RemoveSequence)
+GEMMA4_FUNCTION(gemma4_kv_begin_forward, BeginForward)
+GEMMA4_FUNCTION(gemma4_kv_end_forward, EndForward)
+GEMMA4_FUNCTION(gemma4_kv_pop_n, PopN)
+
+}  // namespace gemma4_compile

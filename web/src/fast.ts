@@ -1,0 +1,125 @@
+// Makes Gemma 4 packages of gemma4-compile fast in the unmodified WebLLM client. Import it before the client:
+//
+//   import "gemma4-web/fast";
+//   import { CreateMLCEngine } from "@mlc-ai/web-llm";
+//
+// The client issues some 270 launches for a token, and each costs it a bind group, a pass, a uniform buffer and a way
+// through WebAssembly. This module stands between the client, the library and the device: it keeps bind groups,
+// records a decode step once, runs several steps ahead with the numbers that the client is going to draw, and hands
+// the client what it asks for. What it does not know it leaves alone.
+import { type DriverExports, readInterface } from "./abi";
+import { Device, type Owner } from "./device";
+import { Library } from "./library";
+import { because, counts, type Stats } from "./stats";
+
+export type { Stats } from "./stats";
+
+type Instantiate = (source: BufferSource | WebAssembly.Module, imports?: WebAssembly.Imports) => Promise<unknown>;
+type SafeCall = (self: number, args: number, count: number, result: number) => number;
+
+/** The library whose callback runs now. */
+let active: Library | undefined;
+const libraries = new Set<WeakRef<Library>>();
+const devices = new Set<WeakRef<Device>>();
+
+function enter(library: Library | undefined): Library | undefined {
+  const before = active;
+  active = library;
+  return before;
+}
+
+const owner: Owner = {
+  // A device belongs to the library whose callback makes its first buffer.
+  claims(device) {
+    if (!active || (active.device && active.device !== device)) return false;
+    active.device = device;
+    return true;
+  },
+  isCalling: () => active !== undefined,
+};
+
+function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
+  for (const reference of set) if (!reference.deref()) set.delete(reference);
+  set.add(new WeakRef(item));
+}
+
+function watchDevices(gpu: GPU): void {
+  const requestAdapter = gpu.requestAdapter.bind(gpu);
+  gpu.requestAdapter = async (options) => {
+    const adapter = await requestAdapter(options);
+    if (!adapter || !counts.enabled) return adapter;
+    const requestDevice = adapter.requestDevice.bind(adapter);
+    adapter.requestDevice = async (descriptor) => {
+      const device = await requestDevice(descriptor);
+      if (counts.enabled) remember(devices, new Device(device, owner));
+      return device;
+    };
+    return adapter;
+  };
+}
+
+function openLibrary(exports: WebAssembly.Exports): Library | undefined {
+  const found = readInterface(exports);
+  if (typeof found === "string") {
+    because(found);
+    return undefined;
+  }
+  const library = new Library(exports as unknown as DriverExports, found, enter);
+  remember(libraries, library);
+  counts.libraries += 1;
+  return library;
+}
+
+function watchLibraries(): void {
+  const instantiate = WebAssembly.instantiate.bind(WebAssembly) as unknown as Instantiate;
+  const watched: Instantiate = async (source, imports) => {
+    const safeCall = imports?.["env"]?.["TVMFFIWasmSafeCall"] as SafeCall | undefined;
+    if (!counts.enabled || typeof safeCall !== "function") return instantiate(source, imports);
+    let library: Library | undefined;
+    const env = {
+      ...imports!["env"],
+      TVMFFIWasmSafeCall: (self: number, args: number, count: number, result: number) =>
+        library ? library.calledBack(safeCall, self, args, count, result) : safeCall(self, args, count, result),
+    };
+    const made = await instantiate(source, { ...imports, env });
+    const isInstance = made instanceof WebAssembly.Instance;
+    const { exports } = isInstance ? made : (made as WebAssembly.WebAssemblyInstantiatedSource).instance;
+    const call = exports["TVMFFIFunctionCall"] as DriverExports["TVMFFIFunctionCall"];
+    let isRead = false; // the library can be asked when the client has initialised it
+    const driven = {
+      ...exports,
+      TVMFFIFunctionCall: (handle: number, args: number, count: number, result: number) => {
+        if (!isRead) {
+          isRead = true;
+          library = openLibrary(exports);
+        }
+        return library ? library.call(handle, args, count, result) : call(handle, args, count, result);
+      },
+    };
+    const instance = Object.create(WebAssembly.Instance.prototype, { exports: { value: driven, enumerable: true } }) as WebAssembly.Instance;
+    return isInstance ? instance : { module: (made as WebAssembly.WebAssemblyInstantiatedSource).module, instance };
+  };
+  WebAssembly.instantiate = watched as unknown as typeof WebAssembly.instantiate;
+}
+
+/** What the module has done so far, for all engines of this thread. */
+export function stats(): Stats {
+  return { ...counts, reasons: [...counts.reasons] };
+}
+
+/** Ends the module's part for good: models that are loaded, and those that follow, are driven by the client alone. */
+export function disable(): void {
+  if (!counts.enabled) return;
+  counts.enabled = false;
+  because("disable() was called");
+  for (const library of libraries) library.deref()?.makePlain();
+  for (const device of devices) device.deref()?.makePlain();
+}
+
+if (typeof navigator !== "undefined" && navigator.gpu) {
+  watchDevices(navigator.gpu);
+  watchLibraries();
+} else {
+  counts.enabled = false;
+  because("there is no WebGPU in this thread");
+}

@@ -1,0 +1,214 @@
+// One instance of a model library, with the module between it and the client.
+import { type DriverExports, type Handle, type Interface, roleOf, type Role, stringAt } from "./abi";
+import { type BufferState, stateOf } from "./buffers";
+import type { Device } from "./device";
+import { RandomNumbers } from "./random";
+import { StepDriver } from "./step_driver";
+import { because } from "./stats";
+
+/** An argument or result as TVM passes it. */
+export interface Value {
+  readonly type: number;
+  readonly handle: Handle;
+}
+
+type SafeCall = (self: number, args: number, count: number, result: number) => number;
+
+export class Library {
+  device: Device | undefined;
+  private readonly roles = new Map<Handle, Role>();
+  private readonly buffers = new Map<number, GPUBuffer>();
+  private readonly drivers = new Map<string, StepDriver>();
+  /** References to give back when the library is entered the next time: not while it frees something. */
+  private readonly released: Handle[] = [];
+  private words = new Int32Array(0);
+  private doubles = new Float64Array(0);
+  readonly random = new RandomNumbers();
+  private metadata: Handle = 0; // the function that costs least
+  private scratchAddress = 0;
+  private isPlain = false;
+
+  constructor(
+    readonly exports: DriverExports,
+    readonly found: Interface,
+    private readonly enter: (library: Library | undefined) => Library | undefined,
+  ) {}
+
+  makePlain(): void {
+    for (const driver of [...this.drivers.values()]) driver.finish();
+    this.isPlain = true;
+  }
+
+  /** Room in the library's memory for what its functions write. */
+  get scratch(): number {
+    return (this.scratchAddress ||= this.exports.TVMWasmAllocSpace(SCRATCH_BYTES));
+  }
+
+  releaseLater(handle: Handle): void {
+    this.released.push(handle);
+  }
+
+  // --- Calls of the client into the library ---
+
+  call(handle: Handle, args: number, count: number, result: number): number {
+    while (this.released.length > 0) this.exports.TVMFFIObjectDecRef(this.released.pop()!);
+    const role = this.isPlain ? undefined : this.roles.get(handle);
+    if (role === "sample") this.observeDraw(args, count);
+    if (role !== undefined && this.device && !this.device.isLost) {
+      const driver = this.driverFor(role, args, count);
+      if (driver) return driver.call(role, { handle, args, count, result });
+    }
+    return this.run(handle, args, count, result);
+  }
+
+  /** The client draws with the number in the third argument. */
+  private observeDraw(args: number, count: number): void {
+    if (count < 3) return;
+    const { type, handle } = this.value(args + 2 * this.found.any_bytes);
+    const content = type === this.found.types.tensor ? this.bufferOf(handle)?.content : undefined;
+    if (content?.byteLength !== 4) because("the client's random numbers are not known on the host");
+    else this.random.observe(new DataView(content.buffer, content.byteOffset).getFloat32(0, true));
+  }
+
+  /** The function of the library itself. */
+  run(handle: Handle, args: number, count: number, result: number): number {
+    const status = this.exports.TVMFFIFunctionCall(handle, args, count, result);
+    if (status === 0 && this.value(result).type === this.found.types.function) this.noteFunction(args, count, result);
+    return status;
+  }
+
+  /** A call that returned a function and was given a name that the module knows. */
+  private noteFunction(args: number, count: number, result: number): void {
+    const { types, any_bytes } = this.found;
+    for (let i = 0; i < count; i++) {
+      const { type, handle } = this.value(args + i * any_bytes);
+      if (type !== types.raw_string) continue;
+      const role = roleOf(this.found, stringAt(this.exports.memory, handle));
+      const made = this.value(result).handle;
+      if (role === undefined || this.roles.has(made) || (role === "metadata" && this.metadata !== 0)) continue;
+      // The reference keeps the address from being given to another object.
+      this.exports.TVMFFIObjectIncRef(made);
+      if (role === "metadata") this.metadata = made;
+      else this.roles.set(made, role);
+    }
+  }
+
+  /**
+   * Makes TVM's virtual machine let go of the last call's arguments, which it holds until its next call; false if it
+   * cannot be asked to.
+   */
+  letGo(): boolean {
+    if (this.metadata === 0) return false;
+    const result = this.scratch;
+    this.copyIn(result, new Int32Array(4));
+    if (this.exports.TVMFFIFunctionCall(this.metadata, result + 16, 0, result) !== 0) return false;
+    const { type, handle } = this.value(result);
+    if (type >= this.found.types.object_from) this.exports.TVMFFIObjectDecRef(handle);
+    return true;
+  }
+
+  private driverFor(role: Role, args: number, count: number): StepDriver | undefined {
+    const { types, any_bytes } = this.found;
+    const at = (i: number) => this.value(args + i * any_bytes);
+    if (role !== "decode") {
+      if (count === 0 || at(0).type !== types.tensor) return undefined;
+      const buffer = this.bufferOf(at(0).handle);
+      for (const driver of this.drivers.values()) if (buffer && driver.owns(role, buffer)) return driver;
+      return this.lastDriver;
+    }
+    if (count !== 3 || at(0).type !== types.tensor) {
+      because(`${this.found.functions.decode} is called with other arguments than the module knows`);
+      return undefined;
+    }
+    const [state, params] = [at(1).handle, at(2).handle];
+    const key = `${state},${params}`;
+    let driver = this.drivers.get(key);
+    if (!driver) {
+      const made = StepDriver.create(this, this.device!, state, params, () => this.drivers.delete(key));
+      if (!made) return undefined;
+      this.drivers.set(key, (driver = made));
+    }
+    return (this.lastDriver = driver);
+  }
+
+  /** Of the sampler's calls on logits that are nobody's: a prompt's, whose draw tells the random numbers. */
+  private lastDriver: StepDriver | undefined;
+
+  driverEnded(driver: StepDriver): void {
+    if (this.lastDriver === driver) this.lastDriver = undefined;
+  }
+
+  // --- Calls of the library into the client's runtime ---
+
+  calledBack(original: SafeCall, self: number, args: number, count: number, result: number): number {
+    const before = this.enter(this);
+    if (this.device) this.device.lastCreated = undefined;
+    try {
+      const status = original(self, args, count, result);
+      const created = this.device?.lastCreated;
+      if (status === 0 && created) this.noteBuffer(created, result);
+      return status;
+    } finally {
+      this.enter(before);
+    }
+  }
+
+  /** A callback made one buffer and returned a number: the runtime's number of it. */
+  private noteBuffer(state: BufferState, result: number): void {
+    const { type } = this.value(result);
+    const { int, float } = this.found.types;
+    if (type !== int && type !== float) return;
+    const index = type === float ? this.doubles[(result + 8) >> 3]! : this.words[(result + 8) >> 2]!;
+    state.handle = index;
+    this.buffers.set(index, state.buffer);
+  }
+
+  // --- Reading the library's memory ---
+
+  /** The value at an address. */
+  value(address: number): Value {
+    this.refresh();
+    return { type: this.words[address >> 2]!, handle: this.words[(address >> 2) + 2]! >>> 0 };
+  }
+
+  copyOut(address: number, words: number): Int32Array {
+    this.refresh();
+    return this.words.slice(address >> 2, (address >> 2) + words);
+  }
+
+  copyIn(address: number, words: Int32Array): void {
+    this.refresh();
+    this.words.set(words, address >> 2);
+  }
+
+  private refresh(): void {
+    const { buffer } = this.exports.memory;
+    if (this.words.buffer === buffer) return;
+    this.words = new Int32Array(buffer);
+    this.doubles = new Float64Array(buffer);
+  }
+
+  /** The buffer of a tensor, or of the first tensor of an array; undefined if the module does not know it. */
+  bufferOf(object: Handle): BufferState | undefined {
+    const index = this.exports.gemma4_driver_buffer(object);
+    const buffer = index < 0 ? undefined : this.buffers.get(index);
+    const state = buffer && stateOf(buffer);
+    return state?.handle === index ? state : undefined;
+  }
+
+  /** The buffers of a state: positions, rotary values, then keys and values; undefined if one is unknown. */
+  buffersOfState(state: Handle): BufferState[] | undefined {
+    const count = this.exports.gemma4_driver_state(state, this.scratch, SCRATCH_BYTES / 4);
+    if (count < 2 || count > SCRATCH_BYTES / 4) return undefined;
+    const found: BufferState[] = [];
+    for (const index of this.copyOut(this.scratch, count)) {
+      const buffer = this.buffers.get(index);
+      if (!buffer) return undefined;
+      found.push(stateOf(buffer)!);
+    }
+    return found;
+  }
+}
+
+/** For the numbers of all buffers of a state, or a step's positions and rotary values. */
+export const SCRATCH_BYTES = 32768;

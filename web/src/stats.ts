@@ -1,0 +1,61 @@
+// What the module did, for its users and its tests.
+
+export interface Stats {
+  /** Whether libraries are recognised and steps recorded; false after `disable()`. */
+  enabled: boolean;
+  /** Devices that a recognised library uses, and such libraries. */
+  devices: number;
+  libraries: number;
+  /** Why something is driven plainly, each reason once. */
+  reasons: string[];
+  /** Compute launches issued, and the passes, submissions, bind groups and uniform buffers made for them. */
+  launches: number;
+  passes: number;
+  submissions: number;
+  bindGroups: number;
+  uniforms: number;
+  /** GPU buffers made, and how many requests small buffers that were let go have served. */
+  buffers: number;
+  buffersReused: number;
+  /** Functions of a library recorded, and records dropped because a buffer went. */
+  recorded: number;
+  dropped: number;
+  /** Decode steps: through the library, from the record, and from the record ahead of the client's call. */
+  plainSteps: number;
+  replayedSteps: number;
+  aheadSteps: number;
+  /** Submissions of several steps, and steps submitted ahead that the client never asked for. */
+  batches: number;
+  discardedSteps: number;
+  /** Steps run again because the client looked at values that it is usually not interested in. */
+  repeatedSteps: number;
+}
+
+export const counts: Stats = {
+  enabled: true,
+  devices: 0,
+  libraries: 0,
+  reasons: [],
+  launches: 0,
+  passes: 0,
+  submissions: 0,
+  bindGroups: 0,
+  uniforms: 0,
+  buffers: 0,
+  buffersReused: 0,
+  recorded: 0,
+  dropped: 0,
+  plainSteps: 0,
+  replayedSteps: 0,
+  aheadSteps: 0,
+  batches: 0,
+  discardedSteps: 0,
+  repeatedSteps: 0,
+};
+
+const MAX_REASONS = 32;
+
+/** Notes why something is driven plainly. */
+export function because(reason: string): void {
+  if (!counts.reasons.includes(reason) && counts.reasons.length < MAX_REASONS) counts.reasons.push(reason);
+}
