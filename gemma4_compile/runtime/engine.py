@@ -12,12 +12,11 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
-from gemma4_compile.runtime.cuda_runtime import CudaRuntime, Readback
 from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.steps import GraphSteps, PlainSteps, graphs_wanted
+from gemma4_compile.runtime.steps import graphs_wanted, token_readback, token_steps
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -108,10 +107,15 @@ class Engine:
                 hint="make the context shorter, or close what else uses the device",
             ) from error
         self._add_sequence(self._state, _SEQUENCE)
-        self._steps: PlainSteps | GraphSteps
-        make = GraphSteps if graphs_wanted(self.device, graphs) else PlainSteps
-        self._steps = make(library, self.device, self._state, self._params, self.vocab_size)
-        self._readback = Readback(CudaRuntime()) if self.draws_on_device else None
+        self._steps = token_steps(
+            library,
+            self.device,
+            self._state,
+            self._params,
+            self.vocab_size,
+            graphs=graphs_wanted(self.device, graphs),
+        )
+        self._readback = token_readback(self.device)
         self._logits: Any = None
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 
 from gemma4_compile import abi
 from gemma4_compile.runtime.cuda_graph import SWITCH, Replayed, Watch
-from gemma4_compile.runtime.cuda_runtime import CudaRuntime
+from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device import Device, view
 from gemma4_compile.runtime.native_library import NativeLibrary
+
+_log = logging.getLogger("gemma4_compile.cuda")
 
 
 class PlainSteps:
@@ -74,3 +77,32 @@ def graphs_wanted(device: Device, choice: bool | None) -> bool:
     """Whether to use CUDA graphs: by choice, else unless the environment says no."""
     wanted = os.environ.get(SWITCH, "1") != "0" if choice is None else choice
     return wanted and device.name == "cuda"
+
+
+def token_steps(
+    library: NativeLibrary,
+    device: Device,
+    state: Any,
+    params: Any,
+    vocab_size: int,
+    *,
+    graphs: bool,
+) -> PlainSteps | GraphSteps:
+    """The calls of every token, as CUDA graphs if they are wanted and CUDA can be reached."""
+    if graphs:
+        try:
+            return GraphSteps(library, device, state, params, vocab_size)
+        except CudaError as error:
+            _log.warning("no CUDA graphs, so that the host issues each launch: %s", error)
+    return PlainSteps(library, device, state, params, vocab_size)
+
+
+def token_readback(device: Device) -> Readback | None:
+    """A way for tokens to the host that the next step needs not wait for; on CUDA only."""
+    if device.name != "cuda":
+        return None
+    try:
+        return Readback(CudaRuntime())
+    except CudaError as error:
+        _log.warning("each token is waited for before the next step is launched: %s", error)
+        return None

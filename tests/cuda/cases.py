@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime import ContextFullError, Engine
+from gemma4_compile.runtime import ContextFullError, Engine, steps
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
 from tests.cuda.library import Launch, fake_cuda
 
@@ -253,6 +253,33 @@ def errors_are_named(package: Path) -> None:
     CUDA.fail("")
     gc.collect()
     assert CUDA.alive == 0
+
+
+def without_readback(package: Path) -> None:
+    """Where the host has no memory to write to meanwhile, a token is read before the next step."""
+    CUDA.fail("cudaMallocHost")
+    engine = Engine.open(package)
+    CUDA.fail("")
+    engine.prefill(PROMPT)
+    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+        for number in range(3):
+            next(tokens)
+            assert engine.length == len(PROMPT) + number
+    assert engine.length == len(PROMPT) + 2
+
+
+def without_runtime(package: Path) -> None:
+    """Where CUDA's runtime is not found by its name, launches are issued as before."""
+    steps.CudaRuntime = _missing
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    for _ in range(2):
+        assert not launches_of(lambda: engine.forward_one(4)).replayed
+    assert engine.launches_in_graphs == (0, 0)
+
+
+def _missing() -> CudaRuntime:
+    raise CudaError("`libcudart.so.13` cannot be used: it is not there")
 
 
 if __name__ == "__main__":

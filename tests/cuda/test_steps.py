@@ -28,3 +28,13 @@ def test_graphs_are_for_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_next_step_is_launched_before_the_token_is_read(package: Path) -> None:
     fake.run("ahead", package)
+
+
+def test_without_memory_to_write_to_tokens_are_waited_for(package: Path) -> None:
+    log = fake.run("without_readback", package)
+    assert log.startswith("each token is waited for before the next step is launched: cudaMalloc")
+
+
+def test_without_cudas_runtime_the_host_issues_the_launches(package: Path) -> None:
+    log = fake.run("without_runtime", package)
+    assert "no CUDA graphs, so that the host issues each launch: `libcudart.so.13`" in log
