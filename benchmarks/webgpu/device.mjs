@@ -57,8 +57,11 @@ export function nvidiaSmi() {
   return { driver, usedBytes: Number(used) * 2 ** 20, clocksMhz: { sm: Number(sm), mem: Number(mem) } };
 }
 
-/** Opens the device, with `features` of ours where it has them; `errors` collects every error that nobody asked for. */
-export async function openDevice({ skipValidation, features = [] }) {
+/**
+ * Opens the device, with `features` of ours where it has them; `errors` collects every error that nobody asked for.
+ * `prepare` runs when there is a `navigator.gpu` and nobody has asked it for anything.
+ */
+export async function openDevice({ skipValidation, features = [], prepare = async () => {} }) {
   const toggles = ["allow_unsafe_apis", "vulkan_enable_f16_on_nvidia"];
   if (skipValidation) toggles.push("skip_validation");
   const gpu = dawn.create([
@@ -74,6 +77,7 @@ export async function openDevice({ skipValidation, features = [] }) {
     const requiredFeatures = [...descriptor.requiredFeatures, ...wanted];
     return requestDevice.call(this, { ...descriptor, requiredFeatures });
   };
+  await prepare();
   const print = console.log;
   console.log = console.error; // standard output is for results
   const found = await tvmjs.detectGPUDevice(); // the client's own choice of limits and features

@@ -136,6 +136,33 @@ export class Model {
     });
   }
 
+  /**
+   * The next token as the client draws it: with the runtime's own random numbers, its three calls and a copy to the
+   * host. `change` may change the logits before, `look` see the probabilities.
+   */
+  async draw(logits, { temperature = 1, topP = 0.95, change = () => {}, look = () => {} } = {}) {
+    const { tvm, gpu } = this;
+    const { softmax_with_temperature, argsort_probs, sample_with_top_p } = this.functions;
+    const copied = this.scoped(() => {
+      change(logits.view([1, logits.shape.at(-1)]));
+      const heat = this.upload([1], "float32", [Math.max(1e-6, temperature)]);
+      const probabilities = softmax_with_temperature(logits, heat).view([1, logits.shape.at(-1)]);
+      const sorted = argsort_probs(probabilities);
+      const uniform = tvm.uniform([1], 0, 1, gpu);
+      this.topP ??= tvm.detachFromCurrentScope(tvm.empty([1], "float32", gpu));
+      this.topP.copyFrom(Float32Array.of(topP));
+      this.sampleIndex ??= tvm.detachFromCurrentScope(this.upload([1], "int32", [0]));
+      const drawn = sample_with_top_p(sorted.get(0), sorted.get(1), uniform, this.sampleIndex, this.topP);
+      const host = tvm.empty([1], "int32", tvm.cpu()).copyFrom(drawn);
+      look(probabilities);
+      return host;
+    });
+    await gpu.sync();
+    const [token] = copied.toArray();
+    copied.dispose();
+    return token;
+  }
+
   /** Values of a tensor on the host; the tensor is gone afterwards. */
   async read(tensor) {
     const host = this.scoped(() =>

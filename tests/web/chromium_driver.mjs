@@ -1,6 +1,6 @@
 // Drives stock WebLLM in headless Chromium on SwiftShader. usage: node chromium_driver.mjs JOB.json
 //
-// Job: {package, library, chromium, output, overrides?, steps}. Steps, by `op`:
+// Job: {package, library, chromium, output, overrides?, fast?: folder of fast.js, steps}. Steps, by `op`:
 //   chat {request, interruptAfter?}    reset    unload    reload    provokeError
 // Writes result.json to the output folder: one result per step. Exits with 1 if a step failed, the
 // page threw or logged an error, or a WebGPU error stayed uncaptured.
@@ -39,6 +39,7 @@ async function main() {
   const server = await serve({
     "/": path.join(HERE, "webllm_page"),
     "/client/": CLIENT,
+    ...(job.fast && { "/fast/": job.fast }),
     // The client asks below resolve/main/ unless the URL names a revision.
     "/package/resolve/main/": job.package,
     "/package/": job.package,
@@ -49,7 +50,7 @@ async function main() {
       if (message.type() === "error") problems.push(message.text());
     });
     page.on("pageerror", (error) => problems.push(String(error)));
-    await page.goto(server.url);
+    await page.goto(job.fast ? `${server.url}?fast` : server.url);
     await page.waitForFunction("window.tests");
     const adapter = await page.evaluate(() => window.tests.adapter());
     const loaded = await page.evaluate(
@@ -57,7 +58,7 @@ async function main() {
     const results = [];
     for (const step of job.steps) results.push((await run(page, step)) ?? {});
     problems.push(...(await page.evaluate(() => window.tests.errors())));
-    return { adapter, ...loaded, results };
+    return { adapter, ...loaded, results, stats: await page.evaluate(() => window.tests.stats()) };
   });
   return result.finally(server.close);
 }

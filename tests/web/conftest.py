@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Questions, Runtime, find_questions
-from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, VulkanDriver
+from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, TIMEOUT_S, VulkanDriver
 from tests.web.webllm import find_browser
 
 
@@ -44,6 +45,17 @@ def browser() -> str:
     if found is None:
         pytest.skip("no Chromium: put one into PATH or name it in CHROMIUM")
     return found
+
+
+@pytest.fixture(scope="session")
+def fast_module() -> Path:
+    """Builds `gemma4-web` and returns the folder of fast.js."""
+    _require_node()
+    web = HERE.parents[1] / "web"
+    if not (web / "node_modules" / "esbuild").is_dir():
+        pytest.skip("npm packages are not installed: run `npm ci` in web (make setup does)")
+    subprocess.run(["node", "build.mjs"], cwd=web, check=True, timeout=TIMEOUT_S)
+    return web / "dist"
 
 
 @pytest.fixture

@@ -1,66 +1,94 @@
-// A long conversation on one package on Dawn in Node, with the module `gemma4-web/fast` or without.
+// Conversations with one package on Dawn in Node, with the module `gemma4-web/fast` or without.
 // usage: node fast_conversation.mjs JOB.json
 //
-// Job: {package, output, fast?: path of fast.js, capacity, chat: "long" | "short", readLogits, disableAt?}. The calls
-// are the client's, in its order: sampled on the device by its three functions, the token read back. With
-// `readLogits` the logits are read after that, which a module that ran ahead has to make right.
-// Writes result.json: {steps: ["name token digest", ...], stats, errors, msPerToken}.
+// Job: {package, output, fast?: path of fast.js, capacity, scene, fake?, count?}. Scenes:
+//   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
+//   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
+//   disable  the module is switched off in the middle of a reply
+//   two      two models in one thread, a token of each in turn
+//   lost     the device goes in the middle of a reply; a model on a new device goes on
+//   leak     `count` replies of `tokens`, with kernels that do nothing: buffers and heap afterwards
+//   timed    `count` tokens: wall and CPU time of each
+// The calls are the client's, in its order: sampled on the device by its three functions, the token read back.
+// Writes result.json: {steps: ["name token digest", ...], stats, errors, ...}.
 import { createHash } from "node:crypto";
 import fs from "node:fs/promises";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { errors, openDevice, release, settle } from "./dawn_gpu.mjs";
+import { FAKES, emptyKernels } from "./fast_fakes.mjs";
 
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
+FAKES[job.fake]?.below?.();
+const live = { buffers: 0 };
+if (job.scene === "leak") {
+  emptyKernels();
+  countBuffers();
+}
 const fast = job.fast ? await import(pathToFileURL(job.fast)) : undefined;
-const { tvmjs } = await import("../../benchmarks/webgpu/packages.mjs");
+const { tvmjs: runtime } = await import("../../benchmarks/webgpu/packages.mjs");
+const tvmjs = { ...runtime };
 const { Model } = await import("../../benchmarks/webgpu/model.mjs");
+FAKES[job.fake]?.above?.(tvmjs);
 
-const { device } = await openDevice(tvmjs, () => {});
-const model = await Model.load(job.package, { device, ledger: { capture: (action) => ({ result: action(), buffers: [] }) } }, {
-  weights: "package", capacity: job.capacity,
-});
-const { tvm } = model;
-const named = (find) => tvm.detachFromCurrentScope((tvm.beginScope(), find())); // kept for good
-const bias = named(() => model.vm.getFunction("apply_logit_bias_inplace"));
-const penalty = named(() => model.vm.getFunction("apply_penalty_inplace"));
-const bitmask = named(() => model.vm.getFunction("apply_bitmask_inplace"));
-const popn = named(() => tvm.getGlobalFunc("vm.builtin.kv_state_popn"));
+/** GPU buffers that were made and neither destroyed nor collected. */
+function countBuffers() {
+  const { createBuffer } = GPUDevice.prototype;
+  const gone = new FinalizationRegistry((token) => (live.buffers -= token.destroyed ? 0 : 1));
+  GPUDevice.prototype.createBuffer = function (descriptor) {
+    const buffer = createBuffer.call(this, descriptor);
+    const token = { destroyed: false };
+    live.buffers += 1;
+    gone.register(buffer, token);
+    const destroy = buffer.destroy.bind(buffer);
+    buffer.destroy = () => {
+      if (!token.destroyed) live.buffers -= 1;
+      token.destroyed = true;
+      return destroy();
+    };
+    return buffer;
+  };
+}
 
+/** A package on a device of its own, with what the client keeps besides. */
+async function load() {
+  const { device } = await openDevice(tvmjs, () => {});
+  const ledger = { capture: (action) => ({ result: action(), buffers: [] }) };
+  const model = await Model.load(job.package, { device, ledger }, { weights: "package", capacity: job.capacity });
+  const { tvm } = model;
+  const kept = (find) => tvm.detachFromCurrentScope((tvm.beginScope(), find()));
+  const named = (name) => kept(() => model.vm.getFunction(name));
+  Object.assign(model, {
+    bias: named("apply_logit_bias_inplace"), penalty: named("apply_penalty_inplace"), bitmask: named("apply_bitmask_inplace"),
+    popn: kept(() => tvm.getGlobalFunc("vm.builtin.kv_state_popn")),
+  });
+  return { device, model, tvm };
+}
+
+let { device, model, tvm } = await load();
 const digest = (values) => createHash("sha256").update(Buffer.from(values.buffer, values.byteOffset, values.byteLength)).digest("hex").slice(0, 16);
 const steps = [];
-const topP = named(() => tvm.empty([1], "float32", model.gpu));
-const sampleIndex = named(() => tvm.empty([1], "int32", model.gpu).copyFrom([0]));
-const vocabulary = () => model.vocabulary;
 
 /** The client's changes of the logits, on the device. */
 const CHANGES = {
-  bias: (logits) => bias(logits, model.upload([2], "int32", [0, 0]), model.upload([2], "int32", [110, 111]), model.upload([2], "float32", [5, -5])),
-  penalty: (logits) => penalty(logits, model.upload([1], "int32", [0]), model.upload([2], "int32", [0, 0]),
+  bias: (logits) => model.bias(logits, model.upload([2], "int32", [0, 0]), model.upload([2], "int32", [110, 111]), model.upload([2], "float32", [5, -5])),
+  penalty: (logits) => model.penalty(logits, model.upload([1], "int32", [0]), model.upload([2], "int32", [0, 0]),
     model.upload([2], "int32", [112, 113]), model.upload([2], "int32", [1, 3]), model.upload([1, 3], "float32", [0.5, 0.5, 1.1])),
-  bitmask: (logits) => bitmask(logits, model.upload([1], "int32", [0]),
+  bitmask: (logits) => model.bitmask(logits, model.upload([1], "int32", [0]),
     model.upload([1, logits.shape[1] / 32], "int32", Array.from({ length: logits.shape[1] / 32 }, (_, i) => (i < 8 ? -1 : 0)))),
 };
 
-/** As the client samples: `tvm.uniform` draws the random number, the top_p tensor is written anew each time. */
-async function choose(logits, name, { temperature = 1, share = 0.95, change, probabilities = false, look = job.readLogits } = {}) {
-  const [vocab] = logits.shape.slice(-1);
-  let copied;
+/** Draws a token, with what a step of the conversation does besides. */
+async function choose(logits, name, { temperature = 1, share = 0.95, change, probabilities = false, look = false } = {}) {
   let chances;
-  model.scoped(() => {
-    if (change) CHANGES[change](logits.view([1, vocab]));
-    const heat = model.upload([1], "float32", [Math.max(1e-6, temperature)]);
-    const probs = model.functions.softmax_with_temperature(logits.view([1, 1, vocab]), heat).view([1, vocab]);
-    const sorted = model.functions.argsort_probs(probs);
-    const uniform = tvm.uniform([1], 0, 1, model.gpu);
-    topP.copyFrom(Float32Array.of(share));
-    const drawn = model.functions.sample_with_top_p(sorted.get(0), sorted.get(1), uniform, sampleIndex, topP);
-    copied = tvm.detachFromCurrentScope(tvm.empty([1], "int32", tvm.cpu()).copyFrom(drawn));
-    if (probabilities) chances = tvm.detachFromCurrentScope(tvm.empty([1, vocab], "float32", tvm.cpu()).copyFrom(probs));
+  const token = await model.draw(logits, {
+    temperature, topP: share, change: change && CHANGES[change],
+    look: (probs) => {
+      if (probabilities) chances = tvm.detachFromCurrentScope(tvm.empty(probs.shape, "float32", tvm.cpu()).copyFrom(probs));
+    },
   });
-  await model.gpu.sync();
-  const [token] = copied.toArray();
-  copied.dispose();
   let line = `${name} ${token}`;
   if (chances) {
     line += ` ${digest(chances.toArray())}`;
@@ -79,7 +107,7 @@ async function turn(name, ids, count, options) {
     token = await choose(logits, `${name}:prefill`, options);
   }
   for (let i = 0; i < count; i++) {
-    token = await choose(model.decode(token), `${name}:${i}`, { ...options, look: options?.lookEvery ? i % options.lookEvery === 3 : options?.look ?? job.readLogits });
+    token = await choose(model.decode(token), `${name}:${i}`, { ...options, look: options?.lookEvery ? i % options.lookEvery === 3 : options?.look ?? false });
   }
   return token;
 }
@@ -89,21 +117,21 @@ const prompt = (length, from = 3) => Array.from({ length }, (_, i) => from + ((i
 async function longConversation() {
   tvm.setSeed(11);
   model.restart(0);
-  await turn("first", prompt(20), 220); // past window and ring
-  await turn("second turn", prompt(7, 9), 40);
+  await turn("first", prompt(20), 120); // past window and ring
+  await turn("second turn", prompt(7, 9), 30);
   tvm.setSeed(12);
   model.restart(0);
-  await turn("greedy", prompt(33, 5), 60, { temperature: 0 });
-  await turn("bias", prompt(50, 4), 30, { change: "bias" });
-  await turn("penalty", prompt(12, 4), 30, { change: "penalty" });
-  await turn("bitmask", prompt(12, 7), 20, { change: "bitmask" });
+  await turn("greedy", prompt(33, 5), 30, { temperature: 0 });
+  await turn("bias", prompt(50, 4), 20, { change: "bias" });
+  await turn("penalty", prompt(12, 4), 20, { change: "penalty" });
+  await turn("bitmask", prompt(12, 7), 15, { change: "bitmask" });
   await turn("logprobs", prompt(9, 6), 20, { probabilities: true });
   await turn("looked at", prompt(9, 8), 30, { lookEvery: 9 });
   // Aborted in the middle: a step whose logits nobody reads, then everything anew.
   model.decode(17).dispose();
   model.restart(0);
   await turn("aborted", prompt(11), 25);
-  model.scoped(() => popn(model.kv, tvm.scalar(0, "int64"), tvm.scalar(5, "int32")));
+  model.scoped(() => model.popn(model.kv, tvm.scalar(0, "int64"), tvm.scalar(5, "int32")));
   let token = 21;
   for (let i = 0; i < 25; i++) token = await choose(model.decode(token), `popped:${i}`);
   // Several steps issued before anything is read: a forced continuation.
@@ -124,31 +152,89 @@ async function longConversation() {
   const second = model.decode(41);
   steps.push(`two ${digest(await model.read(first))} ${digest(await model.read(second))}`);
   model.restart(0);
-  await turn("last", prompt(5), job.disableAt ? 10 : 30);
-  if (job.disableAt) {
-    fast?.disable();
-    token = 5;
-    for (let i = 0; i < 20; i++) token = await choose(model.decode(token), `last:${10 + i}`);
-  }
+  await turn("last", prompt(5), 20);
 }
 
-async function timed(count) {
-  tvm.setSeed(3);
+async function reply(name, count, seed = 5) {
+  tvm.setSeed(seed);
   model.restart(0);
-  let token = await choose(model.prefill(prompt(15)), "timed", { look: false });
-  for (let i = 0; i < 20; i++) token = await choose(model.decode(token), "warm", { look: false });
-  const cpu = process.cpuUsage();
-  const start = performance.now();
-  for (let i = 0; i < count; i++) token = await choose(model.decode(token), `timed:${i}`, { look: false });
-  const { user, system } = process.cpuUsage(cpu);
-  return { msPerToken: (performance.now() - start) / count, cpuMsPerToken: (user + system) / 1000 / count };
+  return turn(name, prompt(15), count);
 }
+
+const SCENES = {
+  long: longConversation,
+  short: () => reply("short", job.count ?? 24),
+  async disable() {
+    let token = await reply("before", 15);
+    fast?.disable();
+    for (let i = 0; i < 12; i++) token = await choose(model.decode(token), `after:${i}`, { look: i % 4 === 1 });
+  },
+  async two() {
+    const first = { device, model, tvm };
+    const second = await load();
+    const use = (engine) => ({ device, model, tvm } = engine);
+    const tokens = [];
+    for (const [i, engine] of [first, second].entries()) {
+      use(engine);
+      tokens[i] = await reply(`engine ${i}`, 4, 20 + i);
+    }
+    for (let i = 0; i < 30; i++) {
+      for (const [k, engine] of [first, second].entries()) {
+        use(engine);
+        if (i % 3 !== 1 || k === 0) tokens[k] = await choose(model.decode(tokens[k]), `engine ${k}:${i}`);
+      }
+    }
+  },
+  async lost() {
+    let token = await reply("before", 15);
+    const seen = [];
+    device.destroy();
+    for (let i = 0; i < 3; i++) {
+      try {
+        token = await choose(model.decode(token), `lost:${i}`);
+        seen.push("answered");
+      } catch (error) {
+        seen.push(error.name);
+        break;
+      }
+    }
+    ({ device, model, tvm } = await load());
+    steps.length = 0;
+    await reply("anew", 20);
+    return { seen };
+  },
+  async leak() {
+    const samples = [];
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc");
+    for (let i = 0; i < job.count; i++) {
+      steps.length = 0;
+      model.restart(0);
+      await turn("leak", prompt(3 + (i % 20)), job.tokens, { change: i % 5 === 4 ? "penalty" : undefined });
+      if (i % (job.count / 10) === job.count / 10 - 1) {
+        collect();
+        await new Promise((resolve) => setTimeout(resolve, 50));
+        collect();
+        samples.push({ buffers: live.buffers, heap: process.memoryUsage().heapUsed });
+      }
+    }
+    return { samples };
+  },
+  async timed() {
+    let token = await reply("warm", 20);
+    const cpu = process.cpuUsage();
+    const start = performance.now();
+    for (let i = 0; i < job.count; i++) token = await choose(model.decode(token), `timed:${i}`);
+    const { user, system } = process.cpuUsage(cpu);
+    return { msPerToken: (performance.now() - start) / job.count, cpuMsPerToken: (user + system) / 1000 / job.count };
+  },
+};
 
 let outcome;
 try {
-  const timing = job.tokens ? await timed(job.tokens) : (await longConversation(), {});
+  const found = await SCENES[job.scene]();
   await settle(device);
-  outcome = { steps, ...timing };
+  outcome = { steps, ...found };
 } catch (error) {
   outcome = { error: String(error?.stack ?? error), steps };
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +41,12 @@ class Session:
 
     replies: dict[str, Reply]
     requests: dict[str, Messages]
+    stats: Mapping[str, Any] | None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["plain", "fast"])
 def session(
+    request: pytest.FixtureRequest,
     browser: str,
     compiled: Compiler,
     runtime: Runtime,
@@ -106,11 +109,22 @@ def session(
         interrupt = 3 if name == "interrupted" else None
         steps.append(chat(messages, interrupt_after=interrupt, **options))
     folder = tmp_path_factory.mktemp("webllm")
-    replies = run_in_webllm(compiled(TINY, "webgpu", QUANT), steps, folder)
+    fast = request.getfixturevalue("fast_module") if request.param == "fast" else None
+    replies = run_in_webllm(compiled(TINY, "webgpu", QUANT), steps, folder, fast=fast)
     return Session(
         dict(zip(asked, replies, strict=True)),
         {name: messages for name, (messages, _) in asked.items()},
+        json.loads((folder / "result.json").read_text()).get("stats"),
     )
+
+
+def test_the_module_runs_steps_ahead_and_has_nothing_to_complain(session: Session) -> None:
+    """The tests of this file compare both sessions with the Python runtime."""
+    if session.stats is None:  # the plain session
+        return
+    assert session.stats["reasons"] == []
+    assert session.stats["aheadSteps"] > 100
+    assert session.stats["replayedSteps"] > 50
 
 
 def prompt_of(session: Session, runtime: Runtime, name: str) -> list[int]:

@@ -50,8 +50,12 @@ def run_in_webllm(
     folder: Path,
     *,
     overrides: Mapping[str, Any] | None = None,
+    fast: Path | None = None,
 ) -> list[Reply]:
     """Load a package, run the steps, return the replies of the chat steps in order.
+
+    `fast` is the folder of the built module that the page imports before the client; what it did is
+    in result.json.
 
     An uncaptured WebGPU error, an exception in the page or a console error fails the run.
     """
@@ -64,6 +68,7 @@ def run_in_webllm(
         "output": str(folder.resolve()),
         "overrides": dict(overrides or {}),
         "steps": list(steps),
+        **({"fast": str(fast)} if fast else {}),
     }
     result = run_driver("chromium_driver.mjs", job, folder, os.environ)
     return [

@@ -1,5 +1,7 @@
 // What a library says of itself: exports of its wasm instance, made by gemma4-compile (targets/native/web_driver.cc).
 
+import { MADE_FOR } from "./versions";
+
 /** The version of these exports that the module understands. */
 export const ABI = 1;
 
@@ -38,6 +40,8 @@ const ROLES: readonly Role[] = ["decode", "softmax", "sample"];
 
 export interface Interface {
   readonly abi: number;
+  /** The version of TVM's runtime in it. */
+  readonly tvm: string;
   /** Names by role. */
   readonly functions: Readonly<Record<Role | "metadata", string>>;
   /** Type numbers of TVM's foreign function interface. */
@@ -59,6 +63,7 @@ export function readInterface(exports: WebAssembly.Exports): Interface | string 
     return `the library's driver interface cannot be read: ${String(error)}`;
   }
   if (found.abi !== ABI) return `the library's driver interface has version ${found.abi}, this module understands ${ABI}`;
+  if (found.tvm !== MADE_FOR.tvm) return `the library holds TVM ${found.tvm}, this module was made for ${MADE_FOR.tvm}`;
   const numbers = [found.any_bytes, ...Object.values(found.types ?? {})];
   const names = ROLES.map((role) => found.functions?.[role]);
   if (!numbers.every(Number.isInteger) || !names.every((name) => typeof name === "string")) return "the library's driver interface is damaged";

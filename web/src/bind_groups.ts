@@ -50,10 +50,14 @@ export class BindGroups {
   private readonly uniforms = new Map<string, { id: number; buffer: GPUBuffer }>();
 
   constructor(
-    private readonly native: Native,
+    private readonly device: () => Native,
     /** Called before uniform buffers are destroyed: commands that use them must have been submitted. */
     private readonly flush: () => void,
   ) {}
+
+  private get native(): Native {
+    return this.device();
+  }
 
   /** The bind group for a kernel's launch; undefined if the descriptor is of another form. */
   find({ layout, entries }: GPUBindGroupDescriptor): GPUBindGroup | undefined {

@@ -25,7 +25,7 @@ const HELD_WRITE_BYTES = 16384;
 const MAX_SPARE = 64;
 
 export class Device implements EncoderHost {
-  readonly native: Native;
+  native: Native;
   readonly stream: Stream;
   readonly groups: BindGroups;
   /** The buffer made last: the runtime's callback that makes one names it. */
@@ -47,8 +47,8 @@ export class Device implements EncoderHost {
   /** Until a library claims the device all methods but two are the device's own. */
   constructor(readonly device: GPUDevice, private readonly owner: Owner) {
     this.native = nativeOf(device);
-    this.stream = new Stream(this.native);
-    this.groups = new BindGroups(this.native, () => this.stream.flush());
+    this.stream = new Stream(() => this.native);
+    this.groups = new BindGroups(() => this.native, () => this.stream.flush());
     device.createBuffer = (descriptor) => {
       if (this.isBound || this.bindIfOwned()) return this.createBuffer(descriptor);
       return this.native.createBuffer(descriptor);
@@ -76,6 +76,9 @@ export class Device implements EncoderHost {
     if (this.isPlain || !this.owner.claims(this)) return false;
     this.isBound = true;
     counts.devices += 1;
+    // What others have put in front of the device's methods meanwhile goes on below the module.
+    const { createBuffer, createBindGroupLayout } = this.native;
+    this.native = { ...nativeOf(this.device), createBuffer, createBindGroupLayout };
     this.overrideDevice();
     this.overrideQueue();
     return true;
@@ -85,9 +88,11 @@ export class Device implements EncoderHost {
     const { device, native } = this;
     device.createBindGroup = (descriptor) => {
       this.realiseScopes();
-      const kept = this.isPlain ? undefined : this.groups.find(descriptor);
-      if (kept) return kept;
-      this.writeUniforms(descriptor);
+      if (!this.isPlain) {
+        const kept = this.groups.find(descriptor);
+        if (kept) return kept;
+        this.writeUniforms(descriptor);
+      }
       return native.createBindGroup(descriptor);
     };
     device.createCommandEncoder = (descriptor) => {

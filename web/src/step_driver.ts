@@ -35,6 +35,8 @@ const enum Phase { None, Logits, Probabilities, Drawn, Read }
 const ARGUMENTS: Record<Role, number> = { decode: 3, softmax: 2, sample: 5 };
 /** After the client looked at a step that ran ahead, that many plain tokens at most before the next try. */
 const MAX_PATIENCE = 64;
+/** After a new seed two numbers are needed; after so many tokens the generator is another one. */
+const MAX_UNPREDICTED = 16;
 
 export class StepDriver implements Dependent, Keeper {
   private readonly recorded = new Map<Role, Recorded>();
@@ -49,6 +51,7 @@ export class StepDriver implements Dependent, Keeper {
   private phase = Phase.None;
   private isUndisturbed = false;
   private undisturbedTokens = 0;
+  private unpredicted = 0; // tokens that could have run ahead, had the random numbers been known
   private patience = 1;
   private decodeCalls = 0;
   private isOurs = false; // the library's own launches touch what is kept
@@ -106,7 +109,7 @@ export class StepDriver implements Dependent, Keeper {
     this.version = version;
     this.leave();
     this.phase = Phase.None;
-    if (!continues) this.ahead?.discard();
+    if (!continues) this.beginReply();
     const decoded = this.recorded.get("decode");
     if (!decoded && this.decodeCalls > 1 && this.canRecord("decode", call)) {
       counts.plainSteps += 1;
@@ -198,9 +201,15 @@ export class StepDriver implements Dependent, Keeper {
     this.current = undefined;
   }
 
+  /** A prompt or something else came between: the client may do other things with the tokens from here on. */
+  private beginReply(): void {
+    this.ahead?.discard();
+    this.undisturbedTokens = 0;
+    this.patience = Math.max(1, this.patience >> 1);
+  }
+
   /** The client asks for the next token: was the last one a step like those that can run ahead? */
   private endToken(): void {
-    if (this.phase === Phase.None) return; // a prompt came between
     const isWhole = this.phase === Phase.Read && this.isUndisturbed;
     this.undisturbedTokens = isWhole ? this.undisturbedTokens + 1 : 0;
     if (this.undisturbedTokens > MAX_PATIENCE) this.patience = 1;
@@ -210,6 +219,9 @@ export class StepDriver implements Dependent, Keeper {
     const { ahead } = this;
     if (ahead!.isRunning) this.lookElsewhere(); // the client goes on with another token
     if (this.undisturbedTokens < this.patience || this.recorded.size < 3) return undefined;
+    if (this.library.random.state === undefined && ++this.unpredicted === MAX_UNPREDICTED) {
+      because("the client draws random numbers that the module cannot foresee: no steps run ahead");
+    }
     if (!ahead!.start(token, position)) return undefined;
     return ahead!.take(position, token);
   }
@@ -380,7 +392,7 @@ export class StepDriver implements Dependent, Keeper {
 
   /** As `end`, but what the client holds is made right first. */
   finish(): void {
-    if (this.current) this.repeat();
+    this.leave();
     this.end();
   }
 

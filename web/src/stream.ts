@@ -47,7 +47,11 @@ export class Stream {
   private launches = 0;
   private scheduled = false;
 
-  constructor(private readonly native: Native) {}
+  constructor(private readonly device: () => Native) {}
+
+  private get native(): Native {
+    return this.device();
+  }
 
   // --- Host writes ---
 

@@ -1,6 +1,8 @@
-// Loads a package in the stock WebLLM client and answers the driver's calls. The client is not
-// changed; its engine is only watched, so that a test sees which tokens the model was given.
-import * as webllm from "/client/index.js";
+// Loads a package in the stock WebLLM client and answers the driver's calls; with ?fast the module
+// `gemma4-web/fast` is imported before it. The client is not changed; its engine is only watched, so
+// that a test sees which tokens the model was given.
+const fast = location.search === "?fast" ? await import("/fast/fast.js") : undefined;
+const webllm = await import("/client/index.js");
 
 const errors = [];
 const requestDevice = GPUAdapter.prototype.requestDevice;
@@ -105,6 +107,7 @@ window.tests = {
   reload: () => engine.reload(MODEL_ID).then(() => watch(engine.loadedModelIdToPipeline.get(MODEL_ID))),
   unload: () => engine.unload(),
   resetChat: () => engine.resetChat(),
+  stats: () => fast?.stats(),
   errors: async () => {
     await new Promise((resolve) => setTimeout(resolve, 20));
     return errors;

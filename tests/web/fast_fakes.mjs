@@ -1,0 +1,101 @@
+// Clients and libraries that `gemma4-web/fast` was not made for. `below` acts before the module is imported, and so
+// between it and the browser; `above` between it and the client.
+
+/** Kernels that do nothing, with the bindings of the real ones. */
+export function emptyKernels() {
+  const { createShaderModule } = GPUDevice.prototype;
+  GPUDevice.prototype.createShaderModule = function (descriptor) {
+    const names = [...descriptor.code.matchAll(/@compute[^{]*?fn\s+(\w+)\s*\(/gs)].map((match) => match[1]);
+    const code = names.map((name) => `@compute @workgroup_size(1) fn ${name}() {}`).join("\n");
+    return createShaderModule.call(this, { ...descriptor, code });
+  };
+}
+
+/** Changes the exports of every library. */
+function exportsChanged(change) {
+  const { instantiate } = WebAssembly;
+  WebAssembly.instantiate = async (...args) => {
+    const made = await instantiate.apply(WebAssembly, args);
+    const exports = { ...made.instance.exports };
+    change(exports);
+    const instance = Object.create(WebAssembly.Instance.prototype, { exports: { value: exports } });
+    return { module: made.module, instance };
+  };
+}
+
+/** A client that uses the device in its own way: it sees `methods` in the place of the device's. */
+function deviceChanged(tvmjs, methods) {
+  const { detectGPUDevice } = tvmjs;
+  tvmjs.detectGPUDevice = async () => {
+    const found = await detectGPUDevice();
+    const changed = methods(found.device);
+    const get = (device, name) => {
+      if (name in changed) return changed[name];
+      const value = Reflect.get(device, name, device);
+      return typeof value === "function" ? value.bind(device) : value;
+    };
+    return { ...found, device: new Proxy(found.device, { get }) };
+  };
+}
+
+export const FAKES = {
+  "library without interface": { below: () => exportsChanged((exports) => delete exports.gemma4_driver_interface) },
+  "library of another version": {
+    below: () => exportsChanged((exports) => {
+      const { gemma4_driver_interface: original, memory } = exports;
+      exports.gemma4_driver_interface = () => {
+        const address = original();
+        const bytes = new Uint8Array(memory.buffer);
+        const at = address + new TextDecoder().decode(bytes.slice(address, address + 40)).search(/\d/);
+        bytes[at] = "9".charCodeAt(0);
+        return address;
+      };
+    }),
+  },
+  "library without a function": { below: () => exportsChanged((exports) => delete exports.gemma4_driver_room) },
+  "another random generator": {
+    above: (tvmjs) => {
+      let state = 1;
+      tvmjs.LinearCongruentialGenerator.prototype.randomFloat = () => (state = (state * 16807) % 2147483647) / 2147483647;
+    },
+  },
+  // A client that says how large its bindings are, one that marks its encoders, one that gives dynamic offsets.
+  "sizes in bind groups": {
+    above: (tvmjs) => deviceChanged(tvmjs, (device) => ({
+      createBindGroup: (descriptor) => device.createBindGroup({
+        ...descriptor,
+        entries: descriptor.entries.map(({ binding, resource }) => ({ binding, resource: { size: resource.buffer.size, ...resource } })),
+      }),
+    })),
+  },
+  "debug groups in encoders": {
+    above: (tvmjs) => deviceChanged(tvmjs, (device) => ({
+      createCommandEncoder: (descriptor) => {
+        const encoder = device.createCommandEncoder(descriptor);
+        encoder.pushDebugGroup("client");
+        encoder.popDebugGroup();
+        return encoder;
+      },
+    })),
+  },
+  "dynamic offsets": {
+    above: (tvmjs) => deviceChanged(tvmjs, (device) => ({
+      createCommandEncoder: (descriptor) => {
+        const encoder = device.createCommandEncoder(descriptor);
+        return {
+          beginComputePass: (passDescriptor) => {
+            const pass = encoder.beginComputePass(passDescriptor);
+            return {
+              setPipeline: (pipeline) => pass.setPipeline(pipeline),
+              setBindGroup: (index, group) => pass.setBindGroup(index, group, []),
+              dispatchWorkgroups: (...counts) => pass.dispatchWorkgroups(...counts),
+              end: () => pass.end(),
+            };
+          },
+          copyBufferToBuffer: (...args) => encoder.copyBufferToBuffer(...args),
+          finish: () => encoder.finish(),
+        };
+      },
+    })),
+  },
+};

@@ -1,0 +1,168 @@
+"""`gemma4-web/fast` on Dawn: tokens, logits and errors of a run without it; what it leaves behind.
+
+The conversations are those of `fast_conversation.mjs`; the stock client's are in test_webllm.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile import abi
+from tests.web.compiled import TINY, Compiler
+from tests.web.dawn import HERE, VulkanDriver, library_of, run_driver
+
+pytestmark = pytest.mark.dawn
+
+CAPACITY = 512
+ROOT = HERE.parents[1]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Name, token and digests of every step, what the module counted, what else a scene found."""
+
+    steps: list[str]
+    stats: dict[str, Any]
+    found: dict[str, Any]
+
+
+Play = Callable[..., Outcome]
+
+
+@pytest.fixture
+def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path: Path) -> Play:
+    """Plays a scene on `tiny`, with the module or without; a WebGPU error fails it."""
+    package = compiled(TINY, "webgpu", "q4f16")
+
+    def run(scene: str, *, fast: bool, **more: Any) -> Outcome:
+        folder = tmp_path / f"{scene}-{fast}"
+        folder.mkdir()
+        job = {"package": str(package), "output": str(folder), "scene": scene, **more}
+        job["capacity"] = CAPACITY
+        if fast:
+            job["fast"] = str(fast_module / "fast.js")
+        result = run_driver("fast_conversation.mjs", job, folder, lavapipe.environment(folder))
+        return Outcome(result.pop("steps"), result.pop("stats", {}), result)
+
+    return run
+
+
+def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
+    plain, fast = play("long", fast=False), play("long", fast=True)
+    assert len(plain.steps) >= 400
+    assert fast.steps == plain.steps
+    assert fast.stats["reasons"] == []
+    assert fast.stats["aheadSteps"] > 150
+    assert fast.stats["replayedSteps"] > 100
+    assert fast.stats["repeatedSteps"] > 0, "values of steps that ran ahead were looked at"
+    assert fast.stats["plainSteps"] < 10
+
+
+def test_two_models_in_one_thread_keep_apart(play: Play) -> None:
+    plain, fast = play("two", fast=False), play("two", fast=True)
+    assert fast.steps == plain.steps
+    assert fast.stats["devices"] == fast.stats["libraries"] == 2
+    assert fast.stats["aheadSteps"] > 40
+
+
+def test_disable_in_the_middle_of_a_reply_changes_no_token(play: Play) -> None:
+    plain, fast = play("disable", fast=False), play("disable", fast=True)
+    assert fast.steps == plain.steps
+    assert fast.stats["enabled"] is False
+    assert fast.stats["aheadSteps"] > 0
+
+
+def test_a_lost_device_ends_the_reply_and_a_new_one_goes_on(play: Play) -> None:
+    plain, fast = play("lost", fast=False), play("lost", fast=True)
+    assert plain.found["seen"][-1] != "answered"
+    assert fast.found["seen"][-1] != "answered"
+    assert fast.steps == plain.steps
+    assert fast.stats["devices"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fake", "reason"),
+    [
+        ("library without interface", "no driver interface"),
+        ("library of another version", "has version 9, this module understands 1"),
+        ("library without a function", "lacks gemma4_driver_room"),
+        ("another random generator", "random numbers that the module cannot foresee"),
+        ("sizes in bind groups", "bind groups of another form"),
+        ("debug groups in encoders", "encoder.pushDebugGroup"),
+        ("dynamic offsets", "bind groups of another form"),
+    ],
+)
+def test_what_the_module_does_not_know_it_leaves_alone(
+    play: Play, fake: str, reason: str
+) -> None:
+    plain, fast = play("short", fast=False), play("short", fast=True, fake=fake)
+    assert any(reason in said for said in fast.stats["reasons"]), fast.stats["reasons"]
+    assert fast.stats["aheadSteps"] == 0
+    if fake != "another random generator":  # which draws other tokens by itself
+        assert fast.steps == plain.steps
+
+
+def test_another_random_generator_draws_its_own_tokens(play: Play) -> None:
+    fake = "another random generator"
+    plain, fast = play("short", fast=False, fake=fake), play("short", fast=True, fake=fake)
+    assert fast.steps == plain.steps
+    assert fast.steps != play("disable", fast=False).steps[: len(fast.steps)]
+
+
+def test_a_thousand_replies_leave_nothing_behind(play: Play) -> None:
+    samples = play("leak", fast=True, count=1000, tokens=3).found["samples"]
+    settled, last = samples[len(samples) // 2], samples[-1]
+    assert last["buffers"] == settled["buffers"]
+    assert last["heap"] < settled["heap"] + 2_000_000
+
+
+def test_versions_are_those_that_the_module_was_made_for() -> None:
+    """Another client or runtime: run these tests with it, read what changed, then raise it here."""
+    made_for = dict(re.findall(r'(\w+): "([^"]+)"', (ROOT / "web/src/versions.ts").read_text()))
+    web = json.loads((HERE / "package.json").read_text())["dependencies"]
+    page = json.loads((ROOT / "examples/web/package.json").read_text())["dependencies"]
+    project = (ROOT / "pyproject.toml").read_text()
+    tvm = re.search(r'"apache-tvm==([^"]+)"', project)
+    assert tvm is not None
+    assert made_for["webLlm"] == abi.WEBLLM_VERSION
+    assert made_for["webLlm"] == web["@mlc-ai/web-llm"] == page["@mlc-ai/web-llm"]
+    assert made_for["webRuntime"] == web["@mlc-ai/web-runtime"]
+    assert tvm[1].startswith(made_for["tvm"])
+
+
+@pytest.mark.browser
+def test_two_engines_of_the_stock_client_in_one_worker(
+    browser: str, compiled: Compiler, fast_module: Path, tmp_path: Path
+) -> None:
+    package = compiled(TINY, "webgpu", "q4f32")
+    request = {"max_tokens": 24, "ignore_eos": True, "temperature": 1.0, "top_p": 0.95}
+
+    def asked(text: str, seed: int) -> dict[str, Any]:
+        return {**request, "messages": [{"role": "user", "content": text}], "seed": seed}
+
+    job = {
+        "package": str(package),
+        "library": library_of(package),
+        "chromium": browser,
+        "fast": str(fast_module),
+        "output": str(tmp_path),
+        "requests": [asked("Who are you?", 3), asked("What comes after seven?", 4)],
+        "one": asked("Name a colour.", 5),
+    }
+    result = run_driver("worker_driver.mjs", job, tmp_path, os.environ)
+    fast, plain = result["fast"], result["plain"]
+    assert fast["both"] == plain["both"]
+    assert fast["one"] == plain["one"]
+    assert len(set(fast["both"])) == 2
+    assert fast["stats"]["devices"] == fast["stats"]["libraries"] == 2
+    assert fast["stats"]["aheadSteps"] > 40
+    assert fast["stats"]["reasons"] == fast["stats"]["errors"] == []
+    assert plain["stats"]["aheadSteps"] == 0
