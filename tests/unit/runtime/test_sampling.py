@@ -133,3 +133,25 @@ def test_draws_follow_the_nucleus() -> None:
 def test_meaningless_options_are_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         SamplingOptions(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (SamplingOptions(0.7, 0, 0.9), (0.7, 0.9)),
+        (SamplingOptions(1.0), (1.0, 1.0)),
+        (SamplingOptions(1.0, 64, 0.9), None),
+        (SamplingOptions(0.0), None),
+        (SamplingOptions(1e-6), None),
+    ],
+)
+def test_a_device_draws_by_temperature_and_top_p(
+    options: SamplingOptions, found: tuple[float, float] | None
+) -> None:
+    assert Sampler(options).device_options == found
+
+
+def test_a_device_gets_the_numbers_that_the_host_would_use() -> None:
+    numbers = Sampler(SamplingOptions(1.0), seed=3)
+    expected = np.random.default_rng(3)
+    assert [numbers.random() for _ in range(3)] == [expected.random() for _ in range(3)]
