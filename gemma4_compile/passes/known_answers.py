@@ -44,6 +44,7 @@ from gemma4_compile.passes.known_inputs import (
     sample_positions,
 )
 from gemma4_compile.passes.plain_forms import run
+from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets.spec import TargetSpec
 
 VERSION = 1
@@ -171,10 +172,8 @@ class _Kernel:
         sizes = _sizes(self.operator)
         for defined, param in zip(self.operator.prim_func().params, func.params, strict=True):
             if not is_buffer_var(param):
-                fields = vars(self.operator)
-                layers = fields["ple_width"] // vars(type(self.operator))["outputs"].fget(
-                    self.operator
-                )
+                assert isinstance(self.operator, Linear), "only a matmul has a scalar, its layer"
+                layers = self.operator.ple_width // self.operator.outputs
                 values[param.name] = min(_LAYER, layers - 1)
                 continue
             for size, dim in zip(defined.shape, param.shape, strict=True):

@@ -1,4 +1,4 @@
-"""The browser's side of known answers: inputs equal Python's, and what a device must not get past."""
+"""The browser's side of known answers: inputs equal Python's, and wrong kernels are found."""
 
 from __future__ import annotations
 
