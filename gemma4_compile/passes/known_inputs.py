@@ -1,7 +1,8 @@
 """Small inputs that Python and the browser make alike, byte for byte.
 
 Element i of a buffer is ``(offset + (hash >> (32 - bits))) * step``, where hash is 32 bits of
-``(seed, i % PERIOD)``, masked if asked. `step` is a power of two and the integer has at most 11
+``(seed, i % period)``, masked if asked; the period is `PERIOD`, less what several spreads in turn
+leave over. `step` is a power of two and the integer has at most 11
 bits where the buffer holds floats, so that every value is exact in float16, in float32 and in
 JavaScript's numbers. `web/src/known_inputs.ts` is the same in TypeScript; a test compares bytes.
 """
@@ -20,7 +21,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 UInt32Array = npt.NDArray[np.uint32]
 
-PERIOD = 65_521
+PERIOD = 16_381
 """Hashes of a buffer, which then repeat: a prime, so that no two rows of a matrix are equal."""
 
 SAMPLES = 64
@@ -108,9 +109,7 @@ class KnownInput:
             return np.array(self.data, self.dtype).reshape(self.shape)
         if not self.spreads:
             return np.zeros(self.shape, self.dtype)
-        count = prod(self.shape)
-        distinct = min(count, PERIOD)
-        assert len(self.spreads) == 1 or count <= PERIOD, "turns would end in the midst of a period"
+        distinct = min(prod(self.shape), PERIOD - PERIOD % len(self.spreads))
         values = np.empty(distinct, self.dtype)
         bits = hashes(self.seed, distinct)
         for turn, spread in enumerate(self.spreads):

@@ -55,7 +55,8 @@ def test_bytes_of_8_bit_weights_are_below_255() -> None:
 
 
 def test_spreads_take_turns() -> None:
-    pairs = KnownInput("float32", (50, 2), (around_zero(8.0), from_to_twice(1.0)), seed=2).array()
+    spreads = (around_zero(8.0), from_to_twice(1.0))
+    pairs = KnownInput("float32", (PERIOD, 2), spreads, seed=2).array()
     assert pairs[:, 0].min() < 0
     assert pairs[:, 1].min() >= 1
 

@@ -38,6 +38,7 @@ INPUTS = (
     KnownInput("float16", (64, 2), (around_zero(8.0), from_to_twice(1.0)), seed=3),
     KnownInput("float32", (3 * PERIOD + 17,), (from_to_twice(2.0**-8),), seed=4000),
     KnownInput("uint32", (PERIOD + 1,), (WORDS,), seed=5),
+    KnownInput("float32", (PERIOD + 6, 2), (around_zero(8.0), from_to_twice(1.0)), seed=9),
     KnownInput("uint32", (999,), (BYTES_BELOW_255,), seed=6),
     KnownInput("int32", (999,), (Spread(20, -7, 1),), seed=7),
     KnownInput("float32", (999,), (Spread(11, 0, 2.0**-28),), seed=8),

@@ -1,7 +1,7 @@
 // Runs some of a library's own kernels on known inputs and compares what the device makes of them. A driver may be
 // wrong in ways that no feature or limit tells, and the model would then talk nonsense.
 import { byteSize, type Case, type Expectation, type KnownAnswers, type Launch } from "./known_answer_format";
-import { bytesPerElement, decoded, elementsOf, numbersOf, samplePositions, type KnownInput } from "./known_inputs";
+import { bytesPerElement, decoded, elementsOf, numbersOf, samplePositions, type Elements, type KnownInput } from "./known_inputs";
 
 export { parseKnownAnswers, type KnownAnswers } from "./known_answer_format";
 
@@ -139,10 +139,7 @@ export class KnownAnswerTest {
     const { device } = this;
     const buffers = item.buffers.map((input) => {
       const buffer = create(byteSize(input), STORAGE | COPY_SRC | COPY_DST);
-      const bytes = new Uint8Array(byteSize(input));
-      const elements = elementsOf(input);
-      bytes.set(new Uint8Array(elements.buffer, elements.byteOffset, elements.byteLength));
-      device.queue.writeBuffer(buffer, 0, bytes);
+      device.queue.writeBuffer(buffer, 0, padded(elementsOf(input)));
       return buffer;
     });
     const encoder = device.createCommandEncoder();
@@ -224,6 +221,14 @@ function partOf({ first, count }: Expectation, { dtype }: KnownInput, at: number
   const size = count * bytesPerElement(dtype);
   const from = begin - (begin % 4);
   return { from, copied: Math.ceil((begin + size) / 4) * 4 - from, at, skip: begin - from, size };
+}
+
+/** Elements of a buffer, whose size is a multiple of 4 bytes. */
+function padded(elements: Elements): Elements {
+  if (elements.byteLength % 4 === 0) return elements;
+  const whole = new Uint16Array(elements.length + 1);
+  whole.set(elements);
+  return whole;
 }
 
 /** The first sample that is off, or undefined if none is. */

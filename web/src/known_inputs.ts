@@ -22,7 +22,7 @@ export interface KnownInput {
 export type Elements = Float32Array<ArrayBuffer> | Int32Array<ArrayBuffer> | Uint32Array<ArrayBuffer> | Uint16Array<ArrayBuffer>;
 
 // Hashes of a buffer, which then repeat.
-const PERIOD = 65_521;
+const PERIOD = 16_381;
 const SAMPLES = 64;
 
 /** 32 well-mixed bits. */
@@ -43,7 +43,7 @@ export function elementsOf(input: KnownInput): Elements {
   const elements = empty(input.dtype, input.count);
   const { spreads = [], seed = 0 } = input;
   if (!spreads.length) return elements;
-  const distinct = Math.min(input.count, PERIOD);
+  const distinct = Math.min(input.count, PERIOD - (PERIOD % spreads.length));
   for (let i = 0; i < distinct; i++) {
     const { bits, offset, step, mask = 0xffffffff } = spreads[i % spreads.length]!;
     const value = (offset + ((hash(seed, i) & mask) >>> (32 - bits))) * step;
