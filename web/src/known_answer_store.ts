@@ -1,7 +1,7 @@
 // Keeps that a device has passed, so that the test runs once for each device, browser and package. Browsers do not
 // tell the driver's version; a result is therefore kept for a week only.
 import type { KnownAnswers } from "./known_answer_format";
-import type { AdapterText } from "./known_answers";
+import type { AdapterText, Keeper } from "./known_answers";
 
 type Store = Pick<CacheStorage, "open">;
 
@@ -11,7 +11,7 @@ const ADDRESS = "https://known-answers.invalid/";
 const KEPT_MS = 7 * 24 * 3600 * 1000;
 const MOST = 32;
 
-export class PassedTests {
+export class PassedTests implements Keeper {
   private constructor(
     private readonly cache: Cache,
     private readonly key: string,

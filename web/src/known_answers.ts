@@ -5,7 +5,7 @@ import { bytesPerElement, decoded, elementsOf, numbersOf, samplePositions, type 
 
 export { parseKnownAnswers, type KnownAnswers } from "./known_answer_format";
 
-/** What `GPUAdapterInfo` says about the device. */
+/** What `GPUAdapterInfo` says about the device; without `subgroupMinSize` where the kernels' size is pinned. */
 export type AdapterText = Pick<GPUAdapterInfo, "vendor" | "architecture" | "device" | "description"> & { readonly subgroupMinSize?: number };
 
 type Queue = Pick<GPUQueue, "writeBuffer" | "submit">;
@@ -13,6 +13,12 @@ export type TestedDevice = Pick<
   GPUDevice,
   "createBuffer" | "createBindGroup" | "createCommandEncoder" | "limits" | "pushErrorScope" | "popErrorScope"
 > & { readonly queue: Queue };
+
+/** Where it is kept that a device passed: `PassedTests`. */
+export interface Keeper {
+  add(): Promise<void>;
+  forget(): Promise<void>;
+}
 
 /** A kernel that answers what it must not. */
 export interface Problem {
@@ -59,6 +65,7 @@ export class KnownAnswerTest {
     private readonly device: TestedDevice,
     private readonly answers: KnownAnswers,
     private readonly adapter: AdapterText,
+    private readonly keeper?: Keeper,
   ) {
     this.waiting = new Set(answers.cases);
   }
@@ -86,6 +93,8 @@ export class KnownAnswerTest {
     const result = this.last.then(async () => {
       let problem: Problem | undefined;
       for (const item of ready) problem ??= await this.examine(item);
+      if (problem) await this.keeper?.forget();
+      else if (ready.length && this.passed) await this.keeper?.add();
       return problem;
     });
     this.last = result;

@@ -116,6 +116,22 @@ describe("a known answer", () => {
     expect([fake.live, fake.made, fake.scopes]).toEqual([0, 4, 0]);
   });
 
+  it("is kept once all cases passed, and forgotten when one did not", async () => {
+    const kept: string[] = [];
+    const keeper = { add: async () => void kept.push("add"), forget: async () => void kept.push("forget") };
+    const answers = parseKnownAnswers(metadata())!;
+    answers.cases.push({ ...answers.cases[0]!, launches: [{ ...answers.cases[0]!.launches[0]!, kernel: "second" }] });
+    const test = new KnownAnswerTest(new FakeDevice(doubling).device, answers, ADAPTER, keeper);
+    await test.check("double", PIPELINE, LAYOUT);
+    expect(kept).toEqual([]);
+    await test.check("second", PIPELINE, LAYOUT);
+    await test.check("second", PIPELINE, LAYOUT);
+    expect(kept).toEqual(["add"]);
+    const wrong = new KnownAnswerTest(new FakeDevice(() => undefined).device, answers, ADAPTER, keeper);
+    await wrong.check("double", PIPELINE, LAYOUT);
+    expect(kept).toEqual(["add", "forget"]);
+  });
+
   it("ignores kernels without one, and runs once", async () => {
     const fake = new FakeDevice(doubling);
     const test = testOf(fake, metadata());
