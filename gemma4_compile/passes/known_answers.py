@@ -109,9 +109,10 @@ ROLES = (
 all experts' weights, which take longer to make than a page may take to load."""
 
 
-def _sizes(operator: Operator) -> Sizes:
+def _sizes(operator: Operator, chunk: int) -> Sizes:
     ring = vars(operator).get("cache_rows") is not None
-    return Sizes(_ROWS, _WRAPPED if ring else _BEFORE, _CAPACITY, _ROWS)
+    rows = min(_ROWS, chunk)  # a ring has room for a chunk, and not for more
+    return Sizes(rows, _WRAPPED if ring else _BEFORE, _CAPACITY, rows)
 
 
 def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
@@ -133,30 +134,19 @@ def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
     return (around_zero(16.0 if name == "logits" else 2.0),)
 
 
-def _input(
-    operator: Operator, name: str, shape: tuple[int, ...], dtype: str, seed: int
-) -> KnownInput:
-    if name == "positions":
-        before, rows = _sizes(operator).before, _rows(operator) or _ROWS
-        return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
-    if name == "temperature":
-        return KnownInput(dtype, shape, data=(0.75,))
-    return KnownInput(dtype, shape, _spreads(operator, name, dtype), seed)
-
-
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel of the library, with its operator."""
+    """A kernel of the library, with its operator and the sizes that it leaves open."""
 
     name: str
     operator: Operator
+    sizes: Sizes
 
     @property
     def arguments(self) -> list[tuple[str, tuple[int, ...], str]]:
         """Name, shape and dtype of the buffers, in the order of the definition."""
-        sizes = _sizes(self.operator)
         return [
-            (param.name, tuple(sizes.of(dim) for dim in param.shape), str(param.dtype))
+            (param.name, tuple(map(self.sizes.of, param.shape)), str(param.dtype))
             for param in self.operator.prim_func().params
             if is_buffer_var(param)
         ]
@@ -166,10 +156,18 @@ class _Kernel:
         """Of all buffers."""
         return sum(KnownInput(dtype, shape).nbytes for _, shape, dtype in self.arguments)
 
+    def input(self, name: str, shape: tuple[int, ...], dtype: str, seed: int) -> KnownInput:
+        """What a buffer holds before."""
+        if name == "positions":
+            before, rows = self.sizes.before, _rows(self.operator) or self.sizes.rows
+            return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
+        if name == "temperature":
+            return KnownInput(dtype, shape, data=(0.75,))
+        return KnownInput(dtype, shape, _spreads(self.operator, name, dtype), seed)
+
     def scalars(self, func: tirx.PrimFunc) -> dict[str, int]:
         """Values of the scheduled function's scalars and symbolic sizes, by name."""
         values: dict[str, int] = {}
-        sizes = _sizes(self.operator)
         for defined, param in zip(self.operator.prim_func().params, func.params, strict=True):
             if not is_buffer_var(param):
                 assert isinstance(self.operator, Linear), "only a matmul has a scalar, its layer"
@@ -178,18 +176,20 @@ class _Kernel:
                 continue
             for size, dim in zip(defined.shape, param.shape, strict=True):
                 if isinstance(dim, tirx.Var):
-                    values[dim.name] = sizes.of(size)
+                    values[dim.name] = self.sizes.of(size)
         return values
 
 
-def choose(descriptions: Mapping[str, str]) -> list[tuple[str, list[_Kernel]]]:
+def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[_Kernel]]]:
     """Titles and kernels of the cases: the smallest kernel of each role's variants.
 
     Parameters
     ----------
     descriptions : the library's kernels, as `kernel_descriptions` has them
+    chunk : the package's longest prefill chunk
     """
-    kernels = [_Kernel(name, operator_from(text)) for name, text in sorted(descriptions.items())]
+    operators = {name: operator_from(text) for name, text in sorted(descriptions.items())}
+    kernels = [_Kernel(name, item, _sizes(item, chunk)) for name, item in operators.items()]
     chosen: list[tuple[str, list[_Kernel]]] = []
     for role in ROLES:
         smallest: dict[Hashable, _Kernel] = {}
@@ -254,7 +254,7 @@ def _case(
     inputs: dict[str, KnownInput] = {}
     for kernel in kernels:
         for name, shape, dtype in kernel.arguments:
-            made = _input(kernel.operator, name, shape, dtype, seed + len(inputs))
+            made = kernel.input(name, shape, dtype, seed + len(inputs))
             inputs.setdefault(name, made)
     values = {name: known.array() for name, known in inputs.items()}
     buffers = {name: index for index, name in enumerate(inputs)}
@@ -300,7 +300,7 @@ def _case(
 
 
 def known_answers(
-    module: tvm.IRModule, descriptions: Mapping[str, str], spec: TargetSpec
+    module: tvm.IRModule, descriptions: Mapping[str, str], spec: TargetSpec, chunk: int
 ) -> dict[str, Any]:
     """Inputs and expected results of some kernels, for the library's metadata.
 
@@ -308,8 +308,9 @@ def known_answers(
     ----------
     module : lowered, with the scheduled kernels
     descriptions : the operators of the kernels, by name
+    chunk : the package's longest prefill chunk
     """
-    chosen = choose(descriptions)
+    chosen = choose(descriptions, chunk)
     names = [kernel.name for _, kernels in chosen for kernel in kernels]
     launches = kernel_launches(module, names, spec)
     cases = [

@@ -179,7 +179,9 @@ def build_executable(
     dump("model", module.script())
     module = lower(module, target)
     if target.device_type is DeviceType.WEBGPU and not options.probe:
-        metadata["known_answers"] = known_answers(module, metadata["kernels"], target)
+        metadata["known_answers"] = known_answers(
+            module, metadata["kernels"], target, options.prefill_chunk
+        )
     attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
     module = attach(module)
     dump("kernels", module.script())

@@ -12,7 +12,7 @@ import pytest
 import tvm
 from tvm.s_tir import dlight
 
-from gemma4_compile.model_spec.operators.attention import DecodeAttention
+from gemma4_compile.model_spec.operators.attention import DecodeAttention, PrepareQkv
 from gemma4_compile.model_spec.operators.base import Operator, description_of
 from gemma4_compile.model_spec.operators.int8 import RoundRows
 from gemma4_compile.model_spec.operators.norms import RmsNorm
@@ -27,6 +27,7 @@ from gemma4_compile.targets.schedules import schedule_rules
 NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
 WIDE_NORM = RmsNorm(rows=None, width=192, eps=1e-6, out_dtype="float32")
 VOCAB = 3000
+CHUNK = 512
 
 
 def linear(rows: int | None, bits: int, cols: int, outputs: int = 32) -> Linear:
@@ -38,11 +39,11 @@ def described(operators: Mapping[str, Operator]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text is not None}
 
 
-def answers_of(**operators: Operator) -> dict[str, Any]:
+def answers_of(chunk: int = CHUNK, **operators: Operator) -> dict[str, Any]:
     module = tvm.IRModule({name: op.prim_func() for name, op in operators.items()})
     with webgpu.DEFAULT.tvm_target():
         scheduled = dlight.ApplyDefaultSchedule(*schedule_rules(webgpu.DEFAULT))(module)
-    return known_answers(scheduled, described(operators), webgpu.DEFAULT)
+    return known_answers(scheduled, described(operators), webgpu.DEFAULT, chunk)
 
 
 def buffer_of(fields: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -98,7 +99,8 @@ def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
                 "e": linear(1, 8, 64),
                 "f": linear(None, 4, 64),
             }
-        )
+        ),
+        CHUNK,
     )
     assert [[kernel.name for kernel in kernels] for _, kernels in chosen] == [
         ["b"],
@@ -110,9 +112,9 @@ def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
 
 def test_kernels_of_large_operands_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = described({"small": NORM, "large": linear(1, 4, 64, outputs=4096)})
-    assert [title for title, _ in choose(texts)] == ["norm", "matmul of one token"]
+    assert [title for title, _ in choose(texts, CHUNK)] == ["norm", "matmul of one token"]
     monkeypatch.setattr(module_under_test, "MAX_BYTES", 100_000)
-    assert [title for title, _ in choose(texts)] == ["norm"]
+    assert [title for title, _ in choose(texts, CHUNK)] == ["norm"]
 
 
 def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
@@ -124,6 +126,17 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
     assert positions[0] > 24
     assert sorted(case["launches"][0]["buffers"]) == list(range(len(case["buffers"])))
     assert {result["name"] for result in case["results"]} == {"means", "stats"}
+
+
+def test_no_chunk_is_longer_than_the_package_s() -> None:
+    """A ring has room for one: more rows would race for it."""
+    cache = PrepareQkv(
+        None, 2, 1, 32, 16, 0, 16, 1e-6, True, False, cache_dtype="float32", cache_rows=9
+    )
+    (case,) = answers_of(chunk=1, cache=cache)["cases"]
+    assert case["launches"][0]["scalars"] == [1]
+    positions = next(fields for fields in case["buffers"] if fields["count"] == 4)
+    assert list(buffer_of(positions)) == [1200, 1, 1201, 0]
 
 
 def test_rounded_values_may_move_by_one_now_and_then() -> None:
@@ -161,6 +174,6 @@ def test_the_digest_names_inputs_answers_and_kernels() -> None:
     module = tvm.IRModule({"norm": NORM.prim_func()})
     with webgpu.COMPAT.tvm_target():
         other = dlight.ApplyDefaultSchedule(*schedule_rules(webgpu.COMPAT))(module)
-    compat = known_answers(other, described({"norm": NORM}), webgpu.COMPAT)
+    compat = known_answers(other, described({"norm": NORM}), webgpu.COMPAT, CHUNK)
     assert compat["cases"] == first["cases"]
     assert compat["digest"] != first["digest"], "the same answers of another kernel"
