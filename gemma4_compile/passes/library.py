@@ -20,12 +20,13 @@ from gemma4_compile.model_spec.operators.base import description_of
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.passes.known_answers import known_answers
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.matrix import KernelLimits
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.kernels.normed_gemv import fused_width
-from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
+from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 SOFTMAX_BLOCKS = 64
@@ -175,10 +176,14 @@ def build_executable(
     planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
     assert names == planned, "the modules declare their parameters in the order of the storage plan"
     metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
-    attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
-    module = attach(module)
     dump("model", module.script())
     module = lower(module, target)
+    if target.device_type is DeviceType.WEBGPU and not options.probe:
+        metadata["known_answers"] = known_answers(
+            module, metadata["kernels"], target, options.prefill_chunk
+        )
+    attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
+    module = attach(module)
     dump("kernels", module.script())
     report = library_report(module)
     return generate(module, target), report
