@@ -26,6 +26,11 @@ export async function describe({ tvm, gpu, kv }) {
   const step = [...new Uint8Array(exports.memory.buffer, space, 16 + stepBytes)];
   const onHost = tvm.empty([1], "float32", tvm.cpu());
   const view = tensors[2].view([tensors[2].shape.reduce((a, b) => a * b)]);
+  const useCounts = [call("use_count", state)];
+  exports.TVMFFIObjectIncRef(state);
+  useCounts.push(call("use_count", state));
+  exports.TVMFFIObjectDecRef(state);
+  useCounts.push(call("use_count", state));
   const told = {
     interface: JSON.parse(text),
     count,
@@ -39,7 +44,7 @@ export async function describe({ tvm, gpu, kv }) {
     ofView: call("buffer", view.getHandle()),
     ofState: [call("buffer", state), call("tensor", state)],
     ofTensor: ["length", "version", "room", "step_bytes"].map((name) => call(name, tensors[0].getHandle())),
-    useCount: call("use_count", state),
+    useCounts,
     length: call("length", state),
     version: call("version", state),
     room: call("room", state),
