@@ -8,7 +8,7 @@ import pytest
 from gemma4_compile.checkpoint import Checkpoint
 from gemma4_compile.package_identity import package_identity
 from gemma4_compile.tensor_file import read_header
-from tests.models import write_safetensors
+from gemma4_compile.tiny.safetensors_file import write_safetensors
 
 DIRECTORY = {"kind": "directory", "config": "sha256:1"}
 HUB = {"kind": "hub", "model": "google/gemma-4-E2B-it", "revision": "a" * 40}
@@ -22,7 +22,7 @@ def provenance(**changes: Any) -> dict[str, Any]:
 def checkpoint(folder: Path, seed: int) -> Checkpoint:
     folder.mkdir(exist_ok=True)
     weights = np.random.default_rng(seed).standard_normal((64, 64)).astype("float32")
-    write_safetensors(folder / "model.safetensors", {"weight": weights})
+    write_safetensors(folder / "model.safetensors", {"weight": weights}, "float32")
     return Checkpoint(folder, {}, {}, read_header(folder / "model.safetensors"))
 
 

@@ -119,6 +119,7 @@ def test_a_checkpoint_holds_rings_once_and_full_layers_up_to_the_length(session:
         told = session.told[f"keep {name}"]
         rows = {group["shape"][1] for group in told["metadata"]["groups"]}
         assert rows == {length, min(length, RINGS)}
+        assert told["metadata"]["package"].startswith("sha256:")
         for group, nbytes in zip(told["metadata"]["groups"], told["bytes"], strict=True):
             assert nbytes == np.prod(group["shape"]) * int(group["dtype"][-2:]) // 8
 
