@@ -59,7 +59,7 @@ def run_in_webllm(
 
     An uncaptured WebGPU error, an exception in the page or a console error fails the run.
     """
-    result = drive_webllm(package, steps, folder, overrides=overrides)
+    result = drive_webllm(package, steps, folder, overrides=overrides, fast=fast)
     return [
         reply_of(told)
         for step, told in zip(steps, result["results"], strict=True)
@@ -85,6 +85,7 @@ def drive_webllm(
     folder: Path,
     *,
     overrides: Mapping[str, Any] | None = None,
+    fast: Path | None = None,
 ) -> dict[str, Any]:
     """Run steps (see `chromium_driver.mjs`); return its whole result."""
     browser = find_browser()
