@@ -44,6 +44,7 @@ class LibraryOptions:
     suppressed : ids of tokens that the model must not say
     dump : called with a name and the module's text after each phase, or None
     probe : the forward functions return the residual stream after every layer, too
+    package : names the package whose keys and values a checkpoint of the KV state holds
     """
 
     context_length: int
@@ -52,6 +53,7 @@ class LibraryOptions:
     suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
     probe: bool = False
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def decoder_options(
     suppressed: tuple[int, ...] = (),
     *,
     probe: bool = False,
+    package: str = "",
 ) -> DecoderOptions:
     """The decoder's options for a recipe and a target."""
     return DecoderOptions(
@@ -89,6 +92,7 @@ def decoder_options(
         attention=attention_options(target),
         suppressed=suppressed,
         probe=probe,
+        package=package,
     )
 
 
@@ -169,7 +173,9 @@ def build_executable(
         config,
         matrices,
         decoder_options(
-            recipe, target, options.prefill_chunk, options.suppressed, probe=options.probe
+            *(recipe, target, options.prefill_chunk, options.suppressed),
+            probe=options.probe,
+            package=options.package,
         ),
         SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
     )
