@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import json
 import statistics
 import subprocess
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from gemma4_compile.runtime.package import Package
 
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 TEMPERATURE, TOP_P = 1.0, 0.95
+SAME_STEPS, SAME_BREAK = 96, 24
 
 
 def timed(action: Callable[[], Any]) -> float:
@@ -66,13 +70,14 @@ def device_name(device: str) -> str | None:
 class Measurement:
     """One package, loaded once."""
 
-    def __init__(self, package: Package, options: argparse.Namespace) -> None:
+    def __init__(self, package: Package, options: argparse.Namespace, graphs: bool) -> None:
         self.options = options
+        self.graphs = graphs
         Device.open(package.target)
         self.memory_before = device_memory_bytes(package.target)
         self.weight_bytes = sum(shard.nbytes for shard in package.tensor_cache.shards)
         begin = time.perf_counter()
-        self.engine = Engine(package, context_length=options.capacity)
+        self.engine = Engine(package, context_length=options.capacity, graphs=graphs)
         self.load_s = time.perf_counter() - begin
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
 
@@ -94,11 +99,44 @@ class Measurement:
         }
 
     def smoke(self) -> dict[str, Any]:
-        """Whether logits are finite, in prefill and decode."""
+        """Whether logits are finite, in prefill and decode, and what all results come to.
+
+        The digest is of the logits of SAME_STEPS tokens, and of as many drawn in both ways, with a
+        break after each SAME_BREAK of the latter. Rings of sliding layers wrap meanwhile.
+        """
         logits = [self._fill(20)] + [self.engine.decode(token) for token in self.ids[:8]]
         finite = all(bool(np.isfinite(values).all()) for values in logits)
         deviation = float(np.std(logits[-1]))
-        return {"finite": finite, "logits_deviation": round(deviation, 4)}
+        digest = hashlib.sha256()
+        begin = min(1000, self.options.capacity // 8)
+        self._fill(begin)
+        for token in self.ids[:SAME_STEPS]:
+            digest.update(self.engine.decode(token).tobytes())
+        digest.update(repr(self._one_by_one(SAME_STEPS)).encode())
+        self._fill(begin)
+        for token in self.ids[: SAME_STEPS // SAME_BREAK]:
+            digest.update(repr(self._ahead(SAME_BREAK)).encode())
+            digest.update(self.engine.decode(token).tobytes())
+        return {
+            "finite": finite,
+            "logits_deviation": round(deviation, 4),
+            "digest": digest.hexdigest()[:16],
+            "launches_in_graphs": list(self.engine.launches_in_graphs),
+        }
+
+    def _one_by_one(self, count: int) -> list[int]:
+        """Tokens that are drawn on the device; each is on the host before the next step."""
+        token, tokens = self.ids[0], []
+        for uniform in np.random.default_rng(2).random(count).tolist():
+            token = self.engine.draw(self.engine.forward_one(token), TEMPERATURE, TOP_P, uniform)
+            tokens.append(token)
+        return tokens
+
+    def _ahead(self, count: int) -> list[int]:
+        """Tokens as a reply gets them."""
+        uniforms = iter(np.random.default_rng(2).random(count).tolist())
+        with closing(self.engine.sampled(TEMPERATURE, TOP_P, lambda: next(uniforms))) as drawn:
+            return list(islice(drawn, count))
 
     def prefill(self, count: int) -> dict[str, Any]:
         """A prompt in chunks, until the last logits are on the host."""
@@ -112,10 +150,9 @@ class Measurement:
         }
 
     def decode(self, context: int) -> dict[str, Any]:
-        """One token behind `context` others, in three ways; milliseconds a token."""
+        """One token behind `context` others, in several ways; milliseconds a token."""
         engine, tokens = self.engine, self.options.tokens
         ids = self.ids[:tokens]
-        uniforms = np.random.default_rng(2).random(tokens).tolist()
 
         def launched() -> None:  # nothing waits for a result
             for token in ids:
@@ -126,29 +163,26 @@ class Measurement:
             for token in ids:
                 engine.decode(token)
 
-        def sampled() -> None:  # each token is drawn on the device, and the next one fed
-            token = ids[0]
-            for uniform in uniforms:
-                token = engine.draw(engine.forward_one(token), TEMPERATURE, TOP_P, uniform)
-
         def submitted() -> None:
             for token in ids:
                 engine.forward_one(token)
 
         result: dict[str, Any] = {"context": context, "tokens_per_sample": tokens}
-        for name, action in (
+        actions: list[tuple[str, Callable[[], Any]]] = [
             ("launched_ms", launched),
             ("logits_read_ms", with_logits),
-            ("sampled_ms", sampled),
+            ("sampled_ms", lambda: self._one_by_one(tokens)),
+            ("sampled_ahead_ms", lambda: self._ahead(tokens)),
             ("host_ms", submitted),
-        ):
+        ]
+        for name, action in actions:
             samples = []
             for _ in range(self.options.repeats + 1):
                 self._fill(context)
                 samples.append(timed(action) / tokens)
                 engine.device.wait()
             result[name] = summary(samples[1:])
-        result["tokens_per_second"] = round(1e3 / result["sampled_ms"]["median"], 1)
+        result["tokens_per_second"] = round(1e3 / result["sampled_ahead_ms"]["median"], 1)
         return result
 
     def _fill(self, count: int) -> Any:
@@ -167,6 +201,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
     parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--graphs", choices=("on", "off", "both"), default="on", help="CUDA graphs")
     parser.add_argument(
         "--commit", help="of the library and of the code that runs, where this is no checkout"
     )
@@ -205,13 +240,21 @@ def main() -> None:
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-        measurement = Measurement(package, options)
-        report("load", measurement.load())
-        report("smoke", measurement.smoke())
-        report("prefill", measurement.prefill(options.prefill))
-        for context in map(int, options.context.split(",")):
-            report("decode", measurement.decode(context))
-        report("memory", measurement.memory())
+        digests = set()
+        for graphs in {"on": [True], "off": [False], "both": [False, True]}[options.graphs]:
+            measurement = Measurement(package, options, graphs)
+            common["graphs"] = graphs and package.target == "cuda"
+            report("load", measurement.load())
+            same = measurement.smoke()
+            digests.add(same["digest"])
+            report("smoke", same)
+            report("prefill", measurement.prefill(options.prefill))
+            for context in map(int, options.context.split(",")):
+                report("decode", measurement.decode(context))
+            report("memory", measurement.memory())
+            del measurement
+        if len(digests) != 1:
+            sys.exit("the results with and without CUDA graphs differ: see `digest`")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from gemma4_compile.output_directory import (
     output_directory,
     write_errors,
 )
+from gemma4_compile.package_identity import package_identity
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.process import peak_memory_bytes
@@ -226,6 +227,7 @@ def _build_library(
         suppressed=build.suppressed,
         dump=_Dump(request.dump_ir) if request.dump_ir else None,
         probe=request.probe,
+        package=package_identity(_provenance(build), build.source.checkpoint),
     )
     executable, report = build_executable(
         build.config, build.plan, build.recipe, build.target, options

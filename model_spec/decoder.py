@@ -58,6 +58,7 @@ class DecoderOptions:
     device_type : DLPack device type of the KV state
     suppressed : ids of tokens whose logits are MASKED
     probe : return the residual stream of the last position after every layer, too
+    package : names the package in checkpoints of the KV state
     """
 
     activation_dtype: str
@@ -66,6 +67,7 @@ class DecoderOptions:
     attention: AttentionOptions
     suppressed: tuple[int, ...] = ()
     probe: bool = False
+    package: str = ""
 
 
 class FeedForward(nn.Module):
@@ -281,7 +283,9 @@ class Gemma4ForCausalLM(nn.Module):
         """Make the KV state; it has no pages, so the client's page_size is not used."""
         del page_size
         arguments = (max_sequences, total_length, prefill_chunk, sliding)
-        return create_kv_state(self.layout, arguments, self.options.device_type)
+        return create_kv_state(
+            self.layout, arguments, self.options.device_type, self.options.package
+        )
 
     def _embed(self, ids: nn.Tensor, rows: int | None) -> nn.Tensor:
         return self.embed_tokens.take(ids, rows, embedding_scale(self.config))

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
@@ -79,13 +80,16 @@ def kv_layout(
     return KvLayout(tuple(slots), dtype, tuple(rotary), sum(kind.pairs for kind in kinds))
 
 
-def create_kv_state(layout: KvLayout, arguments: Sequence[tirx.Var], device_type: int) -> nn.Object:
+def create_kv_state(
+    layout: KvLayout, arguments: Sequence[tirx.Var], device_type: int, package: str
+) -> nn.Object:
     """Call the state's constructor with the client's arguments and our layout.
 
     Parameters
     ----------
     arguments : maximum number of sequences, total length, prefill chunk, sliding flag
     device_type : DLPack device type
+    package : names the package: another one's checkpoint is refused
     """
     call = relax.call_pure_packed(
         abi.KV_CREATE,
@@ -94,6 +98,7 @@ def create_kv_state(layout: KvLayout, arguments: Sequence[tirx.Var], device_type
         relax.ShapeExpr(list(layout.rotary)),
         relax.prim_value(16 if layout.dtype == "float16" else 32),
         relax.prim_value(device_type),
+        tvm.ir.StringImm(package),
         ty_args=relax.AnyType(),
     )
     return nn.Object(_expr=relax.BlockBuilder.current().emit(call), _name="kv_state")

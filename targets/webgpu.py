@@ -121,6 +121,8 @@ WASM = linker.Platform(
         "wasm_support.cc",
         "kv_state.cc",
         "kv_functions.cc",
+        "kv_page_groups.cc",
+        "kv_checkpoint.cc",
         "web_driver.cc",
     ),
     compile_flags=(

@@ -208,16 +208,15 @@ def is_packed(operator: Operator, values: Array) -> bool:
     return operator.kind.startswith(("int8", "round")) and values.dtype == np.uint32
 
 
-def allowed_error(operator: Operator, expected: Array, name: str) -> Array:
-    """The largest error of each element of a result that two right kernels may differ by.
+def error_bounds(operator: Operator, expected: Array, name: str) -> tuple[float, float]:
+    """How far two right kernels may differ: by the first and, of each value, the second share.
 
     `name` is that of the argument which holds the result.
     """
     if not np.issubdtype(expected.dtype, np.floating):
-        return np.zeros(expected.shape)
+        return 0.0, 0.0
     fields: Mapping[str, Any] = vars(operator)
     values = expected.astype(np.float64)
-    size = np.abs(values)
     relative = _ATTENTION_F32 if "attention" in operator.kind else _SUM_F32
     if name not in _BESIDE_VECTOR:
         own_vector = operator.kind in ("normed_linear", "routed_linear", "merged_linear")
@@ -226,5 +225,12 @@ def allowed_error(operator: Operator, expected: Array, name: str) -> Array:
         if operator.kind.startswith("int8") and fields.get("in_dtype", PACKED) != PACKED:
             relative += MOVED / sqrt(fields.get("cols", 1))
     last_bit = 2 * _HALF_ULP_F16 if expected.dtype == np.float16 else 0.0
-    shown = size[values > _NO_TOKEN]
-    return relative * shown.max(initial=0.0) + last_bit * size
+    shown = np.abs(values)[values > _NO_TOKEN]
+    return relative * float(shown.max(initial=0.0)), last_bit
+
+
+def allowed_error(operator: Operator, expected: Array, name: str) -> Array:
+    """The largest error of each element of a result, by `error_bounds`."""
+    absolute, share = error_bounds(operator, expected, name)
+    allowed: Array = absolute + share * np.abs(expected.astype(np.float64))
+    return allowed

@@ -20,12 +20,13 @@ from gemma4_compile.model_spec.operators.base import description_of
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.passes.known_answers import known_answers
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.matrix import KernelLimits
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter
 from gemma4_compile.targets.kernels.normed_gemv import fused_width
-from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
+from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 SOFTMAX_BLOCKS = 64
@@ -43,6 +44,7 @@ class LibraryOptions:
     suppressed : ids of tokens that the model must not say
     dump : called with a name and the module's text after each phase, or None
     probe : the forward functions return the residual stream after every layer, too
+    package : names the package whose keys and values a checkpoint of the KV state holds
     """
 
     context_length: int
@@ -51,6 +53,7 @@ class LibraryOptions:
     suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
     probe: bool = False
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def decoder_options(
     suppressed: tuple[int, ...] = (),
     *,
     probe: bool = False,
+    package: str = "",
 ) -> DecoderOptions:
     """The decoder's options for a recipe and a target."""
     return DecoderOptions(
@@ -88,6 +92,7 @@ def decoder_options(
         attention=attention_options(target),
         suppressed=suppressed,
         probe=probe,
+        package=package,
     )
 
 
@@ -168,17 +173,23 @@ def build_executable(
         config,
         matrices,
         decoder_options(
-            recipe, target, options.prefill_chunk, options.suppressed, probe=options.probe
+            *(recipe, target, options.prefill_chunk, options.suppressed),
+            probe=options.probe,
+            package=options.package,
         ),
         SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
     )
     planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
     assert names == planned, "the modules declare their parameters in the order of the storage plan"
     metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
-    attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
-    module = attach(module)
     dump("model", module.script())
     module = lower(module, target)
+    if target.device_type is DeviceType.WEBGPU and not options.probe:
+        metadata["known_answers"] = known_answers(
+            module, metadata["kernels"], target, options.prefill_chunk
+        )
+    attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
+    module = attach(module)
     dump("kernels", module.script())
     report = library_report(module)
     return generate(module, target), report

@@ -11,6 +11,7 @@ import ctypes
 import importlib.util
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ import tvm_ffi
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.nvidia import INSTALL, wheel_folders
+from gemma4_compile.runtime.cuda_runtime import LIBRARY as CUDA_RUNTIME
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +38,6 @@ ALIGNMENT_BYTES = 64
 _EXISTS = 0  # TVM's number of the question
 _METAL_RUNTIME = "tvm_runtime_metal"
 _REINSTALL = "reinstall apache-tvm in the version that pyproject.toml names"
-_CUDA_RUNTIME = "libcudart.so.13"  # of TVM's build
 
 
 def _load(path: Path | str, mode: int = ctypes.RTLD_LOCAL) -> ctypes.CDLL:
@@ -79,15 +80,15 @@ def _load_cuda() -> None:
             f"this package needs an NVIDIA GPU, and its driver was not found ({error})",
             hint="install NVIDIA's driver, 580 or newer, or compile with `--target cpu`",
         ) from error
-    places = [folder / "lib" / _CUDA_RUNTIME for folder in wheel_folders()]
+    places = [folder / "lib" / CUDA_RUNTIME for folder in wheel_folders()]
     installed: list[Path | str] = [path for path in places if path.is_file()]
-    for place in (*installed, _CUDA_RUNTIME):
+    for place in (*installed, CUDA_RUNTIME):
         try:
             _load(place, ctypes.RTLD_GLOBAL)
             return
         except OSError:
             continue
-    raise ArtifactError(f"CUDA's runtime `{_CUDA_RUNTIME}` was not found", hint=f"run `{INSTALL}`")
+    raise ArtifactError(f"CUDA's runtime `{CUDA_RUNTIME}` was not found", hint=f"run `{INSTALL}`")
 
 
 @dataclass(frozen=True)
@@ -161,19 +162,26 @@ class Device:
         if self.is_cpu:
             return source
         tensor = self.empty(array.shape, array.dtype.name)
-        _function("runtime.TVMTensorCopyFromTo")(source, tensor)
+        copy(source, tensor)
         return tensor
 
     def read(self, tensor: Any) -> Array:
         """A copy of a tensor's values; waits for the kernels that make them."""
         array = np.empty(tuple(tensor.shape), str(tensor.dtype))
-        _function("runtime.TVMTensorCopyFromTo")(tensor, tvm_ffi.from_dlpack(array))
+        copy(tensor, tvm_ffi.from_dlpack(array))
         self.wait()
         return array
 
     def wait(self) -> None:
         """Return when the device has done everything that it was told to."""
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
+
+    def stream(self, handle: int) -> AbstractContextManager[Any]:
+        """Let this thread launch on another stream for a while."""
+        context: AbstractContextManager[Any] = tvm_ffi.use_raw_stream(
+            tvm_ffi.device(self.name, 0), handle
+        )
+        return context
 
 
 def usable(array: Array) -> Array:
@@ -203,15 +211,50 @@ class Feed:
         """Make room for `capacity` numbers."""
         self._tensor = device.empty((capacity,), dtype)
         self._dtype = np.dtype(dtype)
+        self._host = np.zeros(1, dtype)
+        self._source = tvm_ffi.from_dlpack(self._host)
+        self._singles: dict[tuple[int, ...], Any] = {}
+        self._held: bytes | None = None  # a single number that the device has
 
     def write(self, values: Any) -> Any:
-        """Copy numbers; a tensor of their shape, right until the next call."""
+        """Copy numbers; a tensor of their shape, right until the next call.
+
+        For a single number it is the same tensor in every call, and what is there already is not
+        copied again.
+        """
         array = np.ascontiguousarray(values, self._dtype)
-        tensor = view(self._tensor, array.shape)
-        if not array.flags.writeable:  # DLPack hands out no other memory
-            array = array.copy()
-        _function("runtime.TVMTensorCopyFromTo")(tvm_ffi.from_dlpack(array), tensor)
+        if array.size != 1:
+            self._held = None
+            tensor = view(self._tensor, array.shape)
+            if not array.flags.writeable:  # DLPack hands out no other memory
+                array = array.copy()
+            copy(tvm_ffi.from_dlpack(array), tensor)
+            return tensor
+        tensor = self._single(array.shape)
+        if self._held != array.tobytes():
+            self._held = array.tobytes()
+            self._host[0] = array.flat[0]
+            copy(self._source, self._single((1,)))
         return tensor
+
+    def write_from(self, source: Any, shape: tuple[int, ...]) -> Any:
+        """Copy a single number that is on the device; the tensor that `write` gives for a shape."""
+        self._held = None
+        copy(source, self._single((1,)))
+        return self._single(shape)
+
+    def _single(self, shape: tuple[int, ...]) -> Any:
+        if shape not in self._singles:
+            self._singles[shape] = view(self._tensor, shape)
+        return self._singles[shape]
+
+
+def copy(source: Any, target: Any) -> None:
+    """Copy a tensor behind everything that the device was told before.
+
+    Memory of the host may be overwritten at once: what it held is on its way.
+    """
+    _function("runtime.TVMTensorCopyFromTo")(source, target)
 
 
 def view(tensor: Any, shape: Sequence[int]) -> Any:

@@ -28,6 +28,7 @@ from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.regular_files import open_new
 from gemma4_compile.runtime.bench import measure, table
+from gemma4_compile.runtime.cuda_graph import SWITCH as CUDA_GRAPHS
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.kernel_check import KernelResult, check_kernels, kernels_of
@@ -36,7 +37,13 @@ from gemma4_compile.runtime.package import Package, read_provenance
 
 DEFAULT_FILE = Path("gemma4-diagnosis.txt")
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "llguidance")
-_VARIABLES = ("CUDA_VISIBLE_DEVICES", "MTL_DEBUG_LAYER", "OMP_NUM_THREADS", "TVM_NUM_THREADS")
+_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    CUDA_GRAPHS,
+    "MTL_DEBUG_LAYER",
+    "OMP_NUM_THREADS",
+    "TVM_NUM_THREADS",
+)
 # TVM's numbers of what it knows of a device.
 _ATTRIBUTES = {
     "name": 5,

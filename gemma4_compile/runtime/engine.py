@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.steps import graphs_wanted, token_readback, token_steps
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -44,6 +45,7 @@ class Engine:
         *,
         context_length: int | None = None,
         progress: ByteCount | None = None,
+        graphs: bool | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -52,6 +54,8 @@ class Engine:
         package : an opened package
         context_length : positions to make room for; by default what the package was compiled for
         progress : is told how much of the weights is loaded
+        graphs : use CUDA graphs; by default unless the environment variable GEMMA4_CUDA_GRAPHS is
+            0. Other devices have none.
 
         Raises
         ------
@@ -76,10 +80,6 @@ class Engine:
         self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
         self._embed = library.compiled_function(abi.EMBED)
         self._prefill = library.compiled_function(abi.PREFILL)
-        self._decode = library.compiled_function(abi.DECODE)
-        self._softmax = library.compiled_function(abi.SOFTMAX)
-        self._sort = library.compiled_function(abi.ARGSORT)
-        self._sample = library.compiled_function(abi.SAMPLE_TOP_P)
         self._begin_forward = library.linked_function(abi.KV_BEGIN_FORWARD)
         self._end_forward = library.linked_function(abi.KV_END_FORWARD)
         self._pop_n = library.linked_function(abi.KV_POP_N)
@@ -97,7 +97,6 @@ class Engine:
         modalities = np.full(self.prefill_chunk, abi.MODALITY_TEXT, np.int32)
         self._modalities = self.device.place(modalities)
         self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
-        self._first = self.device.place(np.zeros(1, np.int32))
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
             self._state: Any = create(*(tvm_ffi.Shape((size,)) for size in sizes))
@@ -108,6 +107,16 @@ class Engine:
                 hint="make the context shorter, or close what else uses the device",
             ) from error
         self._add_sequence(self._state, _SEQUENCE)
+        self._steps = token_steps(
+            library,
+            self.device,
+            self._state,
+            self._params,
+            self.vocab_size,
+            graphs=graphs_wanted(self.device, graphs),
+        )
+        self._readback = token_readback(self.device)
+        self._logits: Any = None
 
     @classmethod
     def open(
@@ -116,9 +125,21 @@ class Engine:
         *,
         context_length: int | None = None,
         progress: ByteCount | None = None,
+        graphs: bool | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor."""
-        return cls(Package.open(directory), context_length=context_length, progress=progress)
+        package = Package.open(directory)
+        return cls(package, context_length=context_length, progress=progress, graphs=graphs)
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Whether `sampled` is faster than to read logits and choose on the host."""
+        return self.device.name == "cuda"
+
+    @property
+    def launches_in_graphs(self) -> tuple[int, int]:
+        """Launches of a decode step and of a draw that are CUDA graphs by now; 0 for none."""
+        return self._steps.kernels
 
     @property
     def length(self) -> int:
@@ -127,6 +148,7 @@ class Engine:
 
     def clear(self) -> None:
         """Forget the sequence; the next token is at position 0."""
+        self._logits = None
         self._clear(self._state)
         self._add_sequence(self._state, _SEQUENCE)
 
@@ -136,6 +158,7 @@ class Engine:
             self._pop_n(self._state, count)
         except ValueError:
             return False
+        self._logits = None  # of another token
         return True
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
@@ -167,10 +190,7 @@ class Engine:
     def forward_one(self, token_id: int) -> Any:
         """As `decode`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check([token_id])
-        self._begin_forward(self._state, 1)
-        result = self._decode(self._ids.write([[token_id]]), self._state, self._params)
-        self._end_forward(self._state)
-        return result[0]
+        return self._step(self._ids.write([[token_id]]))
 
     def draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> int:
         """Draw a token on the device: what crosses to the host is its id.
@@ -181,14 +201,57 @@ class Engine:
         temperature, top_p : above 0
         uniform : a random number in [0, 1), which decides
         """
-        numbers = (temperature, uniform, top_p)
-        scale, number, share = (
-            feed.write([value]) for feed, value in zip(self._numbers, numbers, strict=True)
-        )
-        probs = view(self._softmax(logits, scale), (1, self.vocab_size))
-        _, order = self._sort(probs)
-        drawn = self._sample(probs, order, number, self._first, share)
-        return int(self.device.read(drawn)[0])
+        return int(self.device.read(self._draw(logits, temperature, top_p, uniform))[0])
+
+    def sampled(
+        self, temperature: float, top_p: float, random: Callable[[], float]
+    ) -> Generator[int, None, None]:
+        """Draw tokens on the device, each from the logits behind the one before.
+
+        Logits of the last forward begin. A token is in the state once the next is asked for. On
+        CUDA the step behind a token is launched before the host has the token; what it adds is
+        taken back when the iterator is closed, which is to happen before any other call.
+
+        Parameters
+        ----------
+        temperature, top_p : above 0
+        random : numbers in [0, 1); one is taken for each token
+
+        Raises
+        ------
+        ContextFullError
+            If the token that was yielded last does not fit, and another is asked for.
+        """
+        while True:
+            if self._logits is None:
+                raise UsageError("there are no logits to draw from: add a token first")
+            drawn = self._draw(self._logits, temperature, top_p, random())
+            ahead = self._readback is not None and self.length < self.context_length
+            if self._readback is not None:
+                self._readback.queue(drawn)
+            if ahead:
+                self._step(self._ids.write_from(drawn, (1, 1)))
+            try:
+                read = self._readback.wait() if self._readback else self.device.read(drawn)[0]
+                token_id = int(read)
+                yield token_id
+            except GeneratorExit:
+                if ahead:
+                    self.pop(1)
+                self._logits = None  # they were drawn from
+                raise
+            if not ahead:
+                self.forward_one(token_id)
+
+    def _step(self, ids: Any) -> Any:
+        self._begin_forward(self._state, 1)
+        self._logits = self._steps.forward(ids)
+        self._end_forward(self._state)
+        return self._logits
+
+    def _draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> Any:
+        numbers = zip(self._numbers, (temperature, uniform, top_p), strict=True)
+        return self._steps.draw(logits, *(feed.write([value]) for feed, value in numbers))
 
     def _forward_chunk(self, ids: Sequence[int]) -> Any:
         self._begin_forward(self._state, len(ids))
@@ -202,7 +265,8 @@ class Engine:
             self._params,
         )
         self._end_forward(self._state)
-        return result[0]
+        self._logits = result[0]
+        return self._logits
 
     def _check(self, ids: Sequence[int]) -> None:
         if not len(ids):
@@ -210,10 +274,13 @@ class Engine:
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
                 raise UsageError(f"token id: expected 0 to {self.vocab_size - 1}, found {token_id}")
-        if self.length + len(ids) > self.context_length:
+        self._check_room(len(ids))
+
+    def _check_room(self, count: int) -> None:
+        if self.length + count > self.context_length:
             raise ContextFullError(
                 f"the context is full: it holds {self.length} of {self.context_length} tokens, and "
-                f"{len(ids)} more do not fit",
+                f"{count} more do not fit",
                 hint="start a new conversation, or compile with a larger --context",
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Steps
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -19,6 +20,7 @@ from gemma4_compile.runtime.reply import (
     TextDelta,
     ThoughtDelta,
 )
+from gemma4_compile.runtime.sampling import Sampler
 from gemma4_compile.runtime.stop_strings import StopStrings
 from gemma4_compile.runtime.tool_calls import ToolCall
 
@@ -64,6 +66,20 @@ class TokenEngine(Protocol):
 
     def decode(self, token_id: int) -> Float32Array:
         """Add one token; return its logits."""
+
+
+@runtime_checkable
+class DrawingEngine(TokenEngine, Protocol):
+    """An engine that can draw tokens by itself; see `Engine`."""
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Whether that is faster than to read logits."""
+
+    def sampled(
+        self, temperature: float, top_p: float, random: Callable[[], float]
+    ) -> Steps[int, None, None]:
+        """Tokens, each in the state once the next is asked for."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +181,24 @@ class Generator:
         self._in_forward = False
         return logits
 
+    def tokens(self, logits: Float32Array, chooser: TokenChooser) -> Steps[int, None, None]:
+        """Tokens of a reply, without end; each is in the state once the next is asked for."""
+        options = chooser.device_options if isinstance(chooser, Sampler) else None
+        engine = self.engine
+        if options is None or not isinstance(engine, DrawingEngine) or not engine.draws_on_device:
+            while True:
+                token_id = chooser(logits)
+                yield token_id
+                logits = self.decode(token_id)
+        assert isinstance(chooser, Sampler), "others have no options"
+        with closing(engine.sampled(*options, chooser.random)) as drawn:
+            while True:
+                self._in_forward = True
+                token_id = next(drawn)
+                self._in_forward = False
+                yield token_id
+                self._held.append(token_id)
+
     @property
     def is_full(self) -> bool:
         """Whether no further token fits."""
@@ -229,8 +263,21 @@ class Generation:
         if isinstance(self._chooser, PromptReader):
             self._chooser.begin(self._prompt)
         logits = yield from self._prefill()
-        while True:
-            token_id = self._chooser(logits)
+        with closing(self._generator.tokens(logits, self._chooser)) as tokens:
+            stopped = yield from self._answer(tokens, begin)
+        if stopped:
+            return
+        reason, self.finish_reason = self.finish_reason, "interrupted"
+        stopped = yield from self._emit(self._parser.finish())
+        rest = "" if stopped else self._stop.flush()
+        if rest:
+            self.text += rest
+            yield TextDelta(rest)
+        self.finish_reason = "stop" if stopped else reason
+
+    def _answer(self, tokens: Iterator[int], begin: float) -> Steps[Event, None, bool]:
+        """Tokens until one ends the reply; return whether a stop text did."""
+        for token_id in tokens:
             now = time.perf_counter()
             if not self.token_ids:
                 self.first_token_s = now - begin
@@ -242,21 +289,14 @@ class Generation:
             stopped = yield from self._emit(self._parser.push(token_id))
             if stopped:
                 self.finish_reason = "stop"
-                return
+                return True
             if len(self.token_ids) == self._max_tokens:
                 self.finish_reason = "length"
                 break
             if self._generator.is_full:
                 self.finish_reason = "context"
                 break
-            logits = self._generator.decode(token_id)
-        reason, self.finish_reason = self.finish_reason, "interrupted"
-        stopped = yield from self._emit(self._parser.finish())
-        rest = "" if stopped else self._stop.flush()
-        if rest:
-            self.text += rest
-            yield TextDelta(rest)
-        self.finish_reason = "stop" if stopped else reason
+        return False
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
         done = self.reused_tokens = self._generator.rewind(self._prompt)

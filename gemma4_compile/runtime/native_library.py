@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +25,24 @@ class NativeLibrary:
         try:
             check_regular(path.stat())  # to load a pipe would never end
             self._module = tvm_ffi.load_module(str(path.resolve()))
-            self._machine = self._module["vm_load_executable"]()
+            self._machine = _machine(self._module, device)
         except (OSError, RuntimeError, AttributeError) as error:
             raise ArtifactError(
                 f"cannot load the model library `{path}`: {error}",
                 hint=f"compile it again with `--target {device.name}` on this kind of machine",
             ) from error
-        # Shapes are computed on the CPU, which stands last.
-        devices = [device.type] if device.is_cpu else [device.type, CPU]
-        self._machine["vm_initialization"](
-            *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))
-        )
+        self._device = device
+
+    def watched(self, instrument: Callable[..., int]) -> NativeLibrary:
+        """The same library in a virtual machine that tells `instrument` what it calls.
+
+        It is told before and after every call: the function, its name, whether it is before, the
+        result, and the arguments.
+        """
+        other = copy.copy(self)
+        other._machine = _machine(self._module, self._device)
+        other._machine["set_instrument"](tvm_ffi.convert(instrument))
+        return other
 
     def compiled_function(self, name: str) -> Any:
         """A function that was compiled from the model.
@@ -54,6 +63,17 @@ class NativeLibrary:
             If the library has no such function.
         """
         return _find(self._module, name)
+
+
+def _machine(module: Any, device: Device) -> Any:
+    """A virtual machine for the library's functions."""
+    machine = module["vm_load_executable"]()
+    # Shapes are computed on the CPU, which stands last.
+    devices = [device.type] if device.is_cpu else [device.type, CPU]
+    machine["vm_initialization"](
+        *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))
+    )
+    return machine
 
 
 def _find(module: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
+_LEAST_DEVICE_TEMPERATURE = 0.01  # float32 could overflow far below
 _GROUP = 64  # logits that share a maximum in the search for the largest
 
 
@@ -123,6 +124,18 @@ class Sampler:
     def __init__(self, options: SamplingOptions, seed: int | None = None) -> None:
         self._options = options
         self._generator = np.random.default_rng(seed)
+
+    @property
+    def device_options(self) -> tuple[float, float] | None:
+        """Temperature and top_p, where a device's sampler can draw; it knows no top_k."""
+        options = self._options
+        if options.top_k or options.temperature < _LEAST_DEVICE_TEMPERATURE:
+            return None
+        return options.temperature, options.top_p
+
+    def random(self) -> float:
+        """The number in [0, 1) that decides about the next token."""
+        return self._generator.random()
 
     def __call__(self, logits: Float32Array) -> int:
         """Choose a token id from logits (vocab_size,)."""

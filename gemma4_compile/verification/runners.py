@@ -20,6 +20,7 @@ from gemma4_compile.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.steps import PlainSteps
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -72,16 +73,18 @@ class _Recorded:
 
 def run_here(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
-    engine = Engine.open(directory)
+    engine = Engine.open(directory, graphs=False)  # what a probe returns is read after each step
     engine._prefill = _Recorded(engine._prefill, engine.device)
-    engine._decode = _Recorded(engine._decode, engine.device)
+    plain = engine._steps
+    assert isinstance(plain, PlainSteps), "without graphs"
+    plain._decode = _Recorded(plain._decode, engine.device)
     outcomes = []
     for step in steps:
         if step.clear:
             engine.clear()
         if step.chunk == 0:
             for token in step.ids:
-                logits, seen = engine.decode(token), engine._decode.hidden
+                logits, seen = engine.decode(token), plain._decode.hidden
         else:
             size = step.chunk or len(step.ids)
             for begin in range(0, len(step.ids), size):

@@ -23,7 +23,8 @@ int64_t Single(const ffi::Shape& shape, const char* name) {
 }
 
 KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi::Shape sliding,
-               ffi::Shape layout, ffi::Shape rotary, int64_t dtype_bits, int64_t device_type) {
+               ffi::Shape layout, ffi::Shape rotary, int64_t dtype_bits, int64_t device_type,
+               ffi::String package) {
   GEMMA4_REQUIRE(Single(max_sequences, "sequences") == 1, ValueError)
       << "sequences: this state holds 1, asked for " << max_sequences[0];
   GEMMA4_REQUIRE(Single(sliding, "sliding window flag") == 0, ValueError)
@@ -35,7 +36,7 @@ KVState Create(ffi::Shape max_sequences, ffi::Shape total, ffi::Shape chunk, ffi
   const DLDevice device{static_cast<DLDeviceType>(device_type), 0};
   return KVState(ffi::make_object<Gemma4KVStateObj>(Single(total, "context length"),
                                                     Single(chunk, "prefill chunk"), layout, rotary,
-                                                    dtype, device));
+                                                    dtype, device, std::string(package)));
 }
 
 ffi::Tensor Key(KVState state, int64_t slot) { return Self(state)->Layer(slot).key; }

@@ -13,22 +13,6 @@ constexpr DLDataType kInt32{kDLInt, 32, 1};
 constexpr DLDataType kFloat32{kDLFloat, 32, 1};
 constexpr int64_t kMaxPosition = std::numeric_limits<int32_t>::max();
 
-/*!
- * Call a global function of the runtime through its C interface, which turns an exception into a
- * return code. The plain call operator would jump into the runtime's C++ and let its exceptions
- * through.
- */
-template <typename... Args>
-ffi::Any CallRuntime(const char* name, const Args&... args) {
-  const ffi::Function function = ffi::Function::GetGlobalRequired(name);
-  ffi::AnyView packed[] = {ffi::AnyView(args)...};
-  ffi::Any result;
-  TVM_FFI_CHECK_SAFE_CALL(TVMFFIFunctionCall(
-      const_cast<ffi::FunctionObj*>(function.get()), reinterpret_cast<TVMFFIAny*>(packed),
-      static_cast<int32_t>(sizeof...(Args)), reinterpret_cast<TVMFFIAny*>(&result)));
-  return result;
-}
-
 ffi::Tensor AllocateTensor(const ffi::Shape& shape, DLDataType dtype, DLDevice device) {
   try {
     return CallRuntime("runtime.TVMTensorAllocWithScope", shape, dtype, device, nullptr)
@@ -92,8 +76,13 @@ std::vector<float> InverseFrequencies(const ffi::Shape& rotary) {
 }  // namespace
 
 Gemma4KVStateObj::Gemma4KVStateObj(int64_t capacity, int64_t chunk, const ffi::Shape& layout,
-                                   const ffi::Shape& rotary, DLDataType dtype, DLDevice device)
-    : capacity_(capacity), chunk_(chunk), inverse_frequencies_(InverseFrequencies(rotary)) {
+                                   const ffi::Shape& rotary, DLDataType dtype, DLDevice device,
+                                   std::string package)
+    : capacity_(capacity),
+      chunk_(chunk),
+      dtype_(dtype),
+      package_(std::move(package)),
+      inverse_frequencies_(InverseFrequencies(rotary)) {
   GEMMA4_REQUIRE(1 <= capacity && capacity <= kMaxPosition, ValueError)
       << "context length: expected 1 to " << kMaxPosition << ", found " << capacity;
   GEMMA4_REQUIRE(1 <= chunk && chunk <= kMaxPosition, ValueError)
@@ -185,6 +174,8 @@ void Gemma4KVStateObj::BeginForward(const ffi::Shape& ids, const ffi::Shape& cou
 void Gemma4KVStateObj::Begin(int64_t count) {
   GEMMA4_REQUIRE(has_sequence_, RuntimeError) << "begin_forward: add a sequence first";
   GEMMA4_REQUIRE(pending_ == 0, RuntimeError) << "begin_forward: the forward before has not ended";
+  GEMMA4_REQUIRE(!import_, RuntimeError)
+      << "begin_forward: a checkpoint is being imported: finish that, or clear the state";
   GEMMA4_REQUIRE(1 <= count && count <= chunk_, ValueError)
       << "begin_forward: expected 1 to " << chunk_ << " tokens, found " << count;
   GEMMA4_REQUIRE(length_ + count <= capacity_, ValueError)
@@ -239,10 +230,32 @@ int64_t Gemma4KVStateObj::Room() const {
 
 void Gemma4KVStateObj::NoteWritten(int64_t length) { written_ = std::max(written_, length); }
 
+// --- For checkpoints ---
+
+void Gemma4KVStateObj::PrepareImport(int64_t id, int64_t length, int64_t written, size_t groups) {
+  Restart();
+  has_sequence_ = true;
+  sequence_ = id;
+  import_ = Import{length, written, std::vector<bool>(groups, false)};
+}
+
+void Gemma4KVStateObj::NoteImported(size_t group) {
+  import_->done[group] = true;
+  ++version_;
+}
+
+void Gemma4KVStateObj::FinishImport() {
+  length_ = import_->length;
+  written_ = import_->written;
+  import_.reset();
+  ++version_;
+}
+
 // --- Within ---
 
 void Gemma4KVStateObj::Restart() {
   length_ = written_ = pending_ = 0;
+  import_.reset();
   ++version_;
 }
 

@@ -20,6 +20,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "src/runtime/vm/kv_state.h"
@@ -37,12 +39,35 @@ using tvm::runtime::vm::KVStateObj;
   } else                                \
     TVM_FFI_THROW(kind)
 
+/*!
+ * Call a global function of the runtime through its C interface, which turns an exception into a
+ * return code. The plain call operator would jump into the runtime's C++ and let its exceptions
+ * through.
+ */
+template <typename... Args>
+ffi::Any CallRuntime(const char* name, const Args&... args) {
+  const ffi::Function function = ffi::Function::GetGlobalRequired(name);
+  ffi::AnyView packed[] = {ffi::AnyView(args)...};
+  ffi::Any result;
+  TVM_FFI_CHECK_SAFE_CALL(TVMFFIFunctionCall(
+      const_cast<ffi::FunctionObj*>(function.get()), reinterpret_cast<TVMFFIAny*>(packed),
+      static_cast<int32_t>(sizeof...(Args)), reinterpret_cast<TVMFFIAny*>(&result)));
+  return result;
+}
+
 /*! Keys and values of one layer. */
 struct LayerCache {
   int64_t rows;    // positions that fit
   int64_t window;  // positions that a query sees, itself included; 0 = all of them
   ffi::Tensor key;
   ffi::Tensor value;
+};
+
+/*! A checkpoint that is being read into a state: prepared and not finished. */
+struct Import {
+  int64_t length;
+  int64_t written;
+  std::vector<bool> done;  // page groups that have come
 };
 
 /*! The state of one sequence, driven by TVM's KV state interface and by functions of ours. */
@@ -54,9 +79,11 @@ class Gemma4KVStateObj final : public KVStateObj {
    * \param chunk most tokens of one forward
    * \param layout heads, head_dim, rows (0: the whole context) and window (0: none) of each layer
    * \param rotary head_dim, pairs and the bits of the float64 theta of each rotary kind
+   * \param package names the package whose model writes the keys and values
    */
   Gemma4KVStateObj(int64_t capacity, int64_t chunk, const ffi::Shape& layout,
-                   const ffi::Shape& rotary, DLDataType dtype, DLDevice device);
+                   const ffi::Shape& rotary, DLDataType dtype, DLDevice device,
+                   std::string package);
 
   // --- Sequence ---
 
@@ -103,6 +130,21 @@ class Gemma4KVStateObj final : public KVStateObj {
   /*! Note that rows of positions below `length` were written without a forward of this state. */
   void NoteWritten(int64_t length);
 
+  // --- For checkpoints (kv_checkpoint.cc) ---
+
+  int64_t chunk() const { return chunk_; }
+  DLDataType dtype() const { return dtype_; }
+  const std::string& package() const { return package_; }
+  const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
+  int64_t written() const { return written_; }
+  bool is_pending() const { return pending_ > 0; }
+  /*! The import that was prepared, or none; nothing can be forwarded before it is finished. */
+  std::optional<Import>& import() { return import_; }
+  /*! Empty the sequence and wait for `groups` page groups. */
+  void PrepareImport(int64_t id, int64_t length, int64_t written, size_t groups);
+  void NoteImported(size_t group);
+  void FinishImport();
+
   static constexpr bool _type_mutable = true;
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("gemma4_compile.KVState", Gemma4KVStateObj, KVStateObj);
 
@@ -114,6 +156,8 @@ class Gemma4KVStateObj final : public KVStateObj {
 
   const int64_t capacity_;                        // tokens that the context holds
   const int64_t chunk_;                           // most tokens of one forward
+  const DLDataType dtype_;                        // of keys and values
+  const std::string package_;                     // whose model writes them
   const std::vector<float> inverse_frequencies_;  // of all rotary kinds
   std::vector<LayerCache> layers_;
   ffi::Tensor positions_;  // int32[4] = {first new position, count, first + count, 0}
@@ -125,6 +169,7 @@ class Gemma4KVStateObj final : public KVStateObj {
   int64_t written_ = 0;  // greatest length begun: what popped tokens overwrote stays overwritten
   int64_t pending_ = 0;  // tokens between begin_forward and end_forward
   uint32_t version_ = 0;
+  std::optional<Import> import_;
 };
 
 }  // namespace gemma4_compile

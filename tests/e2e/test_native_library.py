@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tvm_ffi
 
+from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import Engine
 from gemma4_compile.runtime.native_library import NativeLibrary
@@ -48,6 +51,25 @@ def test_two_libraries_in_one_process_keep_apart(tiny_package: Path) -> None:
     first.clear()
     assert (first.length, second.length) == (0, 2)
     assert (first.prefill([2, 5, 7]) == expected).all()
+
+
+def test_a_watched_library_tells_what_it_calls(tiny_package: Path) -> None:
+    library = NativeLibrary(tiny_package / "model.so")
+    told: list[tuple[str, bool]] = []
+
+    def note(_function: object, name: str, before: bool, *_: object) -> int:
+        told.append((name, before))
+        return 0
+
+    watched = library.watched(note)
+    logits = tvm_ffi.from_dlpack(np.zeros((1, 1, 1024), np.float32))
+    temperature = tvm_ffi.from_dlpack(np.ones(1, np.float32))
+    plain = library.compiled_function(abi.SOFTMAX)(logits, temperature)
+    assert not told, "the other machine of the library has no instrument"
+    seen = watched.compiled_function(abi.SOFTMAX)(logits, temperature)
+    assert (np.from_dlpack(seen) == np.from_dlpack(plain)).all()
+    for name in ("vm.builtin.alloc_storage", "vm.builtin.alloc_tensor"):
+        assert told.count((name, True)) == told.count((name, False)) > 0
 
 
 def test_a_missing_function_is_named(tiny_package: Path) -> None:

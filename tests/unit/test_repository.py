@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
-TEST_FOLDERS = ("unit", "passes", "numerics", "parity", "e2e")
+TEST_FOLDERS = ("unit", "passes", "numerics", "parity", "e2e", "cuda")
 
 # Written with brackets, so that this file does not hold what it looks for.
 FORBIDDEN = re.compile(

@@ -19,6 +19,7 @@ from gemma4_compile.tensor_file import (
     check_unchanged,
     read_header,
     read_rows,
+    sample_hash,
 )
 
 
@@ -203,3 +204,30 @@ def test_headers_that_cost_too_much_or_are_no_utf8(
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         read_header(write_header(tmp_path / "x.safetensors", header))
+
+
+@pytest.mark.parametrize("size", [1, tensor_file.SAMPLE_BYTES // 4, 40_000])
+def test_samples_tell_weights_apart(tmp_path: Path, size: int) -> None:
+    values = np.random.default_rng(3).standard_normal(size).astype("<f4")
+
+    def sampled(name: str, tensor: str, content: np.ndarray) -> str:
+        header = {tensor: entry("F32", [size], 0, 4 * size)}
+        return sample_hash(read_header(write(tmp_path / name, header, content.tobytes())).values())
+
+    first = sampled("a", "x", values)
+    assert sampled("b", "x", values) == first
+    assert sampled("c", "y", values) != first
+    for changed in {0, size // 2, size - 1}:
+        other = values.copy()
+        other[changed] += 1
+        assert sampled("d", "x", other) != first
+
+
+def test_a_sample_of_a_file_that_changed(file: Path) -> None:
+    tensors = read_header(write(file, {"x": entry("F32", [4], 0, 16)}, bytes(16)))
+    write(file, {"x": entry("F32", [5], 0, 20)}, bytes(20))
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        sample_hash(tensors.values())
+    file.unlink()
+    with pytest.raises(CheckpointError, match="cannot read"):
+        sample_hash(tensors.values())

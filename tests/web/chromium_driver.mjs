@@ -2,6 +2,8 @@
 //
 // Job: {package, library, chromium, output, overrides?, fast?: folder of fast.js, steps}. Steps, by `op`:
 //   chat {request, interruptAfter?}    reset    unload    reload    provokeError
+//   leave {request, after, overrides?}   the page is reloaded in the middle of a reply, and the model loaded anew
+//   sessions    resume {session, stream?}    forget {session}     the client's resumable generation
 // Writes result.json to the output folder: one result per step. Exits with 1 if a step failed, the
 // page threw or logged an error, or a WebGPU error stayed uncaptured.
 import fs from "node:fs/promises";
@@ -28,11 +30,28 @@ async function run(page, step) {
       return page.evaluate(() => window.tests.unload());
     case "reload":
       return page.evaluate(() => window.tests.reload());
+    case "leave":
+      await page.evaluate(([request, after]) => window.tests.begin(request, after), [step.request, step.after]);
+      problems.push(...(await page.evaluate(() => window.tests.errors())));
+      await page.reload();
+      return open(page, step.overrides);
+    case "sessions":
+      return page.evaluate(() => window.tests.sessions());
+    case "resume":
+      return page.evaluate(([session, stream]) => window.tests.resume(session, stream), [step.session, step.stream]);
+    case "forget":
+      return page.evaluate((session) => window.tests.forget(session), step.session);
     case "provokeError":
       return page.evaluate(() => window.tests.provokeError());
     default:
       throw new Error(`unknown step ${step.op}`);
   }
+}
+
+/** Loads the model in a page that has just come. */
+async function open(page, overrides = job.overrides ?? {}) {
+  await page.waitForFunction("window.tests");
+  return page.evaluate(([library, fields]) => window.tests.load(library, fields), [job.library, overrides]);
 }
 
 async function main() {
@@ -53,8 +72,7 @@ async function main() {
     await page.goto(job.fast ? `${server.url}?fast` : server.url);
     await page.waitForFunction("window.tests");
     const adapter = await page.evaluate(() => window.tests.adapter());
-    const loaded = await page.evaluate(
-      ([library, overrides]) => window.tests.load(library, overrides), [job.library, job.overrides ?? {}]);
+    const loaded = await open(page);
     const results = [];
     for (const step of job.steps) results.push((await run(page, step)) ?? {});
     problems.push(...(await page.evaluate(() => window.tests.errors())));

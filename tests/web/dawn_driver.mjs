@@ -3,6 +3,9 @@
 // Job: {package, library, contextLength, output, steps}. Steps, by `op`:
 //   prefill {ids, chunk?, save?}    decode {id, save?}    clear    pop {count}
 //   greedy {ids, count, stop?}      prompt, then up to `count` greedy tokens; the stop token is kept
+//   renew {contextLength?, chunk?}                        a fresh state
+//   keep {name}     the state's checkpoint                restore {name, change?}    into the state
+//   driver                                                what the library tells a driver of it
 //   sample {logits, temperature, topP, uniforms}          adjust {function, logits, inputs, save}
 // `save` and `logits` are names of float32 files in the output folder (`logits` may lie there before).
 // Writes result.json to the output folder and exits with 1 if anything failed or any WebGPU error
@@ -11,10 +14,13 @@ import fs from "node:fs/promises";
 import path from "node:path";
 import { counts, errors, openDevice, release, settle } from "./dawn_gpu.mjs";
 import { DawnModel, tvmjs } from "./dawn_model.mjs";
+import { Checkpoints } from "./dawn_checkpoints.mjs";
+import { describe } from "./dawn_exports.mjs";
 
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const file = (name) => path.join(job.output, `${name}.f32`);
 const log = [];
+const checkpoints = new Checkpoints();
 const logger = (...args) => log.push(args.join(" "));
 
 async function save(name, values) {
@@ -53,6 +59,18 @@ const operations = {
       tokens.push(argmax(await model.decode(tokens.at(-1))));
     }
     return { tokens };
+  },
+  async renew(model, { contextLength = job.contextLength, chunk }) {
+    model.renew(contextLength, chunk);
+  },
+  async keep(model, { name }) {
+    return checkpoints.keep(model, name);
+  },
+  async restore(model, { name, change }) {
+    return checkpoints.restore(model, name, change);
+  },
+  async driver(model) {
+    return describe(model);
   },
   async sample(model, { logits, temperature, topP, uniforms, save: name }) {
     const drawn = await model.sample(await load(logits), temperature, topP, uniforms);

@@ -47,6 +47,7 @@ export async function openDevice(tvmjs, logger) {
       maxComputeInvocationsPerWorkgroup: device.limits.maxComputeInvocationsPerWorkgroup,
       adapterFeatures: [...adapter.features],
       subgroupMinSize: info.subgroupMinSize,
+      subgroupMaxSize: info.subgroupMaxSize,
     },
   };
 }

@@ -50,14 +50,19 @@ export class DawnModel {
     model.state = Object.fromEntries(
       ["clear", "add_sequence", "begin_forward", "end_forward", "popn"].map((name) => [name, state(name)]),
     );
-    const shape = (value) => tvm.makeShapeTuple([value]);
-    model.kv = tvm.detachFromCurrentScope(
-      find(program.exports.create_kv_cache)(
-        shape(1), shape(contextLength), shape(metadata.prefill_chunk_size), shape(16), shape(0)),
-    );
+    model.createState = find(program.exports.create_kv_cache);
     tvm.endScope();
-    model.clear();
+    model.renew(contextLength);
     return model;
+  }
+
+  /** A fresh state instead of the one before. */
+  renew(contextLength, chunk = this.chunkSize) {
+    this.kv?.dispose();
+    const shape = (value) => this.tvm.makeShapeTuple([value]);
+    this.kv = this.#scoped(() =>
+      this.createState(shape(1), shape(contextLength), shape(chunk), shape(16), shape(0)));
+    this.clear();
   }
 
   get chunkSize() {

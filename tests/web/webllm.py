@@ -59,6 +59,35 @@ def run_in_webllm(
 
     An uncaptured WebGPU error, an exception in the page or a console error fails the run.
     """
+    result = drive_webllm(package, steps, folder, overrides=overrides, fast=fast)
+    return [
+        reply_of(told)
+        for step, told in zip(steps, result["results"], strict=True)
+        if step["op"] == "chat"
+    ]
+
+
+def reply_of(told: Mapping[str, Any]) -> Reply:
+    """Return the reply of a chat step's result."""
+    return Reply(
+        text=told["text"],
+        finish=told["finish"],
+        usage=told["usage"],
+        chunks=told.get("chunks", 0),
+        watched=tuple(told["watched"]),
+        logprobs=told.get("logprobs"),
+    )
+
+
+def drive_webllm(
+    package: Path,
+    steps: Sequence[Mapping[str, Any]],
+    folder: Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    fast: Path | None = None,
+) -> dict[str, Any]:
+    """Run steps (see `chromium_driver.mjs`); return its whole result."""
     browser = find_browser()
     assert browser is not None, "no browser"
     job = {
@@ -70,16 +99,4 @@ def run_in_webllm(
         "steps": list(steps),
         **({"fast": str(fast)} if fast else {}),
     }
-    result = run_driver("chromium_driver.mjs", job, folder, os.environ)
-    return [
-        Reply(
-            text=told["text"],
-            finish=told["finish"],
-            usage=told["usage"],
-            chunks=told.get("chunks", 0),
-            watched=tuple(told["watched"]),
-            logprobs=told.get("logprobs"),
-        )
-        for step, told in zip(steps, result["results"], strict=True)
-        if step["op"] == "chat"
-    ]
+    return run_driver("chromium_driver.mjs", job, folder, os.environ)

@@ -52,7 +52,7 @@ export interface Interface {
 
 /** What a text of the library's says that the module cannot use, or what it says. */
 export function readInterface(exports: WebAssembly.Exports): Interface | string {
-  if (typeof exports["gemma4_driver_interface"] !== "function") return "the library has no driver interface: compile the package again";
+  if (typeof exports["gemma4_driver_interface"] !== "function") return "the library has no driver interface: it was not made by this version of gemma4-compile";
   const missing = CALLED.filter((name) => exports[name] === undefined);
   if (missing.length > 0) return `the library lacks ${missing.join(", ")}`;
   const driver = exports as unknown as DriverExports;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -94,6 +95,29 @@ def test_a_feed_takes_any_shape_that_fits(cpu: Device) -> None:
     assert cpu.read(feed.write([1, 2, 3, 4])).tolist() == [1, 2, 3, 4]
     with pytest.raises(ValueError, match="view"):
         feed.write([0] * 5)
+
+
+def test_a_feed_of_one_number_copies_what_is_new_alone(
+    monkeypatch: pytest.MonkeyPatch, cpu: Device
+) -> None:
+    copies = []
+
+    def counted(source: object, target: object, copy: Callable[..., None] = module.copy) -> None:
+        copies.append(target)
+        copy(source, target)
+
+    feed = Feed(cpu, 4, "float32")
+    monkeypatch.setattr(module, "copy", counted)
+    first = feed.write([0.5])
+    assert feed.write([0.5]) is first
+    assert len(copies) == 1
+    assert cpu.read(feed.write([[0.25]])).tolist() == [[0.25]]
+    assert cpu.read(feed.write([0.25])).tolist() == [0.25]
+    feed.write([1, 2, 3])
+    assert cpu.read(feed.write([0.25])).tolist() == [0.25], "other numbers were written there"
+    other = cpu.place(np.full(1, 7, np.float32))
+    assert cpu.read(feed.write_from(other, (1, 1))).tolist() == [[7]]
+    assert cpu.read(feed.write([0.25])).tolist() == [0.25], "the device's own number was there"
 
 
 def test_an_unknown_device_is_named() -> None:

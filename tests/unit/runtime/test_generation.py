@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Generator as Steps
+
 import pytest
 
-from gemma4_compile.runtime import ContextFullError
+from gemma4_compile.runtime import ContextFullError, Sampler, SamplingOptions
 from gemma4_compile.runtime.generation import Generation, PromptProgress
 from gemma4_compile.runtime.reply import TextDelta
-from tests.scripted_engine import ScriptedEngine, encode, greedy, scripted_generator
+from tests.scripted_engine import (
+    END_OF_TURN,
+    Float32Array,
+    ScriptedEngine,
+    encode,
+    greedy,
+    scripted_generator,
+)
 
 PROMPT = encode("one two three four five six seven eight nine ten eleven twelve thirteen")
 
@@ -132,3 +142,91 @@ def test_a_state_of_another_length_is_noticed() -> None:
     engine.held.append(7)  # a forward that ended without telling
     again = finished(generator.start(PROMPT, greedy))
     assert (again.reused_tokens, again.text) == (0, "a b")
+
+
+class Drawing(ScriptedEngine):
+    """Draws by itself, a step ahead, as `Engine` does on a GPU; its own logits are refused.
+
+    Attributes
+    ----------
+    uniforms : what decided about each token
+    """
+
+    draws_on_device = True
+    uniforms: tuple[float, ...] = ()
+
+    def sampled(
+        self, temperature: float, top_p: float, random: Callable[[], float]
+    ) -> Steps[int, None, None]:
+        assert (temperature, top_p) == (1.0, 0.9)
+        said = 0
+        while True:
+            self.uniforms += (random(),)
+            token_id = self.reply[said] if said < len(self.reply) else END_OF_TURN
+            ahead = len(self.held) < self.context_length
+            self.held += [token_id] * ahead
+            said += 1
+            try:
+                yield token_id
+            except GeneratorExit:
+                self.held = self.held[: len(self.held) - ahead]
+                raise
+            assert ahead
+
+    def decode(self, token_id: int) -> Float32Array:
+        raise AssertionError("the device draws")
+
+
+DRAWN = SamplingOptions(temperature=1.0, top_p=0.9)
+
+
+def test_a_device_that_draws_gives_the_same_replies_and_state() -> None:
+    plain, drawing = ScriptedEngine(encode("a b c")), Drawing(encode("a b c"))
+    for engine, chooser in ((plain, greedy), (drawing, Sampler(DRAWN, seed=1))):
+        generator = scripted_generator(engine)
+        whole = finished(generator.start(PROMPT, chooser))
+        assert (whole.text, whole.finish_reason) == ("a b c", "stop")
+        assert engine.held == [*PROMPT, *encode("a b c")], "the stop token is taken back"
+        assert generator.rewind([*PROMPT, *encode("a b c"), 7]) == len(engine.held)
+        short = finished(generator.start(PROMPT, chooser, max_tokens=2))
+        assert (short.finish_reason, short.token_ids) == ("length", encode("a b c")[:2])
+        assert engine.held == [*PROMPT, *encode("a b c")[:1]]
+        stopped = finished(generator.start(PROMPT, chooser, stop=["b"]))
+        assert stopped.text.strip() == "a"
+    assert plain.held == drawing.held
+    expected = Sampler(DRAWN, seed=1)
+    assert list(drawing.uniforms) == [expected.random() for _ in drawing.uniforms], "one a token"
+
+
+def test_a_device_draws_up_to_the_end_of_the_context() -> None:
+    engine = Drawing(encode("a b c d e f"), context_length=len(PROMPT) + 2)
+    generator = scripted_generator(engine)
+    full = finished(generator.start(PROMPT, Sampler(DRAWN)))
+    assert (full.finish_reason, len(full.token_ids)) == ("context", 3)
+    assert len(engine.held) == engine.context_length
+
+
+def test_who_stops_reading_a_drawn_reply_leaves_a_state_that_can_be_used() -> None:
+    engine = Drawing(encode("a b c d e f"))
+    generator = scripted_generator(engine)
+    generation = generator.start(PROMPT, Sampler(DRAWN))
+    for event in generation:
+        if isinstance(event, TextDelta):
+            break
+    generation.close()
+    assert generation.finish_reason == "interrupted"
+    count = len(generation.token_ids)
+    assert engine.held == [*PROMPT, *encode("a b c d e f")[: count - 1]]
+    assert generator.rewind([*PROMPT, 1]) == len(PROMPT)
+
+
+@pytest.mark.parametrize(
+    "options", [SamplingOptions(0.0), SamplingOptions(1.0, 64, 0.9), SamplingOptions(0.001)]
+)
+def test_what_a_device_cannot_draw_is_chosen_from_logits(options: SamplingOptions) -> None:
+    engine = Drawing(encode("a b c"))
+    with pytest.raises(AssertionError, match="the device draws"):
+        finished(scripted_generator(engine).start(PROMPT, Sampler(options)))
+    engine.draws_on_device = False
+    with pytest.raises(AssertionError, match="the device draws"):
+        finished(scripted_generator(engine).start(PROMPT, Sampler(DRAWN)))

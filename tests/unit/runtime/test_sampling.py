@@ -206,3 +206,25 @@ def test_only_what_needs_it_is_adjusted() -> None:
     assert isinstance(make_sampler(SamplingOptions(top_k=5)), Sampler)
     assert isinstance(make_sampler(SamplingOptions(min_p=0.1)), AdjustedSampler)
     assert isinstance(make_sampler(SamplingOptions(), None, {1: 1.0}), AdjustedSampler)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (SamplingOptions(0.7, 0, 0.9), (0.7, 0.9)),
+        (SamplingOptions(1.0), (1.0, 1.0)),
+        (SamplingOptions(1.0, 64, 0.9), None),
+        (SamplingOptions(0.0), None),
+        (SamplingOptions(1e-6), None),
+    ],
+)
+def test_a_device_draws_by_temperature_and_top_p(
+    options: SamplingOptions, found: tuple[float, float] | None
+) -> None:
+    assert Sampler(options).device_options == found
+
+
+def test_a_device_gets_the_numbers_that_the_host_would_use() -> None:
+    numbers = Sampler(SamplingOptions(1.0), seed=3)
+    expected = np.random.default_rng(3)
+    assert [numbers.random() for _ in range(3)] == [expected.random() for _ in range(3)]

@@ -1,4 +1,7 @@
-"""The C functions of `targets/native/web_driver.cc` in a library for the CPU, called by ctypes."""
+"""A library for the CPU with what only a browser's has: driver functions and checkpoints.
+
+The limits of a checkpoint are small ones here.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,15 @@ from numpy.typing import NDArray
 
 from gemma4_compile.targets import cpu, linker, webgpu
 
+UNITS = ("web_driver.cc", "kv_page_groups.cc", "kv_checkpoint.cc")
+GROUP_BYTES = 1024
+CHECKPOINT_BYTES = 16 * 1024
+LIMITS = (f"-DGEMMA4_GROUP_BYTES={GROUP_BYTES}", f"-DGEMMA4_CHECKPOINT_BYTES={CHECKPOINT_BYTES}")
 EXPORTS = "{ global: __tvm_ffi_*; __TVM*; gemma4_driver_*; local: *; };\n"
 
 
 def link(executable: Any, output: Path) -> None:
-    """Link an executable for this machine with the driver's functions beside the state's."""
+    """Link an executable for this machine, with the browser's functions next to the state's."""
     native = cpu.native_platform(sys.platform, platform.machine())
     flags = native.link_flags
     if sys.platform == "linux":
@@ -29,7 +36,8 @@ def link(executable: Any, output: Path) -> None:
     target = replace(
         native,
         name=f"{native.name}-driver",
-        units=(*native.units, "web_driver.cc"),
+        units=(*native.units, *UNITS),
+        compile_flags=(*native.compile_flags, *LIMITS),
         link_flags=flags,
     )
     linker.link_library(executable, output, target)

@@ -41,6 +41,7 @@ def build(
     layers: Sequence[CacheOfLayer],
     rotary: Sequence[RotaryKind],
     dtype_bits: int = 32,
+    package: str = "package",
 ) -> relax.VMExecutable:
     """Build the executable of such a library."""
     layout = [
@@ -58,6 +59,7 @@ def build(
             relax.ShapeExpr(kinds),
             relax.prim_value(dtype_bits),
             relax.prim_value(int(spec.device_type)),
+            tvm.ir.StringImm(package),
             ty_args=relax.AnyType(),
         )
         builder.emit_func_output(builder.emit(state))

@@ -20,6 +20,7 @@ TVM = ""  # found in the process
 OF_LIBSYSTEM = {
     *("_bzero", "_cos", "_free", "_malloc", "_memcpy", "_memmove", "_memset", "_pow", "_sin"),
     *("_strlen", "___cxa_atexit", "__Unwind_Resume", "dyld_stub_binder"),
+    "___sincos_stret",  # since macOS 10.9: sine and cosine of one angle
 }
 # Exported by libc++ of macOS 13, and used by nothing in the wheels, which are for macOS 11: string
 # streams, which its headers instantiate there since macOS 12, and a few that they take by other

@@ -86,6 +86,26 @@ async function chat(request, interruptAfter) {
   return { ...answer, watched: [...watched] };
 }
 
+/** Starts a reply and returns after some of its chunks, while it goes on. */
+async function begin(request, chunks) {
+  const stream = await engine.chat.completions.create({ ...request, stream: true });
+  const iterator = stream[Symbol.asyncIterator]();
+  for (let i = 0; i < chunks; i++) await iterator.next();
+  (async () => {
+    while (!(await iterator.next()).done);
+  })();
+}
+
+/** Goes on with a generation that a page before this one began. */
+async function resume(session, stream = false) {
+  watched = [];
+  const resumed = await engine.resumeChatCompletion(session, { continueGeneration: true, stream });
+  if (!stream) return { ...resumed, watched: [...watched] };
+  let text = "";
+  for await (const chunk of resumed) text += chunk.choices[0]?.delta?.content ?? "";
+  return { text, watched: [...watched] };
+}
+
 async function adapter() {
   const found = await navigator.gpu.requestAdapter();
   const { vendor, architecture, description } = found.info;
@@ -102,6 +122,10 @@ async function provokeError() {
 window.tests = {
   load,
   chat,
+  begin,
+  resume,
+  sessions: () => engine.listResumableSessions(),
+  forget: (session) => engine.deleteResumableSession(session),
   adapter,
   provokeError,
   reload: () => engine.reload(MODEL_ID).then(() => watch(engine.loadedModelIdToPipeline.get(MODEL_ID))),

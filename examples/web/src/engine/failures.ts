@@ -10,10 +10,15 @@ export class ContextFull extends UserError {}
 export const RESTART =
   "Start the model again; it is still downloaded. If this repeats, choose a shorter context (Settings, Model) or a smaller package.";
 
+// What a test of the package's kernels found (web/src/known_answers.ts): the fault, and on the next line what to do.
+const WRONG_DEVICE = /^(?:\w*Error: )*(.* computes wrong results .*)\n([^]*)$/;
+
 /** What the client threw, which crosses the worker's border as text. */
 export function asUserError(error: unknown): UserError {
   if (error instanceof UserError) return error;
   const text = error instanceof Error ? error.message : String(error);
+  const wrong = WRONG_DEVICE.exec(text);
+  if (wrong) return new UserError(wrong[1]!, wrong[2]!);
   if (/exceed context window size/.test(text)) {
     return new ContextFull(
       "The conversation is longer than the model's context.",

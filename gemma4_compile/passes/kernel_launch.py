@@ -1,0 +1,107 @@
+"""How a GPU starts a kernel: its entry point, its bindings, its scalars and its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import sym, tirx
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.passes.lowering import device_pipeline
+from gemma4_compile.targets.spec import TargetSpec
+
+_BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+_POINTER = "_ptr"  # what TVM appends to a buffer's name for its address
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel as the device sees it.
+
+    Attributes
+    ----------
+    entry_point : its name in the shader
+    bindings : names of the kernel's buffer parameters, in the order of their bindings
+    scalars : names of its scalar parameters, in the order of the uniform's words
+    grid : extents along x, y and z; of constants and of `variables`
+    variables : scalars by name, as they occur in `grid`
+    text : of the function that code is generated from
+    """
+
+    entry_point: str
+    bindings: tuple[str, ...]
+    scalars: tuple[str, ...]
+    grid: tuple[Any, Any, Any]
+    variables: Mapping[str, tirx.Var]
+    text: str
+
+    def blocks(self, values: Mapping[str, int]) -> tuple[int, int, int]:
+        """The grid where the scalars have these values."""
+        analyzer = sym.Analyzer()
+        for name, var in self.variables.items():
+            analyzer.bind(var, tirx.IntImm(str(var.ty.dtype), values[name]))
+        x, y, z = (int(analyzer.simplify(extent)) for extent in self.grid)
+        return x, y, z
+
+
+def kernel_launches(
+    module: tvm.IRModule, names: Iterable[str], spec: TargetSpec
+) -> dict[str, KernelLaunch]:
+    """Read launches from the functions that code is generated from.
+
+    Parameters
+    ----------
+    module : holds the scheduled PrimFuncs
+    names : the functions to read, each of one kernel
+
+    Raises
+    ------
+    LoweringError
+        If a function launches several kernels or none.
+    """
+    chosen = {name: module[name].with_attr("global_symbol", name) for name in names}
+    lowering, _, _ = device_pipeline(spec.name)
+    target = spec.tvm_target()
+    with target:
+        bound = tirx.transform.BindTarget(target.with_host("llvm"))(tvm.IRModule(chosen))
+        lowered = lowering(bound)
+    launches: dict[str, list[KernelLaunch]] = {name: [] for name in chosen}
+    for var, func in lowered.functions_items():
+        if "tirx.kernel_launch_params" in func.attrs:
+            owner = max(
+                (name for name in chosen if var.name_hint.startswith(f"{name}_kernel")), key=len
+            )
+            launches[owner].append(_launch(func))
+    for name, found in launches.items():
+        if len(found) != 1:
+            raise LoweringError(
+                f"kernel `{name}` is {len(found)} launches; one was expected",
+                hint="its schedule was found by TVM and not by this project",
+            )
+    return {name: found[0] for name, found in launches.items()}
+
+
+def _launch(func: tirx.PrimFunc) -> KernelLaunch:
+    grid: dict[str, Any] = {}
+
+    def visit(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            grid.setdefault(str(node.node.thread_tag), node.value)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, visit)], order="post")
+    buffers = [param for param in func.params if isinstance(param.ty, tvm.ir.PointerType)]
+    scalars = [param for param in func.params if not isinstance(param.ty, tvm.ir.PointerType)]
+    one = tirx.IntImm("int64", 1)
+    x, y, z = (grid.get(axis, one) for axis in _BLOCK_AXES)
+    return KernelLaunch(
+        entry_point=str(func.attrs["global_symbol"]),
+        bindings=tuple(param.name.removesuffix(_POINTER) for param in buffers),
+        scalars=tuple(param.name for param in scalars),
+        grid=(x, y, z),
+        variables={param.name: param for param in scalars},
+        text=func.script(),
+    )

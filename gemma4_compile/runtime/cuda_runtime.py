@@ -1,0 +1,96 @@
+"""CUDA's runtime library, in the few functions that TVM's runtime does not offer."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from gemma4_compile.errors import Gemma4CompileError
+
+LIBRARY = "libcudart.so.13"
+"""Of the version that TVM's runtime was built with."""
+DEFAULT_STREAM = ctypes.c_void_p()
+"""Where TVM launches and copies unless told otherwise."""
+
+_TO_HOST = 2  # cudaMemcpyDeviceToHost
+_WITHOUT_TIMING = 2  # cudaEventDisableTiming
+
+
+class CudaError(Gemma4CompileError):
+    """CUDA refused a call."""
+
+
+class CudaRuntime:
+    """The library that `Device.open` has loaded."""
+
+    def __init__(self) -> None:
+        """Find it by its name."""
+        try:
+            self._library = ctypes.CDLL(LIBRARY)
+            self._launch = self._library.cudaGraphLaunch
+            self._library.cudaGetErrorName.restype = ctypes.c_char_p
+            self._library.cudaGetErrorString.restype = ctypes.c_char_p
+        except (OSError, AttributeError) as error:
+            raise CudaError(f"`{LIBRARY}` cannot be used: {error}") from error
+
+    def code(self, name: str, *arguments: Any) -> int:
+        """Call a function; return its error code. Pointers are given as ctypes' objects."""
+        return int(getattr(self._library, name)(*arguments))
+
+    def check(self, name: str, code: int) -> None:
+        """Raise CudaError for an error code, and clear it, so that no later call reports it."""
+        if code:
+            self._library.cudaGetLastError()
+            text = (self._library.cudaGetErrorString(code) or b"").decode()
+            kind = (self._library.cudaGetErrorName(code) or b"").decode()
+            raise CudaError(f"{name}: {text} ({kind}, {code})")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function; CudaError if it fails."""
+        self.check(name, self.code(name, *arguments))
+
+    def make(self, name: str, *arguments: Any) -> Any:
+        """Call a function whose first argument takes a new handle; return that."""
+        handle = ctypes.c_void_p()
+        self.call(name, ctypes.byref(handle), *arguments)
+        return handle
+
+    def launch_graph(self, executable: Any, stream: Any) -> None:
+        """`cudaGraphLaunch`, once a token."""
+        code = self._launch(executable, stream)
+        if code:
+            self.check("cudaGraphLaunch", code)
+
+
+class Readback:
+    """An int32 of the device's on its way to the host: asked for now, waited for later.
+
+    What the device is told after `queue` is not waited for.
+    """
+
+    def __init__(self, cuda: CudaRuntime) -> None:
+        """Allocate memory that the device can write while the host does something else."""
+        self._cuda = cuda
+        self._event = self._memory = None
+        self._memory = cuda.make("cudaMallocHost", ctypes.c_size_t(4))
+        self._event = cuda.make("cudaEventCreateWithFlags", ctypes.c_uint(_WITHOUT_TIMING))
+        self._value = ctypes.c_int32.from_address(self._memory.value)
+
+    def queue(self, tensor: Any) -> None:
+        """Copy the first number of a tensor behind everything that the device was told before."""
+        source, size = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(4)
+        kind = ctypes.c_int(_TO_HOST)
+        self._cuda.call("cudaMemcpyAsync", self._memory, source, size, kind, DEFAULT_STREAM)
+        self._cuda.call("cudaEventRecord", self._event, DEFAULT_STREAM)
+
+    def wait(self) -> int:
+        """The number that was asked for last."""
+        self._cuda.call("cudaEventSynchronize", self._event)
+        return self._value.value
+
+    def __del__(self) -> None:
+        if self._event:
+            self._cuda.code("cudaEventSynchronize", self._event)
+            self._cuda.code("cudaEventDestroy", self._event)
+        if self._memory:
+            self._cuda.code("cudaFreeHost", self._memory)

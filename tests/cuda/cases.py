@@ -1,0 +1,286 @@
+"""What tests do on the fake CUDA, each in a process of its own: `python -m tests.cuda.cases`."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.runtime import ContextFullError, Engine, steps
+from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
+from tests.cuda.library import Launch, fake_cuda
+
+CUDA = fake_cuda()
+PROMPT = [2, 5, 7]
+
+
+def half() -> float:
+    return 0.5
+
+
+@dataclass(frozen=True)
+class Step:
+    """The launches of one call: by the host, and by a graph."""
+
+    plain: list[Launch]
+    replayed: list[Launch]
+
+
+def launches_of(action: Any) -> Step:
+    CUDA.clear()
+    action()
+    launches = CUDA.launches()
+    return Step(
+        [launch for launch in launches if not launch.from_graph],
+        [launch for launch in launches if launch.from_graph],
+    )
+
+
+def intermediates(plain: list[Launch], replayed: list[Launch]) -> set[int]:
+    """Where a graph has intermediate results, after a check that it is the same step.
+
+    It has the same kernels on the same grids and tensors; only intermediates lie elsewhere.
+    """
+    assert [launch.kernel for launch in plain] == [launch.kernel for launch in replayed]
+    moved: dict[int, int] = {}
+    for one, other in zip(plain, replayed, strict=True):
+        for before, now in zip(one.params, other.params, strict=True):
+            assert moved.setdefault(now, before) == before, "two tensors became one"
+    return {now for now, before in moved.items() if now != before}
+
+
+def fixed_addresses(engine: Engine) -> set[int]:
+    return {tensor.data_ptr() for tensor in engine._params}
+
+
+def replay(package: Path) -> None:
+    """The first step is issued, recorded and compared; later ones are the graph alone."""
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    first = launches_of(lambda: engine.forward_one(4))
+    count = len(first.plain)
+    assert count > 50
+    elsewhere = intermediates(first.plain, first.replayed)
+    assert elsewhere
+    assert elsewhere.isdisjoint(fixed_addresses(engine)), "weights stay where they are"
+    assert _addresses(first.replayed) & fixed_addresses(engine)
+    assert engine.launches_in_graphs == (count, 0)
+    for token in (5, 5, 6):
+        step = launches_of(lambda token=token: engine.forward_one(token))
+        assert (len(step.plain), step.replayed) == (0, first.replayed)
+    assert engine.length == len(PROMPT) + 4
+    assert CUDA.uploads <= 3, "token, position, rotary values"
+    # Logits of a prefill, and of a step that was not replayed, lie in TVM's pool.
+    engine.clear()
+    logits = engine.forward(PROMPT)
+    drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
+    assert (len(drawn.plain), len(drawn.replayed)) == (4, 0)
+    logits = engine.forward_one(4)
+    drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
+    assert drawn.plain[0].params != drawn.replayed[0].params
+    assert [a.kernel for a in drawn.plain] == [b.kernel for b in drawn.replayed]
+    drawn = launches_of(lambda: engine.draw(engine.forward_one(4), 1.0, 0.9, 0.6))
+    assert (len(drawn.plain), len(drawn.replayed)) == (0, count + 4)
+    assert CUDA.uploads == 4 - (1), "of the draw only the random number is new, and no token"
+
+
+def own_memory(package: Path) -> None:
+    """What a graph writes is nobody else's, whatever other engines and prompts allocate."""
+    engine, other = Engine.open(package), Engine.open(package, graphs=False)
+    for one in (engine, other):
+        one.prefill(PROMPT)
+    step = launches_of(lambda: engine.forward_one(4))
+    logits = engine.forward_one(4)
+    draw = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
+    own = intermediates(step.plain, step.replayed) | intermediates(draw.plain, draw.replayed)
+    assert len(own) > 10
+
+    def work() -> None:
+        for one in (engine, other):
+            one.draw(one.forward(PROMPT * 5), 1.0, 0.9, 0.5)
+        other.draw(other.forward_one(4), 1.0, 0.9, 0.5)
+
+    assert own.isdisjoint(_addresses(launches_of(work).plain))
+
+
+def _addresses(launches: list[Launch]) -> set[int]:
+    return {value for launch in launches for value in launch.params}
+
+
+def allocation(package: Path) -> None:
+    """Memory that is allocated and freed while a step is recorded ends no capture."""
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    replayed = engine._steps.forward
+    watched = replayed._watched
+
+    def allocating(ids: Any) -> Any:
+        engine.device.empty((123_457,), "uint8")
+        return watched(ids)
+
+    replayed._watched = allocating
+    engine.forward_one(4)
+    assert len(launches_of(lambda: engine.forward_one(4)).replayed) > 50
+
+
+def several_engines(package: Path) -> None:
+    """Engines take turns, and each has graphs of its own; they go with their engine."""
+    engines = [Engine.open(package) for _ in range(3)]
+    for engine in engines:
+        engine.prefill(PROMPT)
+        engine.decode(4)
+    seen = []
+    for _ in range(3):
+        for engine in engines:
+            step = launches_of(lambda engine=engine: engine.decode(4))
+            assert not step.plain
+            seen.append(step.replayed)
+    assert seen[0] == seen[3] == seen[6] != seen[1]
+    alive = CUDA.alive
+    del engines[1], engine
+    gc.collect()
+    assert CUDA.alive == alive - 2, "a graph, and an event"
+    step = launches_of(lambda: engines[1].decode(4))
+    assert step.replayed == seen[2]
+    engines.clear()
+    gc.collect()
+    assert CUDA.alive == 0
+
+
+def refused(package: Path) -> None:
+    """Whatever refuses, the host issues the launches, nothing stays behind, and it is logged."""
+    function = sys.argv[3]
+    engine = Engine.open(package)
+    alive = CUDA.alive
+    engine.prefill(PROMPT)
+    CUDA.fail(function)
+    for _ in range(3):
+        step = launches_of(lambda: engine.forward_one(4))
+        assert len(step.plain) > 50
+        assert not step.replayed
+    CUDA.fail("")
+    assert not launches_of(lambda: engine.forward_one(4)).replayed, "it is not tried again"
+    assert engine.launches_in_graphs == (0, 0)
+    assert engine.length == len(PROMPT) + 4
+    assert (CUDA.capturing, CUDA.alive) == (False, alive)
+    engine.clear()
+    engine.prefill(PROMPT)
+
+
+def refused_later(package: Path) -> None:
+    """A graph that can be launched no more: the step is done in the plain way."""
+    engine = Engine.open(package)
+    alive = CUDA.alive
+    engine.prefill(PROMPT)
+    engine.forward_one(4)
+    assert len(launches_of(lambda: engine.forward_one(4)).replayed) > 50
+    CUDA.fail("cudaGraphLaunch")
+    step = launches_of(lambda: engine.forward_one(4))
+    assert len(step.plain) > 50
+    assert not step.replayed
+    assert engine.length == len(PROMPT) + 3
+    gc.collect()
+    assert CUDA.alive == alive
+
+
+def wrong_values(package: Path) -> None:
+    """A graph whose logits differ in a bit is not used."""
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    CUDA.corrupt(True)
+    engine.forward_one(4)
+    step = launches_of(lambda: engine.forward_one(4))
+    assert len(step.plain) > 50
+    assert not step.replayed
+
+
+def switched_off(package: Path) -> None:
+    """By the environment, or by the constructor, which comes first."""
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    for _ in range(2):
+        assert not launches_of(lambda: engine.forward_one(4)).replayed
+    engine = Engine.open(package, graphs=True)
+    engine.prefill(PROMPT)
+    assert launches_of(lambda: engine.forward_one(4)).replayed
+
+
+def ahead(package: Path) -> None:
+    """The step behind a token is launched before the token is read, and taken back at the end."""
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    engine.decode(4)
+    held = engine.length
+    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+        for number in range(4):
+            CUDA.clear()
+            next(tokens)
+            assert engine.length == held + number + 1, "the token that was read, and no other"
+            assert CUDA.downloads == 1 or number < 2, "later ones record nothing"
+        launches = CUDA.launches()
+        assert all(launch.from_graph for launch in launches)
+        assert launches[0].kernel[0].startswith("softmax"), "drawn first, then the step"
+        assert len(launches) > 50
+    assert engine.length == held + 3, "the token that was read last was not asked to stay"
+    with pytest.raises(UsageError, match="no logits"):
+        next(engine.sampled(1.0, 0.9, half))
+    engine.decode(4)
+    room = engine.context_length - engine.length
+    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+        for _ in range(room + 1):
+            next(tokens)
+        assert engine.length == engine.context_length
+        with pytest.raises(ContextFullError):
+            next(tokens)
+    assert engine.length == engine.context_length
+
+
+def errors_are_named(package: Path) -> None:
+    """CUDA's own words, and no handle is left."""
+    del package
+    CUDA.fail("cudaEventCreateWithFlags")
+    with pytest.raises(CudaError, match=r"^cudaEventCreateWithFlags: refused by the fake CUDA \(f"):
+        Readback(CudaRuntime())
+    CUDA.fail("cudaMallocHost")
+    with pytest.raises(CudaError, match="cudaMallocHost"):
+        Readback(CudaRuntime())
+    CUDA.fail("")
+    gc.collect()
+    assert CUDA.alive == 0
+
+
+def without_readback(package: Path) -> None:
+    """Where the host has no memory to write to meanwhile, a token is read before the next step."""
+    CUDA.fail("cudaMallocHost")
+    engine = Engine.open(package)
+    CUDA.fail("")
+    engine.prefill(PROMPT)
+    with closing(engine.sampled(1.0, 0.9, half)) as tokens:
+        for number in range(3):
+            next(tokens)
+            assert engine.length == len(PROMPT) + number
+    assert engine.length == len(PROMPT) + 2
+
+
+def without_runtime(package: Path) -> None:
+    """Where CUDA's runtime is not found by its name, launches are issued as before."""
+    steps.CudaRuntime = _missing
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    for _ in range(2):
+        assert not launches_of(lambda: engine.forward_one(4)).replayed
+    assert engine.launches_in_graphs == (0, 0)
+
+
+def _missing() -> CudaRuntime:
+    raise CudaError("`libcudart.so.13` cannot be used: it is not there")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,18 @@
+"""One package for all tests on the fake CUDA."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` for `cuda`."""
+    if sys.platform != "linux":
+        pytest.skip("packages for cuda are linked and run on Linux")
+    from tests.cuda import fake  # loads the compiler
+
+    return fake.compile_tiny(tmp_path_factory.mktemp("cuda") / "package")

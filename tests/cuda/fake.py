@@ -1,0 +1,85 @@
+"""A CUDA without a GPU: builds it, makes a package for it, and runs code on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.targets import linker, ptx
+from tests.packages import Silent
+
+SOURCE = Path(__file__).with_name("fake_cuda.c")
+ROOT = Path(__file__).parents[2]
+RUNTIME, DRIVER = "libcudart.so.13", "libcuda.so.1"
+KERNEL = re.compile(
+    r'^extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\((.*?)\)', re.M
+)
+CONTEXT_LENGTH = 64
+
+
+def _link(arguments: list[str], folder: Path) -> None:
+    zig_cache = str(linker.cache_directory() / "zig")
+    environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
+    command = [str(linker.find_zig()), "cc", "-shared", "-fPIC", "-O1", "-g0", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env={**environment, **os.environ}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@cache
+def libraries() -> Path:
+    """Folder of the runtime and the driver; the second is empty and needs the first."""
+    folder = Path(tempfile.mkdtemp(prefix="gemma4-fake-cuda-"))
+    (folder / "versions").write_text(f"{RUNTIME} {{ global: *; }};\n")
+    options = [f"-Wl,-soname,{RUNTIME}", "-Wl,--version-script=versions", "-Wall", "-Werror"]
+    _link([str(SOURCE), "-o", RUNTIME, *options], folder)
+    (folder / "driver.c").write_text("int fake_driver;\n")
+    _link(
+        ["driver.c", RUNTIME, "-o", DRIVER, f"-Wl,-soname,{DRIVER}", "-Wl,-rpath,$ORIGIN"], folder
+    )
+    return folder
+
+
+def ptx_of(source: str) -> bytes:
+    """What the fake driver reads of PTX: the kernels' names, and how many parameters they take."""
+    entries = [
+        f".visible .entry {name}({', '.join(['.param'] * len(parameters.split(',')))})"
+        for name, parameters in KERNEL.findall(source)
+    ]
+    assert len(entries) == source.count("__global__ void"), "a kernel in another form"
+    return "\n".join(entries).encode()
+
+
+def compile_tiny(folder: Path) -> Path:
+    """`tiny` for `cuda`, without a CUDA compiler; return the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ptx, "find_compiler", lambda: None)
+        patch.setattr(ptx, "compile_ptx", lambda source, *_: ptx_of(source))
+        request = CompileRequest("tiny", "cuda", "q4f16", folder, context_length=CONTEXT_LENGTH)
+        compile_model(request, Silent())
+    return folder
+
+
+def run(case: str, package: Path, *arguments: str, **environment: str) -> str:
+    """Run a function of cases.py in a process with the fake CUDA; return what it logged."""
+    folder = libraries()
+    preload = " ".join(str(folder / name) for name in (RUNTIME, DRIVER))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cuda.cases", case, str(package), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "LD_PRELOAD": preload, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr

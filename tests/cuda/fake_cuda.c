@@ -1,0 +1,266 @@
+/*
+ * A CUDA without a GPU, for tests of what the runtime tells a device to do: `libcudart.so.13` and
+ * `libcuda.so.1` in the functions that TVM's CUDA runtime and ours call. Device memory is the
+ * host's, copies are done at once, and a launched kernel computes nothing: it is written down.
+ *
+ * Streams, captures and graphs follow CUDA's rules as far as they are tested: a launch on a
+ * capturing stream becomes a node, an allocation ends a capture that was not begun as relaxed, and
+ * launching a graph launches its nodes. `fake_fail` makes a function return an error.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PARAMS 32
+#define MAX_LAUNCHES (1 << 17)
+#define MAX_KERNELS 1024
+enum { kSuccess = 0, kMemory = 2, kCaptureUnsupported = 900, kCaptureInvalidated = 901 };
+enum { kRelaxed = 2 };
+
+typedef struct {
+  char name[192];
+  int params;
+} Kernel;
+
+typedef struct {
+  const Kernel* kernel;
+  uint32_t dims[7];
+  uint64_t params[MAX_PARAMS];
+  int from_graph;
+} Launch;
+
+typedef struct {
+  Launch* launches;
+  size_t count;
+} Graph;
+
+typedef struct {
+  int capturing, mode, invalid;
+  Graph graph;
+} Stream;
+
+static Kernel kernels[MAX_KERNELS];
+static int kernel_count;
+static Launch* log_of_launches;
+static size_t log_count;
+static Stream* capturing;  /* one capture at a time is enough here */
+static char failing[64];
+static int graphs_alive, execs_alive, streams_alive, events_alive, corrupting;
+static int64_t uploads, downloads, bytes_alive;
+
+#define FAILS(code) \
+  if (strcmp(failing, __func__) == 0) return code
+
+/* --- what tests ask --- */
+
+void fake_fail(const char* function) { snprintf(failing, sizeof(failing), "%s", function); }
+void fake_corrupt(int on) { corrupting = on; }
+void fake_clear(void) { log_count = 0, uploads = 0, downloads = 0; }
+int64_t fake_launches(void) { return (int64_t)log_count; }
+int64_t fake_uploads(void) { return uploads; }
+int64_t fake_downloads(void) { return downloads; }
+int64_t fake_bytes(void) { return bytes_alive; }
+int fake_alive(void) { return graphs_alive + execs_alive + streams_alive + events_alive; }
+int fake_capturing(void) { return capturing != NULL; }
+const char* fake_name(int64_t i) { return log_of_launches[i].kernel->name; }
+int fake_from_graph(int64_t i) { return log_of_launches[i].from_graph; }
+int fake_param_count(int64_t i) { return log_of_launches[i].kernel->params; }
+uint64_t fake_param(int64_t i, int j) { return log_of_launches[i].params[j]; }
+uint32_t fake_dim(int64_t i, int j) { return log_of_launches[i].dims[j]; }
+
+static void write_down(const Launch* launch, int from_graph) {
+  if (log_of_launches == NULL) log_of_launches = malloc(sizeof(Launch) * MAX_LAUNCHES);
+  if (log_count == MAX_LAUNCHES) abort();
+  log_of_launches[log_count] = *launch;
+  log_of_launches[log_count++].from_graph = from_graph;
+}
+
+/* --- the driver --- */
+
+int cuDeviceGetName(char* name, int size, int device) { return snprintf(name, size, "fake"), 0; }
+int cuGetErrorName(int code, const char** text) { return *text = "FAKE_ERROR", 0; }
+int cuGetErrorString(int code, const char** text) { return *text = "fake error", 0; }
+int cuFuncSetAttribute(void* function, int attribute, int value) { return kSuccess; }
+int cuModuleUnload(void* module) { return kSuccess; }
+int cuTensorMapEncodeTiled(void) { return kCaptureUnsupported; }
+
+int cuModuleLoadData(void** module, const char* ptx) {
+  if (capturing && capturing->mode != kRelaxed) return kCaptureUnsupported;
+  for (const char* at = ptx; (at = strstr(at, ".visible .entry ")) != NULL;) {
+    at += strlen(".visible .entry ");
+    const char* open = strchr(at, '(');
+    const char* close = strchr(open, ')');
+    Kernel* kernel = &kernels[kernel_count++];
+    snprintf(kernel->name, sizeof(kernel->name), "%.*s", (int)strcspn(at, "( \n\t"), at);
+    kernel->params = 0;
+    for (const char* p = open; (p = strstr(p, ".param")) != NULL && p < close; ++p) ++kernel->params;
+    if (kernel->params > MAX_PARAMS || kernel_count == MAX_KERNELS) abort();
+  }
+  *module = kernels;
+  return kSuccess;
+}
+
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  for (int i = kernel_count; i-- > 0;) {
+    if (strcmp(kernels[i].name, name) == 0) return *function = &kernels[i], kSuccess;
+  }
+  return 500;
+}
+
+typedef struct {
+  uint32_t grid[3], block[3], shared;
+  Stream* stream;
+  void* attributes;
+  unsigned count;
+} LaunchConfig;
+
+int cuLaunchKernelEx(const LaunchConfig* config, Kernel* kernel, void** params, void** extra) {
+  FAILS(1);
+  Launch launch = {.kernel = kernel};
+  memcpy(launch.dims, config, sizeof(launch.dims));
+  for (int i = 0; i < kernel->params; ++i) memcpy(&launch.params[i], params[i], 8);
+  Stream* stream = config->stream;
+  if (stream == NULL || !stream->capturing) return write_down(&launch, 0), kSuccess;
+  if (stream->invalid) return kCaptureInvalidated;
+  Graph* graph = &stream->graph;
+  graph->launches = realloc(graph->launches, sizeof(Launch) * (graph->count + 1));
+  graph->launches[graph->count++] = launch;
+  return kSuccess;
+}
+
+/* --- the runtime --- */
+
+int cudaGetDevice(int* device) { return *device = 0, kSuccess; }
+int cudaSetDevice(int device) { return kSuccess; }
+int cudaGetDeviceCount(int* count) { return *count = 1, kSuccess; }
+int cudaDeviceGetAttribute(int* value, int attribute, int device) { return *value = 32, kSuccess; }
+int cudaGetDeviceProperties(void* properties, int device) { return kCaptureUnsupported; }
+int cudaRuntimeGetVersion(int* version) { return *version = 13000, kSuccess; }
+int cudaGetLastError(void) { return kSuccess; }
+int cudaPeekAtLastError(void) { return kSuccess; }
+const char* cudaGetErrorName(int code) { return code == kMemory ? "fakeOutOfMemory" : "fakeError"; }
+const char* cudaGetErrorString(int code) { return "refused by the fake CUDA"; }
+int cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = (size_t)1 << 36, kSuccess; }
+
+static void* allocate(size_t size) {
+  char* block = calloc(1, size + 512);
+  char* data = (char*)(((uintptr_t)block + 511) & ~(uintptr_t)255);
+  ((char**)data)[-1] = block;
+  ((size_t*)data)[-2] = size;
+  return data;
+}
+
+int cudaMalloc(void** data, size_t size) {
+  FAILS(kMemory);
+  if (capturing && capturing->mode != kRelaxed) return capturing->invalid = 1, kCaptureUnsupported;
+  bytes_alive += (int64_t)size;
+  return *data = allocate(size), kSuccess;
+}
+int cudaFree(void* data) {
+  if (capturing && capturing->mode != kRelaxed) return capturing->invalid = 1, kCaptureUnsupported;
+  if (data == NULL) return kSuccess;
+  bytes_alive -= (int64_t)((size_t*)data)[-2];
+  return free(((char**)data)[-1]), kSuccess;
+}
+int cudaMallocHost(void** data, size_t size) {
+  FAILS(kMemory);
+  return *data = allocate(size), kSuccess;
+}
+int cudaFreeHost(void* data) { return free(((char**)data)[-1]), kSuccess; }
+
+int cudaMemcpyAsync(void* to, const void* from, size_t size, int kind, Stream* stream) {
+  FAILS(kMemory);
+  if (stream && stream->capturing) return stream->invalid = 1, kCaptureUnsupported;
+  if (kind == 1) ++uploads;
+  if (kind == 2) ++downloads;
+  return memcpy(to, from, size), kSuccess;
+}
+int cudaMemcpyPeerAsync(void) { return kCaptureUnsupported; }
+
+int cudaStreamCreate(Stream** stream) {
+  FAILS(kMemory);
+  ++streams_alive;
+  return *stream = calloc(1, sizeof(Stream)), kSuccess;
+}
+int cudaStreamCreateWithFlags(Stream** stream, unsigned flags) {
+  FAILS(kMemory);
+  return cudaStreamCreate(stream);
+}
+int cudaStreamDestroy(Stream* stream) { return --streams_alive, free(stream), kSuccess; }
+int cudaStreamSynchronize(Stream* stream) {
+  if (stream && stream->capturing) return stream->invalid = 1, kCaptureUnsupported;
+  return kSuccess;
+}
+int cudaStreamWaitEvent(Stream* stream, void* event, unsigned flags) { return kSuccess; }
+
+int cudaStreamBeginCapture(Stream* stream, int mode) {
+  FAILS(kCaptureUnsupported);
+  if (stream == NULL || stream->capturing) return kCaptureUnsupported;
+  stream->capturing = 1, stream->mode = mode, stream->invalid = 0;
+  memset(&stream->graph, 0, sizeof(Graph));
+  capturing = stream;
+  return kSuccess;
+}
+int cudaStreamEndCapture(Stream* stream, Graph** graph) {
+  if (stream == NULL || !stream->capturing) return kCaptureUnsupported;
+  stream->capturing = 0;
+  capturing = NULL;
+  *graph = NULL;
+  FAILS(kCaptureInvalidated);
+  if (stream->invalid) return kCaptureInvalidated;
+  *graph = malloc(sizeof(Graph));
+  **graph = stream->graph;
+  return ++graphs_alive, kSuccess;
+}
+int cudaGraphGetNodes(Graph* graph, void** nodes, size_t* count) {
+  if (nodes) {
+    for (size_t i = 0; i < *count; ++i) nodes[i] = &graph->launches[i];
+  }
+  return *count = graph->count, kSuccess;
+}
+int cudaGraphNodeGetType(void* node, int* type) {
+  *type = strcmp(failing, __func__) == 0 ? 1 : 0; /* a copy, or a kernel */
+  return kSuccess;
+}
+int cudaGraphInstantiate(Graph** exec, Graph* graph, uint64_t flags) {
+  FAILS(kMemory);
+  *exec = malloc(sizeof(Graph));
+  (*exec)->count = graph->count;
+  (*exec)->launches = malloc(sizeof(Launch) * graph->count);
+  memcpy((*exec)->launches, graph->launches, sizeof(Launch) * graph->count);
+  return ++execs_alive, kSuccess;
+}
+int cudaGraphUpload(Graph* exec, Stream* stream) { return kSuccess; }
+int cudaGraphDestroy(Graph* graph) {
+  free(graph->launches);
+  return --graphs_alive, free(graph), kSuccess;
+}
+int cudaGraphExecDestroy(Graph* exec) {
+  free(exec->launches);
+  return --execs_alive, free(exec), kSuccess;
+}
+int cudaGraphLaunch(Graph* exec, Stream* stream) {
+  FAILS(719);
+  for (size_t i = 0; i < exec->count; ++i) {
+    write_down(&exec->launches[i], 1);
+    if (corrupting && i + 1 == exec->count) {
+      for (int j = 0; j < exec->launches[i].kernel->params; ++j) {
+        *(uint32_t*)exec->launches[i].params[j] ^= 1;
+      }
+    }
+  }
+  return kSuccess;
+}
+
+int cudaEventCreate(void** event) { return ++events_alive, *event = malloc(1), kSuccess; }
+int cudaEventCreateWithFlags(void** event, unsigned flags) {
+  FAILS(kMemory);
+  return cudaEventCreate(event);
+}
+int cudaEventDestroy(void* event) { return --events_alive, free(event), kSuccess; }
+int cudaEventRecord(void* event, Stream* stream) { return kSuccess; }
+int cudaEventSynchronize(void* event) { return kSuccess; }
+int cudaEventElapsedTime(float* milliseconds, void* a, void* b) { return *milliseconds = 0, kSuccess; }

@@ -1,0 +1,83 @@
+"""The fake CUDA's own functions, as a test asks them."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    Attributes
+    ----------
+    kernel : name, grid, block and shared memory
+    params : as 64 bits each
+    from_graph : whether a graph made it
+    """
+
+    kernel: tuple[Any, ...]
+    params: tuple[int, ...]
+    from_graph: bool
+
+
+class FakeCuda:
+    """The library that stands for CUDA in this process."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL("libcudart.so.13")
+        self._library.fake_name.restype = ctypes.c_char_p
+        self._library.fake_param.restype = ctypes.c_uint64
+        self._library.fake_dim.restype = ctypes.c_uint32
+        for name in ("launches", "uploads", "downloads"):
+            getattr(self._library, f"fake_{name}").restype = ctypes.c_int64
+
+    def launches(self) -> list[Launch]:
+        """All since `clear`, in order."""
+        return [self._launch(ctypes.c_int64(i)) for i in range(self._library.fake_launches())]
+
+    def _launch(self, i: ctypes.c_int64) -> Launch:
+        library = self._library
+        dims = (library.fake_dim(i, j) for j in range(7))
+        params = (library.fake_param(i, j) for j in range(library.fake_param_count(i)))
+        name = library.fake_name(i).decode()
+        return Launch((name, *dims), tuple(params), bool(library.fake_from_graph(i)))
+
+    def clear(self) -> None:
+        """Forget launches and copies."""
+        self._library.fake_clear()
+
+    def fail(self, function: str) -> None:
+        """Let a function of CUDA's fail from now on; none with an empty name."""
+        self._library.fake_fail(function.encode())
+
+    def corrupt(self, on: bool) -> None:
+        """Let graphs compute something else."""
+        self._library.fake_corrupt(int(on))
+
+    @property
+    def uploads(self) -> int:
+        """Copies to the device since `clear`."""
+        return int(self._library.fake_uploads())
+
+    @property
+    def downloads(self) -> int:
+        """Copies to the host since `clear`."""
+        return int(self._library.fake_downloads())
+
+    @property
+    def alive(self) -> int:
+        """Graphs, streams and events."""
+        return int(self._library.fake_alive())
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a capture is under way."""
+        return bool(self._library.fake_capturing())
+
+
+def fake_cuda() -> FakeCuda:
+    """The process's one."""
+    return FakeCuda()

@@ -1,0 +1,76 @@
+"""Launches are read from the functions that code is generated from."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm.s_tir import dlight
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.model_spec.operators.attention import ChunkAttention
+from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.model_spec.operators.linear import Tail
+from gemma4_compile.model_spec.operators.norms import RmsNorm
+from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
+from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.targets import webgpu
+from gemma4_compile.targets.schedules import schedule_rules
+
+NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float32")
+GATED = Linear(
+    rows=None,
+    bits=4,
+    weight_dtype="float32",
+    group_size=32,
+    cols=64,
+    part_rows=(32,),
+    in_dtype="float32",
+    tail=Tail.GELU_GATE.value,
+    ple_width=96,
+)
+
+
+def scheduled(**operators: Operator) -> tvm.IRModule:
+    module = tvm.IRModule({name: op.prim_func() for name, op in operators.items()})
+    with webgpu.DEFAULT.tvm_target():
+        return dlight.ApplyDefaultSchedule(*schedule_rules(webgpu.DEFAULT))(module)
+
+
+def launch_of(operator: Operator) -> KernelLaunch:
+    return kernel_launches(scheduled(kernel=operator), ["kernel"], webgpu.DEFAULT)["kernel"]
+
+
+def test_bindings_are_in_the_order_of_their_names() -> None:
+    launch = launch_of(NORM)
+    assert launch.entry_point == "kernel_kernel"
+    assert launch.bindings == ("w", "x", "y")
+
+
+def test_the_grid_follows_the_scalars() -> None:
+    launch = launch_of(NORM)
+    assert launch.scalars == ("n",)
+    assert launch.blocks({"n": 7}) == (7, 1, 1)
+    assert launch.blocks({"n": 19}) == (19, 1, 1)
+
+
+def test_a_layer_is_a_scalar_of_its_own() -> None:
+    launch = launch_of(GATED)
+    assert set(launch.scalars) == {"n", "layer"}
+    rows = {n: launch.blocks({"n": n, "layer": 1})[1] for n in (1, 19, 33)}
+    assert rows[1] == rows[19] == 1
+    assert rows[33] > 1
+
+
+def test_names_that_begin_alike_are_told_apart() -> None:
+    module = scheduled(norm=NORM, norm1=RmsNorm(None, 64, 1e-6, "float16"))
+    launches = kernel_launches(module, ["norm", "norm1"], webgpu.DEFAULT)
+    assert launches["norm"].entry_point == "norm_kernel"
+    assert launches["norm1"].entry_point == "norm1_kernel"
+    assert launches["norm"].text != launches["norm1"].text
+
+
+def test_a_function_that_is_no_single_kernel_is_refused() -> None:
+    operator = ChunkAttention(None, 1, 1, 32, None, "float32", None)
+    module = tvm.IRModule({"plain": operator.prim_func()})
+    with pytest.raises(LoweringError, match=r"kernel `plain` is 0 launches"):
+        kernel_launches(module, ["plain"], webgpu.DEFAULT)
