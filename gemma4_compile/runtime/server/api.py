@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import (
@@ -79,12 +80,12 @@ class _Api:
             try:
                 self._check_key(request)
                 return await endpoint(request)
-            except ApiError as error:
-                return error.response()
             except ClientDisconnect:
                 return Response(status_code=_CLIENT_IS_GONE)
-            except Exception as error:
-                return _internal_error(error).response()
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # a panic of native code is no Exception
+                return _as_api_error(error).response()
 
         return answer
 
@@ -176,7 +177,8 @@ async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
         await asyncio.wait({finishing, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
             raise ClientDisconnect
-        _raise_as_api_error(finishing.exception())
+        if (error := finishing.exception()) is not None:
+            raise error
     finally:
         ticket.cancel()
         finishing.cancel()
@@ -196,21 +198,27 @@ async def _stream(ticket: Ticket, answer: Answer, include_usage: bool) -> AsyncI
         if include_usage:
             yield _event(answer.count(ticket.generation))
         yield "data: [DONE]\n\n"
-    except Exception as error:
-        api_error = error if isinstance(error, ApiError) else _internal_error(error)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        api_error = _as_api_error(error)
         yield _event(api_error.body())
     finally:
         ticket.cancel()
 
 
-def _raise_as_api_error(error: BaseException | None) -> None:
+def _as_api_error(error: BaseException) -> ApiError:
+    """What the client is told of an error; one that should not happen is logged."""
+    if isinstance(error, ApiError):
+        return error
     if isinstance(error, ContextFullError):
-        raise ApiError(400, str(error), code="context_length_exceeded") from error
-    if error is not None:
-        raise error
+        return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error), param="response_format")
+    return _internal_error(error)
 
 
-def _internal_error(error: Exception) -> ApiError:
+def _internal_error(error: BaseException) -> ApiError:
     """Log what should not happen; the client learns no details."""
     _log.error("a request failed", exc_info=error)
     return ApiError(500, "the server failed; its log says why", code="internal_error")

@@ -275,7 +275,19 @@ def test_meaningless_options_are_usage_errors(
     assert found[2].startswith("error: ")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"type": "nothing"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"type": "nothing"}',
+        "[" * 100_000,
+        '{"type": "integer", "enum": [-1e308]}',
+        '{"type": "integer", "multipleOf": 2147483648}',
+        '{"$ref": "#"}',
+        '{"const": %s}' % 10**400,
+    ],
+)
 def test_a_file_that_is_no_schema_is_a_usage_error(
     text: str, tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
