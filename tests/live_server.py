@@ -15,10 +15,11 @@ import openai
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile.runtime.prompt import ChatTemplate
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api import Limits, api_routes
+from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
 from tests.scripted_engine import (

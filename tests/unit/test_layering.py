@@ -12,7 +12,7 @@ MAX_LINES = 400
 
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "errors", "abi", "nvidia", "process", "confined", "tiny"),
+    ("__init__", "errors", "abi", "chat_template", "nvidia", "process", "confined", "tiny"),
     ("model_spec",),
     ("quantization",),
     ("targets",),
@@ -50,6 +50,7 @@ RUNTIME_MAY_IMPORT = {
     "abi",
     "nvidia",
     "process",
+    "chat_template",
     "confined",
     "artifacts",
     "runtime",

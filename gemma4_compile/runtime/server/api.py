@@ -7,7 +7,6 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -20,9 +19,9 @@ from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.requests import (
     Request,
-    parse_json,
     read_chat_request,
     read_completion_request,
 )
@@ -32,20 +31,6 @@ from gemma4_compile.runtime.server.worker import Ticket
 _log = logging.getLogger("gemma4_compile.serve")
 _Result = TypeVar("_Result")
 _CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for.
-
-    Attributes
-    ----------
-    body_bytes : longest body
-    messages : most messages of a chat request
-    """
-
-    body_bytes: int = 8 * 2**20
-    messages: int = 2048
 
 
 def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[BaseRoute]:
@@ -71,6 +56,7 @@ class _Api:
     def __init__(self, service: Service, limits: Limits, api_key: str | None) -> None:
         self._service = service
         self._limits = limits
+        self._bodies = BodyReader(limits, service.max_prompt_bytes, service.model.context_length)
         self._api_key = api_key
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
@@ -97,22 +83,24 @@ class _Api:
         return JSONResponse(self._model_object())
 
     async def chat(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
+        body = await self._bodies.read(request)
         model = self._service.model
         parsed = read_chat_request(body, model.defaults, self._limits.messages)
         self._service.check_model(parsed.model)
-        prompt = await run_in_threadpool(self._service.chat_prompt, parsed)
-        constrain = await run_in_threadpool(self._service.constraint, parsed)
-        ticket = self._service.submit(prompt, parsed.settings, constrain=constrain)
+        with self._service.worker.reserve() as place:
+            prompt = await self._service.build(self._service.chat_prompt, parsed)
+            constrain = await run_in_threadpool(self._service.constraint, parsed)
+            ticket = self._service.submit(place, prompt, parsed.settings, constrain=constrain)
         return await _answer(request, parsed, ticket, ChatAnswer(model.name))
 
     async def complete(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
+        body = await self._bodies.read(request)
         model = self._service.model
         parsed = read_completion_request(body, model.defaults)
         self._service.check_model(parsed.model)
-        prompt = await run_in_threadpool(self._service.completion_prompt, parsed)
-        ticket = self._service.submit(prompt, parsed.settings, plain=True)
+        with self._service.worker.reserve() as place:
+            prompt = await self._service.build(self._service.completion_prompt, parsed)
+            ticket = self._service.submit(place, prompt, parsed.settings, plain=True)
         return await _answer(request, parsed, ticket, TextAnswer(model.name))
 
     def _check_key(self, request: HttpRequest) -> None:
@@ -132,21 +120,6 @@ class _Api:
             "owned_by": "gemma4-compile",
             "context_length": model.context_length,
         }
-
-    async def _body(self, request: HttpRequest) -> Any:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a page of another origin cannot send this one unasked
-            raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > self._limits.body_bytes:
-                raise ApiError(
-                    413,
-                    f"the body is longer than {self._limits.body_bytes} bytes",
-                    code="body_too_large",
-                )
-        return parse_json(bytes(body))
 
 
 async def _answer(http: HttpRequest, request: Request, ticket: Ticket, answer: Answer) -> Response:

@@ -22,8 +22,9 @@ from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
-from gemma4_compile.runtime.server.api import Limits, api_routes
+from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -72,7 +71,7 @@ class Fields:
         """An integer of a range."""
         value: int | None = self.get(field, int, default)
         if value is not None and not lowest <= value <= highest:
-            raise self.error(field, f"expected {lowest} to {highest}, found {value}")
+            raise self.error(field, f"expected {lowest} to {highest}, found {_shown(value)}")
         return value
 
     def number(self, field: str, lowest: float, highest: float, default: float) -> float:
@@ -81,7 +80,7 @@ class Fields:
         if value is None:
             return default
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not lowest <= value <= highest:
+        if not number or not lowest <= value <= highest:  # NaN is in no range
             raise self.error(
                 field, f"expected a number from {lowest:g} to {highest:g}, found {_shown(value)}"
             )
@@ -96,5 +95,7 @@ class Fields:
 
 def _shown(value: Any) -> str:
     """A value for a message, not longer than a line."""
-    text = repr(value)
+    if isinstance(value, (list, dict)):
+        return f"{_NAMES[type(value)]} of {len(value)}" if value else repr(value)
+    text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.tool_calls import ToolCall
 
@@ -89,9 +90,9 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         function = Fields(call.need("function", dict), call.name("function"))
         text = function.get("arguments", str, "{}")
         try:
-            arguments = json.loads(text or "{}")
-        except (ValueError, RecursionError) as error:
-            raise function.error("arguments", f"is not JSON: {error}") from error
+            arguments = parse_json((text or "{}").encode())
+        except ApiError as error:
+            raise function.error("arguments", error.message) from error
         if not isinstance(arguments, dict):
             raise function.error("arguments", "expected a JSON object in a string")
         calls.append(ToolCall(_tool_name(function), arguments, call.need("id", str)))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.messages import read_messages, read_tools
 
@@ -240,15 +238,3 @@ def _prompt(fields: Fields) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return tuple(value)
     raise fields.error("prompt", "expected one text or one list of token ids, not empty")
-
-
-def parse_json(body: bytes) -> Any:
-    """Parse a body; ApiError 400 if it is no JSON."""
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")

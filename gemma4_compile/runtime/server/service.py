@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import Generation, Generator, TokenChooser
 from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.prompt import ChatTemplate, PromptBuilder
+from gemma4_compile.runtime.prompt import PromptBuilder
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest, Settings
-from gemma4_compile.runtime.server.worker import Ticket, Worker
+from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,21 @@ class Service:
         self.model = model
         self.worker = worker
         self._thinking = thinking
-        self._prompts = PromptBuilder(model.tokenizer, model.template)
+        self._prompts = PromptBuilder(model.tokenizer, model.template, model.context_length)
         self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
-        self._compiling = threading.Lock()
+        # One prompt at a time, away from the event loop: a long one takes a core and memory.
+        self._building = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+
+    @property
+    def max_prompt_bytes(self) -> int:
+        """Bytes of text that no prompt which fits can exceed."""
+        assert self._prompts.max_bytes is not None, "the context's length is known"
+        return self._prompts.max_bytes
+
+    async def build(self, make: Callable[[_Result], list[int]], request: _Result) -> list[int]:
+        """Run `chat_prompt` or `completion_prompt` when its turn comes; errors as there."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._building, make, request)
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""
@@ -89,6 +106,8 @@ class Service:
         thinking = self._thinks(request)
         try:
             ids = self._prompts.build(request.messages, thinking=thinking, tools=request.tools)
+        except ContextFullError as error:
+            raise _does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:
             raise ApiError(400, str(error), param="messages") from error
         return self._fitting(ids, "messages")
@@ -96,9 +115,12 @@ class Service:
     def completion_prompt(self, request: CompletionRequest) -> list[int]:
         """Ids of the prompt behind the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
-            ids = self._prompts.encode(request.prompt)
+            try:
+                ids = self._prompts.encode(request.prompt)
+            except ContextFullError as error:
+                raise _does_not_fit(error, "prompt") from error
         else:
-            ids = list(request.prompt)
+            ids = self._fitting(list(request.prompt), "prompt")
             wrong = next((i for i in ids if not 0 <= i < self.model.vocab_size), None)
             if wrong is not None:
                 raise ApiError(
@@ -112,13 +134,14 @@ class Service:
 
     def submit(
         self,
+        place: Place,
         prompt: list[int],
         settings: Settings,
         *,
         constrain: Constraint | None = None,
         plain: bool = False,
     ) -> Ticket:
-        """Queue a generation; ApiError if the queue is full."""
+        """Queue a generation in its place; ApiError if the server is stopping."""
 
         def start(generator: Generator) -> Generation:
             chooser: TokenChooser = Sampler(settings.sampling, settings.seed)
@@ -130,7 +153,7 @@ class Service:
                 plain=plain,
             )
 
-        return self.worker.submit(start)
+        return place.submit(start)
 
     def constraint(self, request: ChatRequest) -> Constraint | None:
         """What holds a reply to the request's JSON schema; ApiError where that cannot be."""
@@ -145,8 +168,7 @@ class Service:
             )
         thinking = self._thinks(request)
         try:
-            with self._compiling:
-                grammar = self._grammars.compile(schema)
+            grammar = self._grammars.compile(schema)
         except Gemma4CompileError as error:
             message = f"{error}; {error.hint}" if error.hint else str(error)
             raise ApiError(400, message, param="response_format") from error
@@ -157,11 +179,13 @@ class Service:
 
     def _fitting(self, ids: list[int], param: str) -> list[int]:
         if len(ids) > self.model.context_length:
-            raise ApiError(
-                400,
+            raise _does_not_fit(
                 f"this prompt takes {len(ids)} tokens, and the context holds "
                 f"{self.model.context_length}",
-                param=param,
-                code="context_length_exceeded",
+                param,
             )
         return ids
+
+
+def _does_not_fit(why: object, param: str | None) -> ApiError:
+    return ApiError(400, str(why), param=param, code="context_length_exceeded")

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from gemma4_compile.runtime.server.api import Limits
+from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemma4_compile.runtime.server.service import Service
 from tests.live_server import Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
@@ -49,3 +52,102 @@ def test_a_schema_that_would_do_harm_is_a_bad_request(live: Live, schema: Any) -
     assert status == 400
     assert answer["error"]["param"] == "response_format"
     assert ask(live, **in_schema({"type": "boolean"}))[0] == 200
+
+
+class Pulse:
+    """Asks `/health` all the time; remembers the longest wait."""
+
+    def __init__(self, live: Live) -> None:
+        self.longest_s = 0.0
+        self._live = live
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            begin = time.monotonic()
+            assert self._live.request("GET", "/health")[0] == 200
+            self.longest_s = max(self.longest_s, time.monotonic() - begin)
+            time.sleep(0.01)
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "one letter": {"prompt": "a" * 8_000_000},
+    "spaces": {"prompt": " " * 8_000_000},
+    "ids": {"prompt": [1] * 2_700_000},
+    "prompts": {"prompt": ["a"] * 1_500_000},
+    "control tokens": {"messages": [{"role": "user", "content": "<channel|>" * 700_000}]},
+    "many parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2**17}]
+    },
+    "lists": {"messages": [[]] * 2_000_000},
+    "what may stand in the context, and more": {"prompt": "<|channel>" * 1_000},
+    "declarations": {
+        "messages": QUESTION,
+        "tools": [{"type": "function", "function": {"name": "f", "description": "x" * 6_000_000}}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_prompt_is_refused_and_stops_nobody(live: Live, name: str) -> None:
+    path = "/v1/completions" if "prompt" in LONG[name] else "/v1/chat/completions"
+    body = json.dumps(LONG[name]).encode()
+    statuses: list[int] = []
+
+    def send() -> None:
+        answered = live.request("POST", path, body, Content_Type="application/json")
+        statuses.append(answered[0])
+
+    threads = [threading.Thread(target=send) for _ in range(3)]
+    begin = time.monotonic()
+    with Pulse(live) as pulse:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert statuses == [400] * 3
+    assert time.monotonic() - begin < 5
+    assert pulse.longest_s < 1  # in one process with the clients; 0.2 s in one of its own
+
+
+def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def build(*_: object) -> list[int]:
+        begun.release()
+        assert gate.wait(20)
+        return [2, 500]
+
+    monkeypatch.setattr(Service, "chat_prompt", build)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=2) as live:
+        answers: list[int] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(live)[0])) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        assert begun.acquire(timeout=10)
+        time.sleep(0.2)
+        assert not begun.acquire(blocking=False)  # one is built at a time
+        status, answer = ask(live)
+        assert (status, answer["error"]["code"]) == (429, "queue_full")
+        assert live.request("GET", "/health")[0] == 200
+        gate.set()
+        for thread in threads:
+            thread.join(20)
+        assert answers == [200, 200]
+        monkeypatch.undo()
+        assert ask(live, temperature=0, max_tokens=1)[0] == 200
+
+
+def test_a_request_that_comes_to_nothing_gives_its_place_back(live: Live) -> None:
+    for _ in range(8):  # more than the queue holds
+        assert ask(live, messages=[{"role": "user", "content": "x " * 2000}])[0] == 400
+    assert ask(live)[0] == 200
