@@ -20,6 +20,7 @@ from gemma4_compile.runtime.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
 from tests.scripted_engine import (
@@ -63,10 +64,14 @@ class Live:
 
 
 @contextmanager
-def serving(routes: Sequence[BaseRoute], **options: Any) -> Iterator[Live]:
-    """Run an application of these routes; options are those of `create_app`."""
+def serving(
+    routes: Sequence[BaseRoute], *, connections: ConnectionLimits | None = None, **options: Any
+) -> Iterator[Live]:
+    """Run an application of these routes; other options are those of `create_app`."""
     app = create_app(routes, **options)
-    config = uvicorn.Config(app, host=LOCAL, port=0, log_level="critical")
+    config = server_config(
+        app, connections or ConnectionLimits(), host=LOCAL, port=0, log_level="critical"
+    )
     socket = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
@@ -111,7 +116,8 @@ def serving_script(
     worker.start()
     service = Service(scripted_model(template), worker)
     try:
-        with serving(api_routes(service, limits or Limits(), api_key)) as live:
+        routes = api_routes(service, limits or Limits(), api_key)
+        with serving(routes, is_alive=lambda: worker.is_alive) as live:
             yield live
     finally:
         worker.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,8 @@ from starlette.requests import Request as HttpRequest
 
 from gemma4_compile.runtime.server.api_error import ApiError
 
-_BODIES = 4  # of the longest kind may be held while they are read
+_SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
+_LARGE_AT_A_TIME = 4
 _ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
 _OTHER_BYTES = 1 << 20  # of a body beside its prompt
 _OTHER_VALUES = 200_000
@@ -49,7 +51,7 @@ class BodyReader:
         self._useful_bytes = _OTHER_BYTES + _ESCAPED * max_prompt_bytes
         self._most_values = _OTHER_VALUES + _VALUES_OF_A_TOKEN * context_length
         self._context_length = context_length
-        self._held = 0  # bytes of all bodies that are being read
+        self._large = asyncio.Semaphore(_LARGE_AT_A_TIME)
 
     async def read(self, request: HttpRequest) -> Any:
         """The parsed body.
@@ -58,27 +60,35 @@ class BodyReader:
         ------
         ApiError
             415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
-            long, 503 if too many are being read, 400 if it is no JSON or no prompt can be so long.
+            long, 400 if it is no JSON or no prompt can be so long.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page of another origin cannot send this one unasked
             raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
         body = bytearray()
+        pieces = request.stream()
+        count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
+        if count > _SMALL_BYTES:
+            async with self._large:
+                count = await self._in_time(self._receive(pieces, body, count, None))
+                return self._finish(body, count)
+        return self._finish(body, count)
+
+    async def _in_time(self, receiving: Coroutine[Any, Any, int]) -> int:
         try:
-            await asyncio.wait_for(self._receive(request, body), self._limits.body_seconds)
-            return self._parse(bytes(body))
+            return await asyncio.wait_for(receiving, self._limits.body_seconds)
         except asyncio.TimeoutError as error:
             raise ApiError(
                 408,
                 f"the body did not arrive within {self._limits.body_seconds:g} s",
                 code="body_timeout",
             ) from error
-        finally:
-            self._held -= len(body)
 
-    async def _receive(self, request: HttpRequest, body: bytearray) -> None:
-        count = 0
-        async for piece in request.stream():
+    async def _receive(
+        self, pieces: AsyncIterator[bytes], body: bytearray, count: int, until: int | None
+    ) -> int:
+        """Read on, to the end or until there is more than so much; return how much came so far."""
+        async for piece in pieces:
             count += len(piece)
             if count > self._limits.body_bytes:
                 raise ApiError(
@@ -86,14 +96,16 @@ class BodyReader:
                     f"the body is longer than {self._limits.body_bytes} bytes",
                     code="body_too_large",
                 )
-            if count > self._useful_bytes:
-                continue  # read to its end, so that the client hears why
-            if self._held + len(piece) > _BODIES * self._limits.body_bytes:
-                raise ApiError(503, "too many requests are being read: try again", code="busy")
-            self._held += len(piece)
-            body += piece
+            if count <= self._useful_bytes:  # the rest is read to its end, so that all hear why
+                body += piece
+            if until is not None and count > until:
+                break
+        return count
+
+    def _finish(self, body: bytearray, count: int) -> Any:
         if count > self._useful_bytes:
             raise self._too_long(f"this request has {count} bytes")
+        return self._parse(bytes(body))
 
     def _parse(self, body: bytes) -> Any:
         # The parser does not let the event loop run meanwhile: not even the values are counted

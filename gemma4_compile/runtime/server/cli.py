@@ -25,6 +25,7 @@ from gemma4_compile.runtime.server.address import address_of, is_loopback, take_
 from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
 from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
@@ -33,7 +34,6 @@ API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 _BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 _ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
-_SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 
 
 def _parser() -> Parser:
@@ -117,7 +117,14 @@ def _serve(arguments: argparse.Namespace) -> None:
         base = f"{address_of(taken, arguments.host)}/v1"
         Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
         try:
-            listen(routes, taken, arguments.host, arguments.allow_origin, on_stop=stop)
+            listen(
+                routes,
+                taken,
+                arguments.host,
+                arguments.allow_origin,
+                on_stop=stop,
+                is_alive=lambda: service.worker.is_alive,
+            )
         finally:
             service.worker.stop()
 
@@ -195,6 +202,7 @@ def listen(
     *,
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
+    is_alive: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve until interrupted; prints the address on stdout.
 
@@ -203,15 +211,11 @@ def listen(
     taken : listens on `host`
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
+    is_alive : what `/health` says
     """
     hosts = ["localhost", "127.0.0.1", "::1", host] if is_loopback(host) else None
-    app = create_app(routes, hosts=hosts, origins=origins)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
-        server_header=False,
-    )
+    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive)
+    config = server_config(app, ConnectionLimits(), log_level="warning")
     address = address_of(taken, host)
     print(address, flush=True)
     if opens:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.service import Service
-from tests.live_server import Live, serving_script
+from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
 TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
@@ -151,3 +154,32 @@ def test_a_request_that_comes_to_nothing_gives_its_place_back(live: Live) -> Non
     for _ in range(8):  # more than the queue holds
         assert ask(live, messages=[{"role": "user", "content": "x " * 2000}])[0] == 400
     assert ask(live)[0] == 200
+
+
+def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> None:
+    limits = Limits(body_seconds=0.5)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, limits=limits) as live:
+        for length in (100, 1_000_000):
+            with socket.create_connection((LOCAL, live.port)) as connection:
+                connection.settimeout(10)
+                head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\n"
+                kind = f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+                connection.sendall((head + kind).encode() + b"x" * (length - 1))
+                answer = b""
+                while piece := connection.recv(4096):
+                    answer += piece
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert b"body_timeout" in answer
+        assert ask(live)[0] == 200
+
+
+def test_half_bodies_hold_little_memory_and_keep_nobody_out() -> None:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live, ExitStack() as stack:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
+        for _ in range(50):
+            connection = stack.enter_context(socket.create_connection((LOCAL, live.port)))
+            connection.settimeout(0.2)
+            with suppress(TimeoutError):  # nobody reads so much of so many
+                connection.sendall(f"{head}\r\nContent-Length: 8000000\r\n\r\n".encode())
+                connection.sendall(b"x" * 1_000_000)
+        assert ask(live)[0] == 200
