@@ -114,9 +114,8 @@ def test_a_place_is_given_back() -> None:
     worker = make(ScriptedEngine(encode("yes")), queue=1)
 
     async def ask() -> str:
-        with worker.reserve():
-            with pytest.raises(ApiError, match="1 requests wait already"):
-                worker.reserve()
+        with worker.reserve(), pytest.raises(ApiError, match="1 requests wait already"):
+            worker.reserve()
         return await told(worker.submit(start))
 
     assert asyncio.run(ask()) == "yes"
