@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.generation import TokenChooser
+from gemma4_compile.runtime.generation import PromptReader, TokenChooser
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.schema_process import (
     SchemaProcess,
@@ -142,6 +142,11 @@ class _Constrained:
         self._in_thought = False
         self._allowed: npt.NDArray[np.bool_] | None = None  # what may come next, once it is known
         self._last: int | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Pass a new reply's prompt on to a chooser that counts."""
+        if isinstance(self._chooser, PromptReader):
+            self._chooser.begin(prompt)
 
     def __call__(self, logits: Float32Array) -> int:
         """Choose a token id from logits (vocab_size,).

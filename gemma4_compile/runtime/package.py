@@ -21,7 +21,7 @@ from gemma4_compile.artifacts import (
     read_artifact,
 )
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
-from gemma4_compile.errors import ArtifactError
+from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.integrity import (
     ByteCount,
@@ -30,7 +30,7 @@ from gemma4_compile.runtime.integrity import (
     check_manifest,
     library_parameters,
 )
-from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
 
 Array = npt.NDArray[Any]
 
@@ -155,13 +155,16 @@ class Package:
     def sampling_defaults(self) -> SamplingOptions:
         """The package's own sampling options."""
         fields = self.chat_config.conversation
-        values = {}
-        for name in ("temperature", "top_k", "top_p"):
-            value = fields.get(name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool):
+        names = ("temperature", "top_k", "top_p", *PENALTIES)
+        for name in names:
+            if name not in PENALTIES and name not in fields:
                 raise _damaged_config(name)
-            values[name] = value
-        return SamplingOptions(values["temperature"], int(values["top_k"]), values["top_p"])
+        try:
+            return SamplingOptions(**{name: fields[name] for name in names if name in fields})
+        except UsageError as error:
+            raise ArtifactError(
+                f"`{abi.CHAT_CONFIG_FILE}`: {error}", hint=_COMPILE_AGAIN
+            ) from error
 
     def load_tokenizer(self) -> Tokenizer:
         """The tokenizer of `tokenizer.json`; ArtifactError if it is missing or damaged."""

@@ -12,7 +12,17 @@ MAX_LINES = 400
 
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "errors", "abi", "chat_template", "nvidia", "process", "confined", "tiny"),
+    (
+        "__init__",
+        "errors",
+        "abi",
+        "chat_template",
+        "nvidia",
+        "process",
+        "confined",
+        "sampling_ranges",
+        "tiny",
+    ),
     ("model_spec",),
     ("quantization",),
     ("targets",),
@@ -52,6 +62,7 @@ RUNTIME_MAY_IMPORT = {
     "process",
     "chat_template",
     "confined",
+    "sampling_ranges",
     "artifacts",
     "runtime",
 }

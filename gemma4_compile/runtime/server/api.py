@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -106,9 +107,10 @@ class _Api:
     def _check_key(self, request: HttpRequest) -> None:
         if self._api_key is None:
             return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(key.strip().encode(), self._api_key.encode())
-        if scheme.lower() != "bearer" or not right:
+        sent = request.headers.get("authorization", "").encode("latin-1")  # its bytes as they came
+        scheme, _, key = sent.partition(b" ")
+        right = hmac.compare_digest(key.strip(), os.fsencode(self._api_key))
+        if scheme.lower() != b"bearer" or not right:
             raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
 
     def _model_object(self) -> dict[str, Any]:

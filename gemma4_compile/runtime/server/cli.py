@@ -111,7 +111,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             return
         service = _load(arguments)
         limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
-        routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
+        routes = api_routes(service, limits, _api_key())
         routes += folder_routes(arguments.page, None)
         stop = service.worker.begin_stop
         base = f"{address_of(taken, arguments.host)}/v1"
@@ -159,7 +159,24 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     listen(routes, taken, arguments.host, arguments.allow_origin, opens=opens)
 
 
+def _api_key() -> str | None:
+    """The key of the environment; UsageError for one that no client can bring."""
+    key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and (not key or key != key.strip() or any(c < " " for c in key)):
+        raise UsageError(
+            f"{API_KEY_VARIABLE} is empty, or holds spaces at its ends or control characters",
+            hint=f"set a key, or `unset {API_KEY_VARIABLE}` to let everybody in who reaches this",
+        )
+    return key
+
+
 def _check(arguments: argparse.Namespace) -> None:
+    key = _api_key()
+    if not is_loopback(arguments.host) and key is None:
+        warn(
+            f"everybody who reaches {arguments.host} can use this server: there is no key",
+            f"set the variable {API_KEY_VARIABLE}, or listen on 127.0.0.1",
+        )
     if arguments.page is not None and not (arguments.page / "index.html").is_file():
         raise UsageError(
             f"--page: `{arguments.page}` has no `index.html`",

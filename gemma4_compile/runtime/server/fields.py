@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 _NAMES = {
     str: "a string",
@@ -74,17 +75,15 @@ class Fields:
             raise self.error(field, f"expected {lowest} to {highest}, found {_shown(value)}")
         return value
 
-    def number(self, field: str, lowest: float, highest: float, default: float) -> float:
-        """A number of a range."""
+    def sampling(self, field: str, default: float, highest: float | None = None) -> Any:
+        """A sampling parameter; its range is that of `gemma4_compile.sampling_ranges`."""
         value = self._values.get(field)
         if value is None:
             return default
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not lowest <= value <= highest:  # NaN is in no range
-            raise self.error(
-                field, f"expected a number from {lowest:g} to {highest:g}, found {_shown(value)}"
-            )
-        return float(value)
+        try:
+            return read_sampling(field, value, highest)
+        except SamplingValueError as error:
+            raise self.error(field, str(error)) from error
 
     def only(self, field: str, allowed: tuple[Any, ...], why: str) -> None:
         """ApiError if the field is there with a value that is not served."""

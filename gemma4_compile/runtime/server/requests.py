@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemma4_compile.runtime.prompt import Message
-from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.server.messages import read_messages, read_tools
+from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE
 
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARACTERS = 256
@@ -26,22 +27,20 @@ _IGNORED = {
     "store",
     "user",
 }
+_SAMPLING = ("top_k", "top_p", *PENALTIES)
 _COMMON = {
-    "frequency_penalty",
     "logit_bias",
     "logprobs",
     "max_tokens",
     "model",
     "n",
-    "presence_penalty",
     "seed",
     "stop",
     "stream",
     "stream_options",
     "temperature",
-    "top_k",
-    "top_p",
     *_IGNORED,
+    *_SAMPLING,
 }
 _CHAT = _COMMON | {
     "chat_template_kwargs",
@@ -158,8 +157,6 @@ def read_completion_request(body: Any, defaults: SamplingOptions) -> CompletionR
 
 def _common(fields: Fields, defaults: SamplingOptions, newer: str | None) -> dict[str, Any]:
     fields.only("n", (1,), "only one reply is generated; ask again for another")
-    fields.only("frequency_penalty", (0,), "penalties are not served")
-    fields.only("presence_penalty", (0,), "penalties are not served")
     fields.only("logit_bias", ({},), "biases are not served")
     fields.only("logprobs", (False, 0), "log probabilities are not served")
     stream = fields.get("stream", bool, False)
@@ -170,14 +167,12 @@ def _common(fields: Fields, defaults: SamplingOptions, newer: str | None) -> dic
     limit = fields.integer("max_tokens", 1, _MAX_TOKENS, None)
     if newer is not None:
         limit = fields.integer(newer, 1, _MAX_TOKENS, limit)
-    top_p = fields.number("top_p", 0.0, 1.0, defaults.top_p)
     settings = Settings(
         SamplingOptions(
-            temperature=fields.number("temperature", 0.0, 2.0, defaults.temperature),
-            top_k=fields.integer("top_k", 0, _MAX_TOKENS, defaults.top_k) or 0,
-            top_p=top_p or 1e-9,  # 0 leaves the most probable token, as in OpenAI's API
+            temperature=fields.sampling("temperature", defaults.temperature, API_MAX_TEMPERATURE),
+            **{name: fields.sampling(name, getattr(defaults, name)) for name in _SAMPLING},
         ),
-        fields.integer("seed", -MAX_SEED - 1, MAX_SEED, None),
+        _seed(fields),
         limit,
         _stop(fields),
     )
@@ -187,6 +182,12 @@ def _common(fields: Fields, defaults: SamplingOptions, newer: str | None) -> dic
         "stream": stream,
         "include_usage": options.get("include_usage", bool, False),
     }
+
+
+def _seed(fields: Fields) -> int | None:
+    """The seed; a generator of numbers takes none below 0."""
+    seed = fields.integer("seed", -MAX_SEED - 1, MAX_SEED, None)
+    return None if seed is None else seed % (1 << 64)
 
 
 def _stop(fields: Fields) -> tuple[str, ...]:

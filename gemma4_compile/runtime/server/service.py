@@ -18,7 +18,7 @@ from gemma4_compile.runtime.generation import Generation, Generator, TokenChoose
 from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.prompt import PromptBuilder
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest, Settings
 from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
@@ -144,7 +144,7 @@ class Service:
         """Queue a generation in its place; ApiError if the server is stopping."""
 
         def start(generator: Generator) -> Generation:
-            chooser: TokenChooser = Sampler(settings.sampling, settings.seed)
+            chooser = make_sampler(settings.sampling, settings.seed)
             return generator.start(
                 prompt,
                 chooser if constrain is None else constrain(chooser),

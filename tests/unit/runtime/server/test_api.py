@@ -213,7 +213,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
         "expected the id of a tool call before it",
     ),
-    "penalties": ({"frequency_penalty": 0.5}, "penalties are not served"),
+    "penalties": ({"frequency_penalty": 3}, "expected a number from -2 to 2, found 3"),
+    "a number beyond numbers": ({"temperature": 10**400}, "found an integer of 1329 bits"),
     "forced tool": ({"tool_choice": "required", "tools": [WEATHER]}, "only `auto` and `none`"),
 }
 

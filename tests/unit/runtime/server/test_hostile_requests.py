@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
+from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.runtime.server.service import Service
+from tests import live_server, scripted_engine
 from tests.live_server import LOCAL, Live, serving_script
-from tests.scripted_engine import ScriptedEngine, encode
+from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
 
 TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
 QUESTION = [{"role": "user", "content": "Weather in Rome?"}]
@@ -183,3 +187,85 @@ def test_half_bodies_hold_little_memory_and_keep_nobody_out() -> None:
                 connection.sendall(f"{head}\r\nContent-Length: 8000000\r\n\r\n".encode())
                 connection.sendall(b"x" * 1_000_000)
         assert ask(live)[0] == 200
+
+
+HALF = "\ud800"  # half of a character, which no text can hold
+DAMAGED: dict[str, dict[str, Any]] = {
+    "a temperature beyond numbers": {"temperature": 10**400},
+    "a nucleus beyond numbers": {"top_p": -(10**400)},
+    "a seed beyond numbers": {"seed": 10**400},
+    "half a character": {"messages": [{"role": "user", "content": HALF}]},
+    "half a character in a part": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]
+    },
+    "half a role": {"messages": [{"role": HALF, "content": "x"}]},
+    "half a field": {HALF: 1},
+    "half a model": {"model": HALF},
+    "half a stop": {"stop": [HALF]},
+    "half a user": {"user": HALF},
+    "half a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": HALF}}},
+    "half an argument": {
+        "messages": [
+            *QUESTION,
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "x", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+                ],
+            },
+        ]
+    },
+    "a long field": {"x" * 100_000: 1},
+    "a deep tool": {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_client_s_mistake_is_a_bad_request(live: Live, name: str) -> None:
+    status, answer = ask(live, **DAMAGED[name])
+    assert status == 400
+    assert len(answer["error"]["message"]) < 4100
+    assert ask(live)[0] == 200
+
+
+@pytest.mark.parametrize("fields", [{"seed": -1}, {"seed": -(2**63)}, {"temperature": 1e-307}])
+def test_odd_numbers_are_served(live: Live, fields: dict[str, Any]) -> None:
+    status, answer = ask(live, top_k=0, top_p=1, **fields)
+    assert status == 200
+    if "temperature" in fields:
+        assert answer["choices"][0]["message"]["content"] == "yes"
+
+
+@pytest.mark.parametrize("key", ["sesame", "sésame", "\udcff\udc80"])
+def test_a_key_may_be_any_bytes(key: str) -> None:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, api_key=key) as live:
+        for sent, status in ((os.fsencode(key), 200), (b"\xff\xfe", 401), ("ß".encode(), 401)):
+            bearer = b"Bearer " + sent
+            found, _, _ = live.request("GET", "/v1/models", Authorization=bearer.decode("latin-1"))
+            assert found == status
+        assert ask(live)[0] == 401
+
+
+def test_a_tokenizer_that_panics_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = json.loads(tiny_tokenizer().to_str())
+    trap = {"type": "Replace", "pattern": {"Regex": "\\w?" * 150 + "(?<=[0-9])"}, "content": ""}
+    parsed["decoder"]["decoders"].append(trap)
+    hostile = Tokenizer.from_str(json.dumps(parsed))
+    monkeypatch.setattr(live_server, "tiny_tokenizer", lambda: hostile)
+    monkeypatch.setattr(scripted_engine, "tiny_tokenizer", lambda: hostile)
+    text = "Hellotherehowareyouthisisonewordoflettersalone"
+    with serving_script(ScriptedEngine(encode(text)), TEMPLATE) as live:
+        for _ in range(2):
+            statuses = [ask(live, stop=["x"])[0], ask(live, max_tokens=1)[0]]
+            assert set(statuses) <= {200, 500}
+            assert live.request("GET", "/health")[0] == 200
+        monkeypatch.setattr(StreamingDetokenizer, "push", panic)
+        assert ask(live)[0] == 500
+        assert live.request("GET", "/health")[0] == 200
+
+
+def panic(*_: object) -> str:
+    class PanicException(BaseException):
+        pass
+
+    raise PanicException("called `Result::unwrap()` on an `Err` value")
