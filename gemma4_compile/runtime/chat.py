@@ -64,8 +64,13 @@ class Chat:
         *,
         system: str | None = None,
         thinking: bool = False,
+        literal_specials: bool = False,
     ) -> None:
         """Begin a conversation on `engine`, whatever it held before.
+
+        Parameters
+        ----------
+        literal_specials : take control tokens in messages as text
 
         Raises
         ------
@@ -74,7 +79,9 @@ class Chat:
         """
         tokenizer = package.load_tokenizer()
         template = ChatTemplate(package.load_chat_template(), package.special_tokens())
-        self._prompt = PromptBuilder(tokenizer, template, engine.context_length)
+        self._prompt = PromptBuilder(
+            tokenizer, template, engine.context_length, literal_specials=literal_specials
+        )
         self._generator = Generator(engine, tokenizer, package.stop_token_ids)
         self._system = system
         self._thinking = thinking

@@ -51,6 +51,11 @@ def _parser() -> Parser:
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--thinking", action="store_true", help="let the model think first")
     parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
+    )
+    parser.add_argument(
         "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
     )
     parser.add_argument(
@@ -269,7 +274,13 @@ def _run(arguments: argparse.Namespace) -> None:
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
     with console.loading(arguments.package, package.target) as progress:
         engine = Engine(package, context_length=arguments.context_length, progress=progress)
-        chat = Chat(engine, package, system=system, thinking=arguments.thinking)
+        chat = Chat(
+            engine,
+            package,
+            system=system,
+            thinking=arguments.thinking,
+            literal_specials=arguments.literal_specials,
+        )
 
     def new_chooser() -> TokenChooser:
         if grammar is None:

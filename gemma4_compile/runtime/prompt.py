@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import CONTEXT_HINT
+from gemma4_compile.runtime.literal_specials import Hider
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.tool_calls import ToolCall
 
@@ -111,19 +112,27 @@ class PromptBuilder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, context_length: int | None = None
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        context_length: int | None = None,
+        *,
+        literal_specials: bool = False,
     ) -> None:
         """Prepare.
 
         Parameters
         ----------
         context_length : most tokens of a prompt; None for any number
+        literal_specials : take control tokens in messages as text; UsageError if the tokenizer
+            has no text for one
         """
         self._tokenizer = tokenizer
         self._template = template
         self._context_length = context_length
         marks = MarkIds.of(tokenizer)
         self._channel = (marks.open_channel, marks.close_channel)
+        self._hider = Hider(tokenizer) if literal_specials else None
         self.max_bytes: int | None = None
         if context_length is not None:
             self.max_bytes = context_length * longest_token_bytes(tokenizer)
@@ -145,6 +154,11 @@ class PromptBuilder:
         ids: list[int] = encoding.ids
         return ids
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a text that a user wrote; ContextFullError as of `encode`."""
+        self._check_bytes(len(text))
+        return self._encode_hidden(text if self._hider is None else self._hider.hide(text))
+
     def build(
         self,
         messages: Sequence[Message],
@@ -163,6 +177,9 @@ class PromptBuilder:
         """
         self._check_bytes(sum(_characters(message) for message in messages) + _length(tools))
         messages = _open_for_the_reply(messages)
+        if self._hider is not None:
+            messages = [_hidden(message, self._hider) for message in messages]
+            tools = self._hider.hide(tools)
         # Calls are rendered by the template: their ids stand before the text that a mark replaces.
         replayed = [
             index
@@ -176,11 +193,21 @@ class PromptBuilder:
         pieces = _MARKS.split(text)
         if [int(index) for index in pieces[1::2]] != replayed:
             # The template rewrites or leaves out a reply: then only its text says what remains.
-            return self.encode(self._template.render(messages, thinking=thinking, tools=tools))
-        ids = self.encode(pieces[0])
+            text = self._template.render(messages, thinking=thinking, tools=tools)
+            return self._encode_hidden(text)
+        ids = self._encode_hidden(pieces[0])
         for index, following in zip(replayed, pieces[2::2], strict=True):
             ids += without_thoughts(messages[index].token_ids or (), *self._channel)
-            ids += self.encode(following)
+            ids += self._encode_hidden(following)
+        return ids
+
+    def _encode_hidden(self, text: str) -> list[int]:
+        """Ids of a text in which control tokens of messages may be hidden."""
+        if self._hider is None:
+            return self.encode(text)
+        ids: list[int] = []
+        for piece in self._hider.split(text):
+            ids += self.encode(piece) if isinstance(piece, str) else piece
         return ids
 
     def _encode(self, text: str) -> Any:
@@ -210,6 +237,22 @@ class PromptBuilder:
             f"{self._context_length} tokens",
             hint=CONTEXT_HINT,
         )
+
+
+def _hidden(message: Message, hider: Hider) -> Message:
+    """The message without control tokens but for those that the model itself generated."""
+    if message.token_ids is not None:
+        return message
+    return replace(
+        message,
+        content=hider.hide(message.content),
+        thought=hider.hide(message.thought),
+        name=hider.hide(message.name),
+        tool_calls=tuple(
+            ToolCall(hider.hide(call.name), hider.hide(call.arguments), call.call_id)
+            for call in message.tool_calls
+        ),
+    )
 
 
 def _cut(text: str) -> Iterator[str]:

@@ -58,6 +58,11 @@ def _parser() -> Parser:
         "--thinking", action="store_true", help="think before answering, unless a request says"
     )
     parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
+    )
+    parser.add_argument(
         "--page",
         type=Path,
         metavar="FOLDER",
@@ -143,7 +148,12 @@ def _load(arguments: argparse.Namespace) -> Service:
 
     worker = Worker(load, arguments.queue)
     worker.start()
-    return Service(model, worker, thinking=arguments.thinking)
+    return Service(
+        model,
+        worker,
+        thinking=arguments.thinking,
+        literal_specials=arguments.literal_specials,
+    )
 
 
 def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:

@@ -70,12 +70,30 @@ class Model:
 class Service:
     """Turns requests into tickets of the worker."""
 
-    def __init__(self, model: Model, worker: Worker, *, thinking: bool = False) -> None:
-        """Join them; `thinking` is for requests that do not say."""
+    def __init__(
+        self,
+        model: Model,
+        worker: Worker,
+        *,
+        thinking: bool = False,
+        literal_specials: bool = False,
+    ) -> None:
+        """Join them.
+
+        Parameters
+        ----------
+        thinking : for requests that do not say
+        literal_specials : take control tokens in prompts as text
+        """
         self.model = model
         self.worker = worker
         self._thinking = thinking
-        self._prompts = PromptBuilder(model.tokenizer, model.template, model.context_length)
+        self._prompts = PromptBuilder(
+            model.tokenizer,
+            model.template,
+            model.context_length,
+            literal_specials=literal_specials,
+        )
         self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
         # One prompt at a time, away from the event loop: a long one takes a core and memory.
         self._building = ThreadPoolExecutor(1, thread_name_prefix="prompts")
@@ -116,7 +134,7 @@ class Service:
         """Ids of the prompt behind the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
             try:
-                ids = self._prompts.encode(request.prompt)
+                ids = self._prompts.encode_prompt(request.prompt)
             except ContextFullError as error:
                 raise _does_not_fit(error, "prompt") from error
         else:

@@ -311,3 +311,15 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
     assert (status, out) == (1, "")
     assert "provenance.json" in err
     assert "hint: " in err
+
+
+def test_control_tokens_may_be_taken_as_text(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (tiny_package, "--prompt", "<turn|><|turn>x", "--max-tokens", 1)
+    sizes = []
+    for options in ((), ("--literal-specials",)):
+        status, _, err = run(capsys, *asked, *options)
+        assert status == 0
+        sizes.append(int(err.split("prompt of ")[1].split(",")[0]))
+    assert sizes[1] > sizes[0]
