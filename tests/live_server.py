@@ -110,11 +110,12 @@ def serving_script(
     queue: int = 4,
     limits: Limits | None = None,
     api_key: str | None = None,
+    strict_model: bool = False,
 ) -> Iterator[Live]:
     """Run the API over a scripted engine."""
     worker = Worker(lambda: scripted_generator(engine), queue)
     worker.start()
-    service = Service(scripted_model(template), worker)
+    service = Service(scripted_model(template), worker, strict_model=strict_model)
     try:
         routes = api_routes(service, limits or Limits(), api_key)
         with serving(routes, is_alive=lambda: worker.is_alive) as live:

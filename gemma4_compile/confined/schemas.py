@@ -4,9 +4,10 @@ The first process reads the tokenizer, which takes seconds for a large one, and 
 schema that it is sent a connection for. A schema that makes the library crash, loop or take memory
 ends its own process alone.
 
-Over a connection: the schema as JSON, answered by `FINE` or `REFUSED` and a message; then, for
-every token, the id of the token before (`NO_TOKEN` at first), answered by `FINE` and the bits of
-the tokens that are allowed, lowest first, or by `REFUSED` and a message.
+Over a connection: `SCHEMA` and the schema as JSON, or `LARK` and a grammar, answered by `FINE` or
+`REFUSED` and a message; then, for every token, the id of the token before (`NO_TOKEN` at first),
+answered by `FINE` and the bits of the tokens that are allowed, lowest first, or by `REFUSED` and a
+message.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gemma4_compile.confined import frames
 from gemma4_compile.confined.limits import limit_cpu, limit_memory, time_limit
 
 FINE, REFUSED = b"+", b"-"
+SCHEMA, LARK = b"{", b"l"
 NO_TOKEN = -1
 TOKEN = struct.Struct("<i")
 
@@ -81,9 +83,14 @@ def _serve(library: Any, words: Any, connection: socket.socket) -> None:
 
 
 def _follow(library: Any, words: Any, connection: socket.socket) -> None:
-    schema = frames.receive(connection).decode()
+    message = frames.receive(connection)
+    kind, text = message[:1], message[1:].decode()
     with time_limit(COMPILE_SECONDS):
-        grammar = library.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+        if kind == SCHEMA:
+            options = {"whitespace_flexible": False}
+            grammar = library.grammar_from_json_schema(text, overrides=options)
+        else:
+            grammar = library.grammar_from_lark(text)
         failed, messages = library.validate_grammar_with_warnings(grammar, words)
         if failed:
             raise ValueError("; ".join(messages))

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.call_grammar import call_grammar
 from gemma4_compile.runtime.engine import Float32Array
 from gemma4_compile.runtime.generation import PromptReader, TokenChooser
 from gemma4_compile.runtime.reply import MarkIds
@@ -60,16 +62,32 @@ class Grammars:
         UsageError
             If llguidance is not installed, or cannot follow the schema within its limits.
         """
-        if importlib.util.find_spec("llguidance") is None:
-            raise UsageError(
-                "JSON schemas need the package `llguidance`, which is not installed",
-                hint=f"run `{INSTALL}`",
-            )
-        return JsonGrammar(self._server, _checked(schema), self._marks)
+        _find_library("JSON schemas")
+        return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
+
+    def compile_calls(self, tools: Sequence[Mapping[str, Any]], *, several: bool) -> JsonGrammar:
+        """Compile a grammar of calls of these tools; errors as of `compile`.
+
+        Parameters
+        ----------
+        tools : declarations
+        several : whether more calls may follow the first
+        """
+        _find_library("calls that must be made")
+        grammar = call_grammar(tools, self._marks, several=several)
+        return JsonGrammar(self._server, grammar.encode(), schemas.LARK, self._marks)
 
     def close(self) -> None:
         """End the processes."""
         self._server.close()
+
+
+def _find_library(what: str) -> None:
+    if importlib.util.find_spec("llguidance") is None:
+        raise UsageError(
+            f"{what} need the package `llguidance`, which is not installed",
+            hint=f"run `{INSTALL}`",
+        )
 
 
 def _checked(schema: Mapping[str, Any]) -> bytes:
@@ -106,11 +124,11 @@ def _refused(why: str) -> UsageError:
 
 
 class JsonGrammar:
-    """A compiled schema."""
+    """A compiled schema, or a grammar of calls."""
 
-    def __init__(self, server: SchemaServer, schema: bytes, marks: MarkIds) -> None:
+    def __init__(self, server: SchemaServer, schema: bytes, kind: bytes, marks: MarkIds) -> None:
         """Compile; errors as in `Grammars.compile`."""
-        self._server, self._schema, self._marks = server, schema, marks
+        self._server, self._schema, self._kind, self._marks = server, schema, kind, marks
         self._ready: SchemaProcess | None = self._compile()
 
     def constrain(self, chooser: TokenChooser, *, thinking: bool = False) -> TokenChooser:
@@ -126,7 +144,7 @@ class JsonGrammar:
 
     def _compile(self) -> SchemaProcess:
         try:
-            return self._server.follow(self._schema)
+            return self._server.follow(self._schema, self._kind)
         except (SchemaRefused, SchemaServerError) as error:
             raise _refused(str(error)) from error
 

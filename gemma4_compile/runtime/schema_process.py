@@ -45,8 +45,8 @@ class SchemaServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def follow(self, schema: bytes) -> SchemaProcess:
-        """Compile a schema, in a process of its own.
+    def follow(self, schema: bytes, kind: bytes = schemas.SCHEMA) -> SchemaProcess:
+        """Compile a schema, or a grammar (`kind` LARK), in a process of its own.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class SchemaServer:
         """
         with self._compiling:
             process = SchemaProcess(self._connect())
-            process.compile(schema)
+            process.compile(kind + schema)
         return process
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import hmac
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.generation import Generation
 from gemma4_compile.runtime.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -26,8 +27,7 @@ from gemma4_compile.runtime.server.requests import (
     read_chat_request,
     read_completion_request,
 )
-from gemma4_compile.runtime.server.service import Service
-from gemma4_compile.runtime.server.worker import Ticket
+from gemma4_compile.runtime.server.service import Reply, Service
 
 _log = logging.getLogger("gemma4_compile.serve")
 _Result = TypeVar("_Result")
@@ -85,24 +85,26 @@ class _Api:
 
     async def chat(self, request: HttpRequest) -> Response:
         body = await self._bodies.read(request)
-        model = self._service.model
+        model, service = self._service.model, self._service
         parsed = read_chat_request(body, model.defaults, self._limits.messages)
-        self._service.check_model(parsed.model)
-        with self._service.worker.reserve() as place:
-            prompt = await self._service.build(self._service.chat_prompt, parsed)
-            constrain = await run_in_threadpool(self._service.constraint, parsed)
-            ticket = self._service.submit(place, prompt, parsed.settings, constrain=constrain)
-        return await _answer(request, parsed, ticket, ChatAnswer(model.name))
+        note = service.note_about(parsed.model)
+        service.check_biases(parsed)
+        with service.worker.reserve() as place:
+            prompt = await service.build(service.chat_prompt, parsed)
+            constrain = await run_in_threadpool(service.constraint, parsed)
+            replies = service.submit(place, prompt, parsed, constrain=constrain)
+        return await _answer(request, parsed, replies, ChatAnswer(model.name, note))
 
     async def complete(self, request: HttpRequest) -> Response:
         body = await self._bodies.read(request)
-        model = self._service.model
+        model, service = self._service.model, self._service
         parsed = read_completion_request(body, model.defaults)
-        self._service.check_model(parsed.model)
-        with self._service.worker.reserve() as place:
-            prompt = await self._service.build(self._service.completion_prompt, parsed)
-            ticket = self._service.submit(place, prompt, parsed.settings, plain=True)
-        return await _answer(request, parsed, ticket, TextAnswer(model.name))
+        note = service.note_about(parsed.model)
+        service.check_biases(parsed)
+        with service.worker.reserve() as place:
+            prompt = await service.build(service.completion_prompt, parsed)
+            replies = service.submit(place, prompt, parsed)
+        return await _answer(request, parsed, replies, TextAnswer(model.name, note))
 
     def _check_key(self, request: HttpRequest) -> None:
         if self._api_key is None:
@@ -124,23 +126,37 @@ class _Api:
         }
 
 
-async def _answer(http: HttpRequest, request: Request, ticket: Ticket, answer: Answer) -> Response:
+async def _answer(
+    http: HttpRequest, request: Request, replies: Sequence[Reply], answer: Answer
+) -> Response:
     if request.stream:
-        events = _stream(ticket, answer, request.include_usage)
+        events = _stream(replies, answer, request.include_usage)
         return StreamingResponse(
             events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
-    await _while_connected(http, ticket)
-    assert ticket.generation is not None, "the events have ended without an error"
-    return JSONResponse(answer.whole(ticket.generation))
+    await _while_connected(http, replies)
+    logprobs = [reply.logprobs for reply in replies]
+    return JSONResponse(answer.whole(_finished(replies), logprobs))
 
 
-async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
-    """Wait for the end of the reply; cancel it and raise if the client goes away."""
+def _finished(replies: Sequence[Reply]) -> list[Generation]:
+    generations = [reply.ticket.generation for reply in replies]
+    assert None not in generations, "the events have ended without an error"
+    return [generation for generation in generations if generation is not None]
+
+
+def _cancel(replies: Sequence[Reply]) -> None:
+    for reply in replies:
+        reply.ticket.cancel()
+
+
+async def _while_connected(http: HttpRequest, replies: Sequence[Reply]) -> None:
+    """Wait for the end of the replies; cancel them and raise if the client goes away."""
 
     async def finish() -> None:
-        async for _ in ticket.events():
-            pass
+        for reply in replies:
+            async for _ in reply.ticket.events():
+                pass
 
     async def disconnect() -> None:
         while (await http.receive())["type"] != "http.disconnect":
@@ -155,31 +171,36 @@ async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
         if (error := finishing.exception()) is not None:
             raise error
     finally:
-        ticket.cancel()
+        _cancel(replies)
         finishing.cancel()
         gone.cancel()
 
 
-async def _stream(ticket: Ticket, answer: Answer, include_usage: bool) -> AsyncIterator[str]:
-    """The reply as server-sent events; closed by Starlette when the client goes away."""
+async def _stream(
+    replies: Sequence[Reply], answer: Answer, include_usage: bool
+) -> AsyncIterator[str]:
+    """The replies, one after another, as server-sent events.
+
+    Closed by Starlette when the client goes away.
+    """
     try:
-        first = answer.first()
-        if first is not None:
-            yield _event(first)
-        async for event in ticket.events():
-            yield _event(answer.chunk(event))
-        assert ticket.generation is not None, "the events have ended without an error"
-        yield _event(answer.last(ticket.generation))
+        for index, reply in enumerate(replies):
+            first = answer.first(index)
+            if first is not None:
+                yield _event(first)
+            async for event, tokens in reply.ticket.counted_events():
+                yield _event(answer.chunk(index, event, reply.logprobs, tokens))
+            assert reply.ticket.generation is not None, "its events have ended without an error"
+            yield _event(answer.last(index, reply.ticket.generation))
         if include_usage:
-            yield _event(answer.count(ticket.generation))
+            yield _event(answer.count(_finished(replies)))
         yield "data: [DONE]\n\n"
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
-        api_error = _as_api_error(error)
-        yield _event(api_error.body())
+        yield _event(_as_api_error(error).body())
     finally:
-        ticket.cancel()
+        _cancel(replies)
 
 
 def _as_api_error(error: BaseException) -> ApiError:

@@ -53,6 +53,11 @@ def _parser() -> Parser:
     parser.add_argument(
         "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
     )
+    parser.add_argument(
+        "--strict-model",
+        action="store_true",
+        help="refuse requests for another name than the model's, instead of answering with a note",
+    )
     parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request says"
@@ -153,6 +158,7 @@ def _load(arguments: argparse.Namespace) -> Service:
         worker,
         thinking=arguments.thinking,
         literal_specials=arguments.literal_specials,
+        strict_model=arguments.strict_model,
     )
 
 

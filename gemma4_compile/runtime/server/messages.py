@@ -121,6 +121,40 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     return tuple(tools)
 
 
+Tools = tuple[Mapping[str, Any], ...]
+
+
+def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
+    """Read `tool_choice`.
+
+    Returns
+    -------
+    tools to declare, those of which one must be called, and whether more calls may follow
+    """
+    choice = fields.raw("tool_choice")
+    if choice is None or choice == "auto":
+        return tools, (), True
+    if choice == "none":
+        return (), (), True
+    if not tools:
+        raise fields.error("tool_choice", "needs `tools`")
+    if choice == "required":
+        return tools, tools, True
+    if isinstance(choice, str):
+        raise fields.error(
+            "tool_choice", "expected auto, none, required or a function", code="unsupported_value"
+        )
+    named = Fields(choice, "tool_choice")
+    if named.need("type", str) != "function":
+        raise named.error("type", "only functions are served", code="unsupported_value")
+    function = Fields(named.need("function", dict), "tool_choice.function")
+    name = _tool_name(function)
+    wanted = tuple(tool for tool in tools if tool["function"]["name"] == name)
+    if not wanted:
+        raise function.error("name", f"`tools` declares no `{name}`")
+    return tools, wanted[:1], False
+
+
 def _tool_name(function: Fields) -> str:
     name: str = function.need("name", str)
     if not _TOOL_NAME.fullmatch(name):
