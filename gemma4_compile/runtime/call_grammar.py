@@ -17,25 +17,29 @@ from gemma4_compile.runtime.reply import MarkIds
 _BARE = re.compile(r"[A-Za-z0-9_.-]+")
 _MAX_DEPTH = 8  # of declared arguments; what lies deeper may be anything
 _QUOTE = "\ue000"  # until the id of the token is put in
+_MOST_ITEMS = 63  # beside the first, of a list
+_MOST_CALLS = 8
 _COMMON = rf"""
 text: {_QUOTE} LETTERS {_QUOTE}
-LETTERS: /(.|\n)*/
 INTEGER: /-?(0|[1-9][0-9]{{0,17}})/
 NUMBER: /-?(0|[1-9][0-9]{{0,17}})(\.[0-9]{{1,17}})?([eE][+-]?[0-9]{{1,2}})?/
-KEY: /[A-Za-z0-9_.-]+/
+KEY: /[A-Za-z0-9_.-]{{1,64}}/
 value: text | NUMBER | "true" | "false" | "null" | list | object
-list: "[" (value ("," value)*)? "]"
-object: "{{" (KEY ":" value ("," KEY ":" value)*)? "}}"
+list: "[" (value ("," value){{0,{_MOST_ITEMS}}})? "]"
+object: "{{" (KEY ":" value ("," KEY ":" value){{0,{_MOST_ITEMS}}})? "}}"
 """
 
 
-def call_grammar(tools: Sequence[Mapping[str, Any]], marks: MarkIds, *, several: bool) -> str:
+def call_grammar(
+    tools: Sequence[Mapping[str, Any]], marks: MarkIds, *, several: bool, longest_text: int
+) -> str:
     """Return the grammar of a reply that calls one of these tools.
 
     Parameters
     ----------
     tools : declarations, as `read_tools` returns them
     several : whether more calls may follow the first
+    longest_text : characters of a string; one without an end would leave no room for the call's
 
     Raises
     ------
@@ -52,7 +56,9 @@ def call_grammar(tools: Sequence[Mapping[str, Any]], marks: MarkIds, *, several:
         parameters = function.get("parameters", {})
         bodies.append(f"{json.dumps('call:' + function['name'])} {_object(parameters, 0)}")
     call = f"<[{marks.open_call}]> ({' | '.join(bodies)}) <[{marks.close_call}]>"
-    grammar = f"start: call{'+' if several else ''}\ncall: {call}\n{_COMMON}"
+    calls = f"call{{1,{_MOST_CALLS}}}" if several else "call"
+    letters = f"LETTERS: /(.|\\n){{0,{longest_text}}}/"
+    grammar = f"start: {calls}\ncall: {call}\n{letters}\n{_COMMON}"
     return grammar.replace(_QUOTE, f"<[{marks.quote}]>")
 
 
@@ -89,7 +95,7 @@ def _value(schema: Any, depth: int) -> str:
     kind = schema.get("type")
     if kind == "array" and depth <= _MAX_DEPTH:
         item = _value(schema.get("items"), depth + 1)
-        return f'("[" ({item} ("," {item})*)? "]")'
+        return f'("[" ({item} ("," {item}){{0,{_MOST_ITEMS}}})? "]")'
     if kind == "object":
         return f"({_object(schema, depth)})"
     known = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "null": '"null"'}

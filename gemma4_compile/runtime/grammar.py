@@ -32,6 +32,8 @@ INSTALL = "pip install 'gemma4-compile[json]'"
 MAX_SCHEMA_BYTES = 256 << 10
 MAX_NUMBER = 2**63
 MAX_DIVISOR = 1_000_000  # the library counts remainders: one state of a machine for each
+MIN_ARGUMENT, MAX_ARGUMENT = 16, 4096  # characters of a string among a call's arguments
+_ARGUMENTS = 8  # of the longest kind have room in a reply
 _PLAIN_HINT = "leave out what it names, or ask for the same in plainer words of JSON schema"
 _DATA_KEYS = ("const", "default", "enum", "examples")  # what they hold is no schema
 
@@ -65,16 +67,24 @@ class Grammars:
         _find_library("JSON schemas")
         return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
 
-    def compile_calls(self, tools: Sequence[Mapping[str, Any]], *, several: bool) -> JsonGrammar:
+    def compile_calls(
+        self, tools: Sequence[Mapping[str, Any]], *, several: bool, room: int
+    ) -> JsonGrammar:
         """Compile a grammar of calls of these tools; errors as of `compile`.
 
         Parameters
         ----------
         tools : declarations
         several : whether more calls may follow the first
+        room : tokens that the reply may have
         """
         _find_library("calls that must be made")
-        grammar = call_grammar(tools, self._marks, several=several)
+        grammar = call_grammar(
+            tools,
+            self._marks,
+            several=several,
+            longest_text=max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS)),
+        )
         return JsonGrammar(self._server, grammar.encode(), schemas.LARK, self._marks)
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class _Api:
         service.check_biases(parsed)
         with service.worker.reserve() as place:
             prompt = await service.build(service.chat_prompt, parsed)
-            constrain = await run_in_threadpool(service.constraint, parsed)
+            constrain = await run_in_threadpool(service.constraint, parsed, prompt)
             replies = service.submit(place, prompt, parsed, constrain=constrain)
         return await _answer(request, parsed, replies, ChatAnswer(model.name, note))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -223,8 +223,8 @@ class Service:
         tickets = place.submit(*starts)
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 
-    def constraint(self, request: ChatRequest) -> Constraint | None:
-        """What holds a reply to the request's JSON schema; ApiError where that cannot be."""
+    def constraint(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint | None:
+        """What holds a reply to the request's schema or calls; ApiError where that cannot be."""
         schema = request.schema
         if schema is None and not request.must_call:
             return None
@@ -239,8 +239,12 @@ class Service:
             if schema is not None:
                 grammar = self._grammars.compile(schema)
             else:
-                calls, several = request.must_call, request.several_calls
-                grammar = self._grammars.compile_calls(calls, several=several)
+                room = self.model.context_length - len(prompt)
+                grammar = self._grammars.compile_calls(
+                    request.must_call,
+                    several=request.several_calls,
+                    room=min(room, request.settings.max_tokens or room),
+                )
         except Gemma4CompileError as error:
             message = f"{error}; {error.hint}" if error.hint else str(error)
             param = "tool_choice" if schema is None else "response_format"

@@ -54,7 +54,7 @@ def grammars() -> Grammars:
 
 def calls(grammars: Grammars, tools: list[dict[str, Any]], seed: int, several: bool) -> list[Any]:
     """What random logits, in which some marks are more probable, become."""
-    chooser = grammars.compile_calls(tools, several=several).constrain(
+    chooser = grammars.compile_calls(tools, several=several, room=400).constrain(
         Sampler(SamplingOptions(), seed)
     )
     marks = MarkIds.of(TOKENIZER)
@@ -92,6 +92,18 @@ def test_a_named_tool_is_called_once(grammars: Grammars) -> None:
         assert call.name == "get_weather"
 
 
+def test_a_model_that_finds_no_end_still_ends_its_call(grammars: Grammars) -> None:
+    parameters = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
+    grammar = grammars.compile_calls([tool("f", parameters)], several=True, room=200)
+    chooser = grammar.constrain(lambda logits: int(np.argmax(logits)))
+    logits = np.zeros(VOCABULARY, np.float32)
+    logits[TOKENIZER.encode("x", add_special_tokens=False).ids] = 1
+    parser, events = ReplyParser(TOKENIZER), []
+    for _ in range(200):
+        events += parser.push(chooser(logits))
+    assert events[0] == ToolCall("f", {"a": "x" * (200 // 8)})
+
+
 def test_what_is_declared_badly_may_be_anything(grammars: Grammars) -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(40):
@@ -109,4 +121,4 @@ def test_what_is_declared_badly_may_be_anything(grammars: Grammars) -> None:
 
 def test_a_tokenizer_without_marks_cannot_call() -> None:
     with pytest.raises(UsageError, match="no tokens for tool calls"):
-        call_grammar(TOOLS, MarkIds(None, None, None, None, None), several=True)
+        call_grammar(TOOLS, MarkIds(None, None, None, None, None), several=True, longest_text=9)

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.live_server import Live, serving_script
-from tests.scripted_engine import ScriptedEngine, encode
+from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
 
 TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
 QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
@@ -101,7 +101,7 @@ def test_penalties_and_biases_reach_the_sampler(live: Live, engine: ScriptedEngi
         banned = ask(live, logit_bias={str(word): -100}, max_tokens=3).choices[0].message.content
         assert "yes" not in banned
         forced = ask(live, logit_bias={str(word): 100}, max_tokens=5).choices[0].message.content
-        assert forced.startswith("yesyesyesyes")
+        assert forced == tiny_tokenizer().decode([word] * 5)
     finally:
         engine.reply = said
 
