@@ -134,7 +134,8 @@ class Package:
         return package
 
     def _check_conversation(self) -> None:
-        """Try tokenizer and chat template; ArtifactError if they cannot hold a conversation."""
+        """Try what a conversation needs; ArtifactError if it cannot be held."""
+        self.sampling_defaults()
         template = self.load_chat_template() if self.has_chat_template else None
         vocab_size = self.chat_config.vocab_size
         check_conversation(self._tokenizer_path, template, self.special_tokens(), vocab_size)
