@@ -177,16 +177,26 @@ def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> 
         assert ask(live)[0] == 200
 
 
-def test_half_bodies_hold_little_memory_and_keep_nobody_out() -> None:
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live, ExitStack() as stack:
+def test_half_bodies_keep_nobody_out_and_are_closed() -> None:
+    limits = Limits(body_seconds=1)
+    engine, connections = ScriptedEngine(encode("yes")), []
+    with serving_script(engine, TEMPLATE, limits=limits) as live, ExitStack() as stack:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
         for _ in range(50):
             connection = stack.enter_context(socket.create_connection((LOCAL, live.port)))
-            connection.settimeout(0.2)
+            connections.append(connection)
+            connection.settimeout(0.01)
             with suppress(TimeoutError):  # nobody reads so much of so many
                 connection.sendall(f"{head}\r\nContent-Length: 8000000\r\n\r\n".encode())
                 connection.sendall(b"x" * 1_000_000)
         assert ask(live)[0] == 200
+        begin = time.monotonic()
+        for connection in connections:
+            connection.settimeout(10)
+            with suppress(ConnectionError):
+                while connection.recv(4096):
+                    pass
+        assert time.monotonic() - begin < 5  # a second for its turn, and one to arrive
 
 
 HALF = "\ud800"  # half of a character, which no text can hold
