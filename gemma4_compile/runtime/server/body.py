@@ -60,7 +60,8 @@ class BodyReader:
         ------
         ApiError
             415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
-            long, 503 if too many long ones arrive, 400 if it is no JSON or no prompt can be so long.
+            long, 503 if too many long ones arrive, 400 if it is no JSON or no prompt can be so
+            long.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page of another origin cannot send this one unasked
