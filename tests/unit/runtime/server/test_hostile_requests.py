@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -16,8 +17,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
+from gemma4_compile.runtime.prompt import PromptBuilder
+from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.requests import read_completion_request
 from gemma4_compile.runtime.server.service import Service
+from gemma4_compile.runtime.server.worker import Worker
 from tests import live_server, scripted_engine
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
@@ -279,3 +284,13 @@ def panic(*_: object) -> str:
         pass
 
     raise PanicException("called `Result::unwrap()` on an `Err` value")
+
+
+def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dataclasses.replace(live_server.scripted_model(TEMPLATE), bos_id=None)
+    service = Service(model, Worker(lambda: pytest.fail("loaded"), 1))
+    monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
+    request = read_completion_request({"prompt": "x"}, model.defaults)
+    with pytest.raises(ApiError, match="makes no tokens of it") as raised:
+        service.completion_prompt(request)
+    assert raised.value.status == 400
