@@ -32,6 +32,8 @@ def limit_memory(more_bytes: int) -> None:
     """
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if not _STATUS.exists():
+            return
         limit = _address_space_bytes() + more_bytes
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard != resource.RLIM_INFINITY:
@@ -57,8 +59,6 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def _address_space_bytes() -> int:
-    if not _STATUS.exists():
-        return 0
     lines = _STATUS.read_text("utf-8").splitlines()
     (size,) = (line for line in lines if line.startswith("VmSize:"))
     return int(size.split()[1]) * 1024

@@ -69,8 +69,8 @@ class _Api:
                 return await endpoint(request)
             except ClientDisconnect:
                 return Response(status_code=_CLIENT_IS_GONE)
-            except asyncio.CancelledError:
-                raise
+            except asyncio.CancelledError:  # by the server, which does not wait any longer
+                return ApiError(503, "the server is stopping").response()
             except BaseException as error:  # a panic of native code is no Exception
                 return _as_api_error(error).response()
 

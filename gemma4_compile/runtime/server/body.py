@@ -60,7 +60,8 @@ class BodyReader:
         ------
         ApiError
             415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
-            long, 400 if it is no JSON or no prompt can be so long.
+            long, 503 if too many long ones arrive, 400 if it is no JSON or no prompt can be so
+            long.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page of another origin cannot send this one unasked
@@ -69,10 +70,19 @@ class BodyReader:
         pieces = request.stream()
         count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
         if count > _SMALL_BYTES:
-            async with self._large:
+            await self._take_turn()
+            try:
                 count = await self._in_time(self._receive(pieces, body, count, None))
                 return self._finish(body, count)
+            finally:
+                self._large.release()
         return self._finish(body, count)
+
+    async def _take_turn(self) -> None:
+        try:
+            await asyncio.wait_for(self._large.acquire(), self._limits.body_seconds)
+        except asyncio.TimeoutError as error:
+            raise ApiError(503, "too many long requests arrive: try again", code="busy") from error
 
     async def _in_time(self, receiving: Coroutine[Any, Any, int]) -> int:
         try:

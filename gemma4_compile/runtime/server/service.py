@@ -266,6 +266,8 @@ class Service:
         return self._thinking if request.thinking is None else request.thinking
 
     def _fitting(self, ids: list[int], param: str) -> list[int]:
+        if not ids:
+            raise ApiError(400, f"`{param}`: this tokenizer makes no tokens of it", param=param)
         if len(ids) > self.model.context_length:
             raise _does_not_fit(
                 f"this prompt takes {len(ids)} tokens, and the context holds "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -16,8 +17,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
+from gemma4_compile.runtime.prompt import PromptBuilder
+from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.requests import read_completion_request
 from gemma4_compile.runtime.server.service import Service
+from gemma4_compile.runtime.server.worker import Worker
 from tests import live_server, scripted_engine
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
@@ -177,16 +182,26 @@ def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> 
         assert ask(live)[0] == 200
 
 
-def test_half_bodies_hold_little_memory_and_keep_nobody_out() -> None:
-    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live, ExitStack() as stack:
+def test_half_bodies_keep_nobody_out_and_are_closed() -> None:
+    limits = Limits(body_seconds=1)
+    engine, connections = ScriptedEngine(encode("yes")), []
+    with serving_script(engine, TEMPLATE, limits=limits) as live, ExitStack() as stack:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
         for _ in range(50):
             connection = stack.enter_context(socket.create_connection((LOCAL, live.port)))
-            connection.settimeout(0.2)
+            connections.append(connection)
+            connection.settimeout(0.01)
             with suppress(TimeoutError):  # nobody reads so much of so many
                 connection.sendall(f"{head}\r\nContent-Length: 8000000\r\n\r\n".encode())
                 connection.sendall(b"x" * 1_000_000)
         assert ask(live)[0] == 200
+        begin = time.monotonic()
+        for connection in connections:
+            connection.settimeout(10)
+            with suppress(ConnectionError):
+                while connection.recv(4096):
+                    pass
+        assert time.monotonic() - begin < 5  # a second for its turn, and one to arrive
 
 
 HALF = "\ud800"  # half of a character, which no text can hold
@@ -269,3 +284,13 @@ def panic(*_: object) -> str:
         pass
 
     raise PanicException("called `Result::unwrap()` on an `Err` value")
+
+
+def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dataclasses.replace(live_server.scripted_model(TEMPLATE), bos_id=None)
+    service = Service(model, Worker(lambda: pytest.fail("loaded"), 1))
+    monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
+    request = read_completion_request({"prompt": "x"}, model.defaults)
+    with pytest.raises(ApiError, match="makes no tokens of it") as raised:
+        service.completion_prompt(request)
+    assert raised.value.status == 400
