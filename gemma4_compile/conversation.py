@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, read_sampling
 
 BEGIN_TURN = "<|turn>"
 END_TURN = "<turn|>"
@@ -44,21 +45,16 @@ OPEN_MODEL = f"{BEGIN_TURN}model\n"
 
 # The client's own defaults for what a checkpoint does not say.
 MAX_TOKEN_ID = 1 << 22
-NEUTRAL_SAMPLING = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": 0,
-    "repetition_penalty": 1.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-}
-SAMPLING_RANGES: Mapping[str, tuple[float, float]] = {
-    "temperature": (0.0, 100.0),
-    "top_p": (0.0, 1.0),
-    "top_k": (0, MAX_TOKEN_ID),
-    "repetition_penalty": (1e-3, 1e3),
-    "frequency_penalty": (-2.0, 2.0),
-    "presence_penalty": (-2.0, 2.0),
+NEUTRAL_SAMPLING: Mapping[str, float | int] = {
+    name: SAMPLING_RANGES[name].neutral
+    for name in (
+        "temperature",
+        "top_p",
+        "top_k",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+    )
 }
 
 
@@ -138,22 +134,16 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, floa
     temperature 0.
     """
     values = dict(NEUTRAL_SAMPLING)
-    for name, neutral in NEUTRAL_SAMPLING.items():
-        value = generation_config.get(name)
-        if value is None:
+    for name in NEUTRAL_SAMPLING:
+        if generation_config.get(name) is None:
             continue
-        low, high = SAMPLING_RANGES[name]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not low <= value <= high  # NaN is in no range
-        ):
+        try:
+            values[name] = read_sampling(name, generation_config[name])
+        except SamplingValueError as error:
             raise CheckpointError(
-                f"generation_config.json: `{name}` must be a number from {low} to {high}, found "
-                f"{str(value)[:40]!r}",
+                f"generation_config.json: `{name}`: {error}",
                 hint="correct the file, or delete it to use neutral sampling",
-            )
-        values[name] = type(neutral)(value)
+            ) from error
     if generation_config.get("do_sample") is False:
         values["temperature"] = 0.0
     return values

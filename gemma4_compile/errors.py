@@ -6,7 +6,12 @@ what was expected and what was found; ``hint`` says what to do.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 MAX_MESSAGE = 4000  # characters; a file may hold names of any length
+# Control characters, those that turn the order of letters, and halves of characters.
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
@@ -18,9 +23,21 @@ def printable(text: str) -> str:
     if len(text) > MAX_MESSAGE:
         half = MAX_MESSAGE // 2
         text = f"{text[:half]} ... {text[-half:]}"
+    return _escaped(text, str.isprintable)
+
+
+def printable_text(text: str) -> str:
+    """Text of any length that a terminal shows as it is.
+
+    Unlike `printable` it keeps what scripts and emoji need: joiners, and spaces of all widths.
+    """
+    return _escaped(text, lambda letter: not _STEERING.match(letter))
+
+
+def _escaped(text: str, is_shown: Callable[[str], bool]) -> str:
     return "".join(
         letter
-        if letter.isprintable() or letter in "\n\t"
+        if letter in "\n\t" or is_shown(letter)
         else letter.encode("unicode_escape").decode("ascii")
         for letter in text
     )

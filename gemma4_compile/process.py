@@ -18,7 +18,13 @@ from types import FrameType, MappingProxyType
 from typing import NoReturn
 
 from gemma4_compile import __version__
-from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError, UsageError
+from gemma4_compile.errors import (
+    CheckpointError,
+    ConfigError,
+    Gemma4CompileError,
+    UsageError,
+    printable,
+)
 
 if sys.platform != "win32":
     import resource
@@ -150,8 +156,8 @@ def warn(message: str, hint: str) -> None:
 
 
 def _say(kind: str, message: str, hint: str) -> None:
-    print(f"{kind}: {' '.join(message.split())}", file=sys.stderr)
-    print(f"hint: {' '.join(hint.split())}", file=sys.stderr, flush=True)
+    print(printable(f"{kind}: {' '.join(message.split())}"), file=sys.stderr)
+    print(printable(f"hint: {' '.join(hint.split())}"), file=sys.stderr, flush=True)
 
 
 def _drop_stdout() -> None:

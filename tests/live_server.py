@@ -15,10 +15,12 @@ import openai
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile.runtime.prompt import ChatTemplate
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api import Limits, api_routes
+from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
 from tests.scripted_engine import (
@@ -62,10 +64,14 @@ class Live:
 
 
 @contextmanager
-def serving(routes: Sequence[BaseRoute], **options: Any) -> Iterator[Live]:
-    """Run an application of these routes; options are those of `create_app`."""
+def serving(
+    routes: Sequence[BaseRoute], *, connections: ConnectionLimits | None = None, **options: Any
+) -> Iterator[Live]:
+    """Run an application of these routes; other options are those of `create_app`."""
     app = create_app(routes, **options)
-    config = uvicorn.Config(app, host=LOCAL, port=0, log_level="critical")
+    config = server_config(
+        app, connections or ConnectionLimits(), host=LOCAL, port=0, log_level="critical"
+    )
     socket = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
@@ -104,13 +110,15 @@ def serving_script(
     queue: int = 4,
     limits: Limits | None = None,
     api_key: str | None = None,
+    strict_model: bool = False,
 ) -> Iterator[Live]:
     """Run the API over a scripted engine."""
     worker = Worker(lambda: scripted_generator(engine), queue)
     worker.start()
-    service = Service(scripted_model(template), worker)
+    service = Service(scripted_model(template), worker, strict_model=strict_model)
     try:
-        with serving(api_routes(service, limits or Limits(), api_key)) as live:
+        routes = api_routes(service, limits or Limits(), api_key)
+        with serving(routes, is_alive=lambda: worker.is_alive) as live:
             yield live
     finally:
         worker.stop()

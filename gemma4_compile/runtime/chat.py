@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.engine import ContextFullError, Engine
 from gemma4_compile.runtime.generation import (
     CONTEXT_HINT,
@@ -17,7 +18,7 @@ from gemma4_compile.runtime.generation import (
     TokenChooser,
 )
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply import Event, TextDelta
 
 
@@ -63,8 +64,13 @@ class Chat:
         *,
         system: str | None = None,
         thinking: bool = False,
+        literal_specials: bool = False,
     ) -> None:
         """Begin a conversation on `engine`, whatever it held before.
+
+        Parameters
+        ----------
+        literal_specials : take control tokens in messages as text
 
         Raises
         ------
@@ -73,7 +79,9 @@ class Chat:
         """
         tokenizer = package.load_tokenizer()
         template = ChatTemplate(package.load_chat_template(), package.special_tokens())
-        self._prompt = PromptBuilder(tokenizer, template)
+        self._prompt = PromptBuilder(
+            tokenizer, template, engine.context_length, literal_specials=literal_specials
+        )
         self._generator = Generator(engine, tokenizer, package.stop_token_ids)
         self._system = system
         self._thinking = thinking

@@ -22,7 +22,7 @@ from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package, read_provenance
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime.sampling import make_sampler
 
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  arrow keys and history for input()
@@ -50,6 +50,11 @@ def _parser() -> Parser:
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--thinking", action="store_true", help="let the model think first")
+    parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
+    )
     parser.add_argument(
         "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
     )
@@ -90,21 +95,21 @@ def _parser() -> Parser:
     return parser
 
 
-def _sampler(arguments: argparse.Namespace, package: Package) -> Sampler:
+def _sampler(arguments: argparse.Namespace, package: Package) -> TokenChooser:
     defaults = package.sampling_defaults()
     if arguments.greedy:
         if arguments.temperature:
             raise UsageError(
                 "--greedy and --temperature exclude each other", hint="give one of them"
             )
-        return Sampler(SamplingOptions(temperature=0.0))
+        return make_sampler(replace(defaults, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0))
     if arguments.seed is not None and arguments.seed < 0:
         raise UsageError(
             f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
         )
     named = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p")}
     given = {name: value for name, value in named.items() if value is not None}
-    return Sampler(replace(defaults, **given), arguments.seed)
+    return make_sampler(replace(defaults, **given), arguments.seed)
 
 
 def _question(arguments: argparse.Namespace) -> str | None:
@@ -269,7 +274,13 @@ def _run(arguments: argparse.Namespace) -> None:
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
     with console.loading(arguments.package, package.target) as progress:
         engine = Engine(package, context_length=arguments.context_length, progress=progress)
-        chat = Chat(engine, package, system=system, thinking=arguments.thinking)
+        chat = Chat(
+            engine,
+            package,
+            system=system,
+            thinking=arguments.thinking,
+            literal_specials=arguments.literal_specials,
+        )
 
     def new_chooser() -> TokenChooser:
         if grammar is None:

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from tqdm import tqdm
 
+from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Chat, Reply
 from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
 from gemma4_compile.runtime.integrity import ByteCount
@@ -27,7 +29,7 @@ class _Count:
     def __init__(self, text: str, *, shown: bool) -> None:
         self.total = 0
         self._bar = tqdm(
-            desc=text,
+            desc=printable(text),
             unit="B",
             unit_scale=True,
             file=sys.stderr,
@@ -55,7 +57,7 @@ class Console:
     def note(self, text: str) -> None:
         """Say something that is no answer."""
         if not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def checking(self, package: Path) -> Iterator[ByteCount]:
@@ -64,22 +66,24 @@ class Console:
         Nothing is shown of a package that is known already.
         """
         begin = time.perf_counter()
-        with self._counting(f"checking {package}") as count:
+        with self._counting(f"checking {_name(package)}") as count:
             yield count
         seconds = time.perf_counter() - begin
         if count.total and seconds > _LONG_S:
             size = f"{count.total / 1e6:,.1f} MB"
-            self.note(f"checked {package} ({size}) in {seconds:.1f} s; not again until it changes")
+            self.note(
+                f"checked {_name(package)} ({size}) in {seconds:.1f} s; not again until it changes"
+            )
 
     @contextmanager
     def loading(self, package: Path, target: str) -> Iterator[ByteCount]:
         """Show how much of a package's weights is loaded, and at the end how long it took."""
         begin = time.perf_counter()
-        with self._counting(f"loading {package} ({target})") as count:
+        with self._counting(f"loading {_name(package)} ({target})") as count:
             yield count
         seconds = time.perf_counter() - begin
         size = f"{count.total / 1e6:,.1f} MB of weights"
-        self.note(f"loaded {package} ({target}, {size}) in {seconds:.1f} s")
+        self.note(f"loaded {_name(package)} ({target}, {size}) in {seconds:.1f} s")
 
     def _counting(self, text: str) -> closing[_Count]:
         return closing(_Count(text, shown=not self._quiet and sys.stderr.isatty()))
@@ -108,18 +112,32 @@ class Console:
         """Show a part; return whether a thought is open."""
         if isinstance(event, ThoughtDelta):
             style = _DIM if self._styled and not thinking else ""
-            print(f"{style}{event.text}", end="", file=sys.stderr, flush=True)
+            text = self._shown(event.text, sys.stderr)
+            print(f"{style}{text}", end="", file=sys.stderr, flush=True)
             return True
         if thinking:
             self._end_thought()
         if isinstance(event, TextDelta):
-            print(event.text, end="", flush=True)
+            print(self._shown(event.text, sys.stdout), end="", flush=True)
         else:
-            print(f"[{event.name} {event.arguments_json()}]", end="", flush=True)
+            call = f"[{event.name} {event.arguments_json()}]"
+            print(self._shown(call, sys.stdout), end="", flush=True)
         return False
+
+    def _shown(self, text: str, stream: TextIO) -> str:
+        """What a model says, without the characters that would steer a terminal.
+
+        A file or another program gets the text as it is.
+        """
+        return printable_text(text) if stream.isatty() else text
 
     def _end_thought(self) -> None:
         print(_NORMAL if self._styled else "", file=sys.stderr, flush=True)
+
+
+def _name(path: Path) -> str:
+    """A path on one line."""
+    return printable(str(path)).replace("\n", "\\n")
 
 
 def speed(reply: Reply) -> str:

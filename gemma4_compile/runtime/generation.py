@@ -33,6 +33,15 @@ _OPEN_TOOL_RESPONSE = "<|tool_response>"
 TokenChooser = Callable[[Float32Array], int]
 """Chooses a token id from logits (vocab_size,): a `Sampler`."""
 
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """A `TokenChooser` that counts what was said."""
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Hear of a new reply behind these ids, before its first token is chosen."""
+
+
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 
@@ -251,6 +260,8 @@ class Generation:
 
     def _run(self) -> Steps[Event | PromptProgress, None, None]:
         begin = time.perf_counter()
+        if isinstance(self._chooser, PromptReader):
+            self._chooser.begin(self._prompt)
         logits = yield from self._prefill()
         with closing(self._generator.tokens(logits, self._chooser)) as tokens:
             stopped = yield from self._answer(tokens, begin)

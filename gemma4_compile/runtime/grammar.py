@@ -1,24 +1,41 @@
-"""Holds a reply to a JSON schema, token by token, with the `llguidance` library (an extra)."""
+"""Holds a reply to a JSON schema, token by token, with the `llguidance` library (an extra).
+
+The library runs in processes of their own under limits (`confined.schemas`): a schema is a
+stranger's text, and some make the library crash or take all memory.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
+from gemma4_compile.runtime.call_grammar import call_grammar
 from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.generation import TokenChooser
+from gemma4_compile.runtime.generation import PromptReader, TokenChooser
 from gemma4_compile.runtime.reply import MarkIds
-
-if TYPE_CHECKING:
-    import llguidance
+from gemma4_compile.runtime.schema_process import (
+    SchemaProcess,
+    SchemaRefused,
+    SchemaServer,
+    SchemaServerError,
+)
 
 INSTALL = "pip install 'gemma4-compile[json]'"
+MAX_SCHEMA_BYTES = 256 << 10
+MAX_NUMBER = 2**63
+MAX_DIVISOR = 1_000_000  # the library counts remainders: one state of a machine for each
+MIN_ARGUMENT, MAX_ARGUMENT = 16, 4096  # characters of a string among a call's arguments
+_ARGUMENTS = 8  # of the longest kind have room in a reply
+_PLAIN_HINT = "leave out what it names, or ask for the same in plainer words of JSON schema"
+_DATA_KEYS = ("const", "default", "enum", "examples")  # what they hold is no schema
 
 
 class GrammarError(Gemma4CompileError):
@@ -36,26 +53,8 @@ class Grammars:
         vocab_size : length of the logits
         stop_ids : tokens that end a reply
         """
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._stop_ids = list(stop_ids)
-
-    @cached_property
-    def _library(self) -> Any:
-        try:
-            import llguidance
-        except ImportError as error:
-            raise UsageError(
-                "JSON schemas need the package `llguidance`, which is not installed",
-                hint=f"run `{INSTALL}`",
-            ) from error
-        return llguidance
-
-    @cached_property
-    def _words(self) -> llguidance.LLTokenizer:
-        return self._library.LLTokenizer(
-            self._tokenizer.to_str(), n_vocab=self._vocab_size, eos_token=self._stop_ids
-        )
+        self._marks = MarkIds.of(tokenizer)
+        self._server = SchemaServer(tokenizer.to_str, vocab_size, stop_ids)
 
     def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
         """Compile a schema; whitespace between its parts is left out.
@@ -63,25 +62,84 @@ class Grammars:
         Raises
         ------
         UsageError
-            If llguidance is not installed, or cannot follow the schema.
+            If llguidance is not installed, or cannot follow the schema within its limits.
         """
-        matcher = self._library.LLMatcher
-        options = {"whitespace_flexible": False}
-        grammar = matcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
-        failed, messages = matcher.validate_grammar_with_warnings(grammar, self._words)
-        if failed:
-            raise UsageError(
-                f"the JSON schema cannot be followed: {'; '.join(messages)}",
-                hint="leave out what it names, or ask for the same in plainer words of JSON schema",
-            )
-        return JsonGrammar(matcher(self._words, grammar), MarkIds.of(self._tokenizer))
+        _find_library("JSON schemas")
+        return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
+
+    def compile_calls(
+        self, tools: Sequence[Mapping[str, Any]], *, several: bool, room: int
+    ) -> JsonGrammar:
+        """Compile a grammar of calls of these tools; errors as of `compile`.
+
+        Parameters
+        ----------
+        tools : declarations
+        several : whether more calls may follow the first
+        room : tokens that the reply may have
+        """
+        _find_library("calls that must be made")
+        grammar = call_grammar(
+            tools,
+            self._marks,
+            several=several,
+            longest_text=max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS)),
+        )
+        return JsonGrammar(self._server, grammar.encode(), schemas.LARK, self._marks)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._server.close()
+
+
+def _find_library(what: str) -> None:
+    if importlib.util.find_spec("llguidance") is None:
+        raise UsageError(
+            f"{what} need the package `llguidance`, which is not installed",
+            hint=f"run `{INSTALL}`",
+        )
+
+
+def _checked(schema: Mapping[str, Any]) -> bytes:
+    """Return a schema as JSON; UsageError for what costs too much to be tried."""
+    try:
+        text = json.dumps(schema, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"it is no JSON: {error}") from error
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise _refused(f"it has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are served")
+    waiting: list[tuple[str, Any, bool]] = [("", schema, True)]
+    while waiting:
+        key, value, is_schema = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(k, v, is_schema and k not in _DATA_KEYS) for k, v in value.items()]
+        elif isinstance(value, list):
+            waiting += [("", item, is_schema) for item in value]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            if abs(value) > MAX_NUMBER:
+                raise _refused(f"expected numbers up to 2**63, found {_shown(value)}")
+            if is_schema and key == "multipleOf" and not 0 < value <= MAX_DIVISOR:
+                raise _refused(
+                    f"`multipleOf`: expected more than 0 and up to {MAX_DIVISOR}, found {value}"
+                )
+    return text
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError(f"the JSON schema cannot be followed: {why}", hint=_PLAIN_HINT)
 
 
 class JsonGrammar:
-    """A compiled schema."""
+    """A compiled schema, or a grammar of calls."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, marks: MarkIds) -> None:
-        self._matcher, self._marks = matcher, marks
+    def __init__(self, server: SchemaServer, schema: bytes, kind: bytes, marks: MarkIds) -> None:
+        """Compile; errors as in `Grammars.compile`."""
+        self._server, self._schema, self._kind, self._marks = server, schema, kind, marks
+        self._ready: SchemaProcess | None = self._compile()
 
     def constrain(self, chooser: TokenChooser, *, thinking: bool = False) -> TokenChooser:
         """A chooser for one reply that takes only what the schema allows.
@@ -91,22 +149,32 @@ class JsonGrammar:
         chooser : chooses among what is allowed
         thinking : let the reply begin with a thought, in which everything is allowed
         """
-        return _Constrained(self._matcher.deep_copy(), chooser, self._marks, thinking)
+        process, self._ready = self._ready or self._compile(), None
+        return _Constrained(process, chooser, self._marks, thinking)
+
+    def _compile(self) -> SchemaProcess:
+        try:
+            return self._server.follow(self._schema, self._kind)
+        except (SchemaRefused, SchemaServerError) as error:
+            raise _refused(str(error)) from error
 
 
 class _Constrained:
     """Chooses the tokens of one reply."""
 
     def __init__(
-        self,
-        matcher: llguidance.LLMatcher,
-        chooser: TokenChooser,
-        marks: MarkIds,
-        thinking: bool,
+        self, process: SchemaProcess, chooser: TokenChooser, marks: MarkIds, thinking: bool
     ) -> None:
-        self._matcher, self._chooser, self._marks = matcher, chooser, marks
+        self._process, self._chooser, self._marks = process, chooser, marks
         self._may_think = thinking and marks.open_channel is not None
         self._in_thought = False
+        self._allowed: npt.NDArray[np.bool_] | None = None  # what may come next, once it is known
+        self._last: int | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Pass a new reply's prompt on to a chooser that counts."""
+        if isinstance(self._chooser, PromptReader):
+            self._chooser.begin(prompt)
 
     def __call__(self, logits: Float32Array) -> int:
         """Choose a token id from logits (vocab_size,).
@@ -120,16 +188,26 @@ class _Constrained:
             token_id = self._chooser(logits)
             self._in_thought = token_id != self._marks.close_channel
             return token_id
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            raise GrammarError(f"the JSON schema cannot be followed: {self._matcher.get_error()}")
-        allowed = np.unpackbits(bits, count=len(logits), bitorder="little").astype(bool)
+        if self._allowed is None:
+            self._allowed = self._ask(len(logits))
+        allowed = self._allowed
         if self._may_think:
+            allowed = allowed.copy()
             allowed[self._marks.open_channel] = True
         token_id = self._chooser(np.where(allowed, logits, np.float32(-np.inf)))
         if self._may_think and token_id == self._marks.open_channel:
             self._in_thought = True
         else:
-            self._matcher.consume_token(token_id)
+            self._last, self._allowed = token_id, None
         self._may_think = False
         return token_id
+
+    def _ask(self, vocab_size: int) -> npt.NDArray[np.bool_]:
+        try:
+            mask = self._process.allowed(self._last)
+        except SchemaRefused as error:
+            raise GrammarError(f"the JSON schema cannot be followed: {error}") from error
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=vocab_size, bitorder="little")
+        if not bits.any():
+            raise GrammarError("the JSON schema cannot be followed: no token can come next")
+        return bits.astype(bool)

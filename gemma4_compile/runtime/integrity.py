@@ -138,16 +138,21 @@ def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.s
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _memory(directory: Path) -> Path:
-    """The file that holds the signature of a checked package."""
+def cache_folder() -> Path:
+    """Where this user's machine keeps what can be made again."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path.home() / ".cache"
+    return base / "gemma4_compile"
+
+
+def _memory(directory: Path) -> Path:
+    """The file that holds the signature of a checked package."""
     name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()
-    return base / "gemma4_compile" / _CACHE_FOLDER / name
+    return cache_folder() / _CACHE_FOLDER / name
 
 
 def _remembered(directory: Path, signature: str) -> bool:

@@ -20,7 +20,9 @@ from gemma4_compile.artifacts import (
     TensorRecord,
     read_artifact,
 )
-from gemma4_compile.errors import ArtifactError
+from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.integrity import (
     ByteCount,
     Check,
@@ -28,7 +30,7 @@ from gemma4_compile.runtime.integrity import (
     check_manifest,
     library_parameters,
 )
-from gemma4_compile.runtime.sampling import SamplingOptions
+from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
 
 Array = npt.NDArray[Any]
 
@@ -127,7 +129,20 @@ class Package:
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
-        return cls(directory, directory / library, target, chat_config, cache)
+        package = cls(directory, directory / library, target, chat_config, cache)
+        package._check_conversation()
+        return package
+
+    def _check_conversation(self) -> None:
+        """Try what a conversation needs; ArtifactError if it cannot be held."""
+        self.sampling_defaults()
+        template = self.load_chat_template() if self.has_chat_template else None
+        vocab_size = self.chat_config.vocab_size
+        check_conversation(self._tokenizer_path, template, self.special_tokens(), vocab_size)
+
+    @property
+    def _tokenizer_path(self) -> Path:
+        return self.directory / "tokenizer.json"
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
@@ -141,39 +156,57 @@ class Package:
     def sampling_defaults(self) -> SamplingOptions:
         """The package's own sampling options."""
         fields = self.chat_config.conversation
-        values = {}
-        for name in ("temperature", "top_k", "top_p"):
-            value = fields.get(name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool):
+        names = ("temperature", "top_k", "top_p", *PENALTIES)
+        for name in names:
+            if name not in PENALTIES and name not in fields:
                 raise _damaged_config(name)
-            values[name] = value
-        return SamplingOptions(values["temperature"], int(values["top_k"]), values["top_p"])
+        try:
+            return SamplingOptions(**{name: fields[name] for name in names if name in fields})
+        except UsageError as error:
+            raise ArtifactError(
+                f"`{abi.CHAT_CONFIG_FILE}`: {error}", hint=_COMPILE_AGAIN
+            ) from error
 
     def load_tokenizer(self) -> Tokenizer:
         """The tokenizer of `tokenizer.json`; ArtifactError if it is missing or damaged."""
-        path = self.directory / "tokenizer.json"
         try:
-            return Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises no narrower class
-            raise ArtifactError(
-                f"cannot load the tokenizer `{path}`: {error}", hint=_COMPILE_AGAIN
-            ) from error
+            return load_tokenizer(self._tokenizer_path)
+        except ConversationError as error:
+            raise ArtifactError(str(error), hint=_COMPILE_AGAIN) from error
 
     def load_chat_template(self) -> str:
         """Source of the chat template; ArtifactError if the package has none."""
-        path = self.directory / "chat_template.jinja"
-        if path.is_file():
-            return path.read_text("utf-8")
-        source = read_artifact(self.directory / "tokenizer_config.json").get("chat_template")
-        if not isinstance(source, str):
+        source = self._chat_template()
+        if source is None:
             raise ArtifactError(
                 f"`{self.directory}` has no chat template",
                 hint="compile an instruction-tuned checkpoint (its name ends in `-it`)",
             )
         return source
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether there is one."""
+        return self._chat_template() is not None
+
+    def _chat_template(self) -> str | None:
+        path = self.directory / "chat_template.jinja"
+        if path.is_file():
+            try:
+                return path.read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ArtifactError(
+                    f"cannot read the chat template `{path}`: {error}", hint=_COMPILE_AGAIN
+                ) from error
+        if not (self.directory / "tokenizer_config.json").exists():
+            return None
+        source = read_artifact(self.directory / "tokenizer_config.json").get("chat_template")
+        return source if isinstance(source, str) else None
+
     def special_tokens(self) -> dict[str, str]:
         """Texts of the tokens that chat templates name, such as `bos_token`."""
+        if not (self.directory / "tokenizer_config.json").exists():
+            return {}
         config = read_artifact(self.directory / "tokenizer_config.json")
         tokens = {}
         for name in ("bos_token", "eos_token", "pad_token", "unk_token"):

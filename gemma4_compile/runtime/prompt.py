@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import TemplateError, Undefined
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.generation import CONTEXT_HINT
+from gemma4_compile.runtime.literal_specials import Hider
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.tool_calls import ToolCall
 
 _MARK = "\ue000{}\ue001"  # private-use characters: no template or tokenizer gives them a meaning
 _MARKS = re.compile("\ue000([0-9]+)\ue001")
+_PIECE = 1 << 16  # characters that are encoded at a time where a text may be too long
+_TOKENS_OF_A_CUT = 64  # more than a cut through a word or a control token can add
 
 
 @dataclass(frozen=True)
@@ -71,77 +72,6 @@ class Message:
         return fields
 
 
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-class ChatTemplate:
-    """A checkpoint's `chat_template.jinja`, rendered in Jinja's sandbox as transformers does."""
-
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        """Compile the template.
-
-        Parameters
-        ----------
-        source : the template
-        special_tokens : `bos_token` and its like, as the template may name them
-
-        Raises
-        ------
-        ArtifactError
-            If it is no valid template.
-        """
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], undefined=Undefined
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        self._special_tokens = special_tokens
-        try:
-            self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise ArtifactError(
-                f"the chat template is damaged: {error}", hint="compile the package again"
-            ) from error
-
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        thinking: bool = False,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> str:
-        """Render the whole conversation and the opening of the model's next turn.
-
-        Parameters
-        ----------
-        tools : declarations in the form of OpenAI's API, or none
-
-        Raises
-        ------
-        UsageError
-            If the template refuses the messages.
-        """
-        try:
-            return self._template.render(
-                messages=[message.for_template() for message in messages],
-                tools=list(tools) or None,
-                add_generation_prompt=True,
-                enable_thinking=thinking,
-                **self._special_tokens,
-            )
-        except (TemplateError, TypeError) as error:  # TypeError: a filter got what it cannot take
-            raise UsageError(
-                f"the chat template refuses this conversation: {error}",
-                hint="messages of a user and of the model take turns, behind one of the system",
-            ) from error
-
-
 def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | None) -> list[int]:
     """Drop every span from `opening` to `closing`; the template drops them from earlier replies."""
     kept, inside = [], False
@@ -169,19 +99,65 @@ def _open_for_the_reply(messages: Sequence[Message]) -> Sequence[Message]:
     return [*messages[:last], replace(messages[last], content=""), *messages[last + 1 :]]
 
 
-class PromptBuilder:
-    """Conversation in, token ids out."""
+def longest_token_bytes(tokenizer: Tokenizer) -> int:
+    """Most bytes of text that one token can stand for."""
+    return max((len(token.encode()) for token in tokenizer.get_vocab()), default=1)
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+
+class PromptBuilder:
+    """Conversation in, token ids out.
+
+    A text that cannot fit into the context is refused by its bytes, or by the tokens of its
+    beginning: to encode all of it could take minutes and gigabytes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        context_length: int | None = None,
+        *,
+        literal_specials: bool = False,
+    ) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        context_length : most tokens of a prompt; None for any number
+        literal_specials : take control tokens in messages as text; UsageError if the tokenizer
+            has no text for one
+        """
         self._tokenizer = tokenizer
         self._template = template
+        self._context_length = context_length
         marks = MarkIds.of(tokenizer)
         self._channel = (marks.open_channel, marks.close_channel)
+        self._hider = Hider(tokenizer) if literal_specials else None
+        self.max_bytes: int | None = None
+        if context_length is not None:
+            self.max_bytes = context_length * longest_token_bytes(tokenizer)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text in which control tokens are spelled out; nothing is added."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Ids of a text in which control tokens are spelled out; nothing is added.
+
+        Raises
+        ------
+        ContextFullError
+            If they do not fit into the context.
+        """
+        self._check_bytes(len(text))
+        if self._context_length is not None and len(text) > 4 * self._context_length + _PIECE:
+            self._check_pieces(text, self._context_length)
+        encoding = self._encode(text)
+        if self._context_length is not None and len(encoding) > self._context_length:
+            raise self._too_long(f"takes {len(encoding)} tokens")
+        ids: list[int] = encoding.ids
         return ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Ids of a text that a user wrote; ContextFullError as of `encode`."""
+        self._check_bytes(len(text))
+        return self._encode_hidden(text if self._hider is None else self._hider.hide(text))
 
     def build(
         self,
@@ -196,8 +172,14 @@ class PromptBuilder:
         ------
         UsageError
             If the template refuses the messages or the tools.
+        ContextFullError
+            If they do not fit into the context.
         """
+        self._check_bytes(sum(_characters(message) for message in messages) + _length(tools))
         messages = _open_for_the_reply(messages)
+        if self._hider is not None:
+            messages = [_hidden(message, self._hider) for message in messages]
+            tools = self._hider.hide(tools)
         # Calls are rendered by the template: their ids stand before the text that a mark replaces.
         replayed = [
             index
@@ -211,9 +193,79 @@ class PromptBuilder:
         pieces = _MARKS.split(text)
         if [int(index) for index in pieces[1::2]] != replayed:
             # The template rewrites or leaves out a reply: then only its text says what remains.
-            return self.encode(self._template.render(messages, thinking=thinking, tools=tools))
-        ids = self.encode(pieces[0])
+            text = self._template.render(messages, thinking=thinking, tools=tools)
+            return self._encode_hidden(text)
+        ids = self._encode_hidden(pieces[0])
         for index, following in zip(replayed, pieces[2::2], strict=True):
             ids += without_thoughts(messages[index].token_ids or (), *self._channel)
-            ids += self.encode(following)
+            ids += self._encode_hidden(following)
         return ids
+
+    def _encode_hidden(self, text: str) -> list[int]:
+        """Ids of a text in which control tokens of messages may be hidden."""
+        if self._hider is None:
+            return self.encode(text)
+        ids: list[int] = []
+        for piece in self._hider.split(text):
+            ids += self.encode(piece) if isinstance(piece, str) else piece
+        return ids
+
+    def _encode(self, text: str) -> Any:
+        if len(text) < _PIECE:
+            return self._tokenizer.encode(text, add_special_tokens=False)
+        # Of the methods of `tokenizers` this one lets other threads run meanwhile.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0]
+
+    def _check_bytes(self, count: int) -> None:
+        if self.max_bytes is not None and count > self.max_bytes:
+            raise self._too_long(f"has {count} characters or more")
+
+    def _check_pieces(self, text: str, context_length: int) -> None:
+        """Encode piece by piece until there are surely too many tokens.
+
+        A text has about as many tokens as its pieces; a cut makes a few more.
+        """
+        count = 0
+        for piece in _cut(text):
+            count += max(len(self._encode(piece)) - _TOKENS_OF_A_CUT, 0)
+            if count > context_length:
+                raise self._too_long(f"takes more than {count} tokens")
+
+    def _too_long(self, what: str) -> ContextFullError:
+        return ContextFullError(
+            f"the context is full: this conversation {what}, and the context holds "
+            f"{self._context_length} tokens",
+            hint=CONTEXT_HINT,
+        )
+
+
+def _hidden(message: Message, hider: Hider) -> Message:
+    """The message without control tokens but for those that the model itself generated."""
+    if message.token_ids is not None:
+        return message
+    return replace(
+        message,
+        content=hider.hide(message.content),
+        thought=hider.hide(message.thought),
+        name=hider.hide(message.name),
+        tool_calls=tuple(
+            ToolCall(hider.hide(call.name), hider.hide(call.arguments), call.call_id)
+            for call in message.tool_calls
+        ),
+    )
+
+
+def _cut(text: str) -> Iterator[str]:
+    for begin in range(0, len(text), _PIECE):
+        yield text[begin : begin + _PIECE]
+
+
+def _characters(message: Message) -> int:
+    """Characters of a message, those of its calls at least."""
+    calls = sum(len(call.name) + _length(call.arguments) for call in message.tool_calls)
+    known = 0 if message.token_ids is None else len(message.content)
+    return len(message.content) - known + len(message.thought or "") + calls
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False)) if value else 0

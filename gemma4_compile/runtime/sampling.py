@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, read_sampling
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -17,22 +19,37 @@ _LEAST_DEVICE_TEMPERATURE = 0.01  # float32 could overflow far below
 _GROUP = 64  # logits that share a maximum in the search for the largest
 
 
+PENALTIES = ("min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+
+
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to choose. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in."""
+    """How to choose. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in.
+
+    `gemma4_compile.sampling_ranges` says what each may be. The PENALTIES are for `AdjustedSampler`.
+    """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UsageError(f"temperature: expected a number from 0 on, found {self.temperature}")
-        if self.top_k < 0:
-            raise UsageError(f"top_k: expected 0 (off) or more, found {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top_p: expected a number above 0 and up to 1, found {self.top_p}")
+        """Refuse what has no meaning, and take each value as `read_sampling` does."""
+        for field in fields(self):
+            try:
+                value = read_sampling(field.name, getattr(self, field.name))
+            except SamplingValueError as error:
+                raise UsageError(f"{field.name}: {error}") from error
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def adjusts_logits(self) -> bool:
+        """Whether one of the PENALTIES is in force."""
+        return any(getattr(self, name) != SAMPLING_RANGES[name].neutral for name in PENALTIES)
 
 
 def candidates(
@@ -58,7 +75,7 @@ def candidates(
     ids, probabilities = ids[probabilities > 0], probabilities[probabilities > 0]
     if options.top_p < 1:
         before = np.cumsum(probabilities) - probabilities
-        kept = int(np.count_nonzero(before < options.top_p))
+        kept = max(int(np.count_nonzero(before < options.top_p)), 1)
         ids, probabilities = ids[:kept], probabilities[:kept]
         probabilities /= probabilities.sum()
     return ids, probabilities
@@ -81,8 +98,9 @@ def most_probable(logits: Float32Array, count: int) -> npt.NDArray[np.int64]:
 
 
 def _softmax(logits: Float32Array, temperature: float) -> Float64Array:
-    scaled = logits.astype(np.float64) / temperature
-    weights: Float64Array = np.exp(scaled - scaled.max())
+    distances = logits.astype(np.float64) - logits.max()
+    with np.errstate(over="ignore"):  # far from the largest at a low temperature: minus infinity
+        weights: Float64Array = np.exp(distances / temperature)
     return weights / weights.sum()
 
 
@@ -130,3 +148,65 @@ class Sampler:
             ids, probabilities = candidates(logits, self._options)
         drawn = np.searchsorted(np.cumsum(probabilities), self._generator.random(), side="right")
         return int(ids[min(int(drawn), len(ids) - 1)])
+
+
+class AdjustedSampler:
+    """Changes logits by what was said before, and by biases, and lets a `Sampler` draw."""
+
+    def __init__(
+        self,
+        options: SamplingOptions,
+        seed: int | None = None,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
+    ) -> None:
+        """Prepare for one reply after another.
+
+        Parameters
+        ----------
+        logit_bias : what is added to the logits of some token ids
+        """
+        self._options = options
+        self._sampler = Sampler(options, seed)
+        self._bias_ids = np.array(list(logit_bias), np.int64)
+        self._biases = np.array(list(logit_bias.values()), np.float32)
+        self._prompt: set[int] = set()
+        self._counts: dict[int, int] = {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Forget the reply before; the repetition penalty counts a prompt's tokens, too."""
+        self._prompt = set(prompt)
+        self._counts = {}
+
+    def __call__(self, logits: Float32Array) -> int:
+        """Choose a token id from logits (vocab_size,)."""
+        token_id = self._sampler(self._adjusted(logits))
+        self._counts[token_id] = self._counts.get(token_id, 0) + 1
+        return token_id
+
+    def _adjusted(self, logits: Float32Array) -> Float32Array:
+        options, adjusted = self._options, logits.astype(np.float32)
+        if options.repetition_penalty != 1:
+            seen = np.array(sorted(self._prompt | self._counts.keys()), np.int64)
+            values, penalty = adjusted[seen], np.float32(options.repetition_penalty)
+            adjusted[seen] = np.where(values > 0, values / penalty, values * penalty)
+        if self._counts and (options.frequency_penalty or options.presence_penalty):
+            said = np.array(list(self._counts), np.int64)
+            counts = np.array(list(self._counts.values()), np.float32)
+            adjusted[said] -= counts * options.frequency_penalty + options.presence_penalty
+        adjusted[self._bias_ids] += self._biases
+        if options.min_p and options.temperature:
+            # p >= min_p * max(p), in logits
+            least = adjusted.max() + options.temperature * np.log(options.min_p)
+            adjusted[adjusted < least] = -np.inf
+        return adjusted
+
+
+def make_sampler(
+    options: SamplingOptions,
+    seed: int | None = None,
+    logit_bias: Mapping[int, float] = MappingProxyType({}),
+) -> Sampler | AdjustedSampler:
+    """Return the simplest sampler that does what the options say."""
+    if logit_bias or options.adjusts_logits:
+        return AdjustedSampler(options, seed, logit_bias)
+    return Sampler(options, seed)

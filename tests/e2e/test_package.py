@@ -13,7 +13,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.packaging import finish
-from gemma4_compile.runtime import Chat, Engine, Package
+from gemma4_compile.runtime import Chat, Engine, Package, conversation_check
 from gemma4_compile.runtime.integrity import Check
 from tests.packages import list_files
 
@@ -34,6 +34,7 @@ def first_record(values: dict) -> dict:  # type: ignore[type-arg]
     return record
 
 
+TRAP = {"type": "Replace", "pattern": {"Regex": "\\w?" * 150 + "(?<=[0-9])"}, "content": ""}
 DAMAGE: dict[str, tuple[Edit, str]] = {
     "no provenance": (
         lambda folder: (folder / "provenance.json").unlink(),
@@ -89,6 +90,30 @@ DAMAGE: dict[str, tuple[Edit, str]] = {
     "damaged tokenizer": (
         lambda folder: (folder / "tokenizer.json").write_text("{}"),
         "cannot load the tokenizer",
+    ),
+    "a tokenizer that panics": (
+        edit_json("tokenizer.json", lambda values: values.update(decoder=TRAP)),
+        "cannot hold a short conversation: PanicException",
+    ),
+    "a template that fails": (
+        lambda folder: (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}"),
+        "cannot hold a short conversation: .* ZeroDivisionError",
+    ),
+    "an empty template": (
+        lambda folder: (folder / "chat_template.jinja").write_text(""),
+        "makes no text of this conversation",
+    ),
+    "a template that is not UTF-8": (
+        lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff"),
+        "cannot read the chat template",
+    ),
+    "a temperature beyond numbers": (
+        edit_json("mlc-chat-config.json", lambda values: values.update(temperature=10**400)),
+        "temperature: expected a number from 0 to 100, found an integer of 1329 bits|100 digits",
+    ),
+    "half a top_k": (
+        edit_json("mlc-chat-config.json", lambda values: values.update(top_k=0.5)),
+        "top_k: expected an integer",
     ),
     "no chat template": (
         lambda folder: (folder / "chat_template.jinja").unlink(),
@@ -151,3 +176,35 @@ def test_running_does_not_change_the_weights_on_disk(tiny_package: Path) -> None
     logits = Engine.open(tiny_package).prefill([2, 3, 4])
     assert np.isfinite(logits).all()
     assert shard.read_bytes() == before
+
+
+def test_a_tiny_temperature_and_an_empty_nucleus_are_greedy(
+    tiny_package: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "package"
+    shutil.copytree(tiny_package, folder)
+    edit = {"temperature": 5e-324, "top_p": 0}
+    edit_json("mlc-chat-config.json", lambda values: values.update(edit))(folder)
+    defaults = Package.open(folder, check=Check.OFF).sampling_defaults()
+    assert defaults.temperature == 0
+    assert 0 < defaults.top_p < 1e-6
+
+
+def test_a_conversation_is_tried_once(
+    tiny_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(conversation_check, "_tried_here", set())
+    tried: list[object] = []
+    monkeypatch.setattr(conversation_check, "try_conversation", lambda *_: tried.append(1))
+    for _ in range(2):
+        Package.open(tiny_package)
+    conversation_check._tried_here.clear()  # as in another process
+    Package.open(tiny_package)
+    assert len(tried) == 1
+    folder = tmp_path / "package"
+    shutil.copytree(tiny_package, folder)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    Package.open(folder, check=Check.OFF)
+    assert len(tried) == 2

@@ -8,7 +8,8 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 
 pytestmark = pytest.mark.parity

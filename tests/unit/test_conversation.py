@@ -203,6 +203,9 @@ def test_sampling_defaults_are_the_generation_configs() -> None:
     assert config["repetition_penalty"] == 1.0
     assert conversation.sampling_defaults({"do_sample": False, "top_k": 5})["temperature"] == 0.0
     assert conversation.sampling_defaults({}) == conversation.NEUTRAL_SAMPLING
+    extreme = conversation.sampling_defaults({"temperature": 5e-324, "top_p": 0})
+    assert extreme["temperature"] == 0.0
+    assert 0 < extreme["top_p"] < 1e-6  # the client refuses 0
 
 
 def test_tokenizer_info_reads_the_steps() -> None:
@@ -229,6 +232,8 @@ def test_tokenizer_info_reads_the_steps() -> None:
     [
         ({"top_p": "high"}, "top_p"),
         ({"temperature": True}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_k": float("nan")}, "top_k"),
         ({"eos_token_id": "x"}, "eos"),
     ],
 )

@@ -73,6 +73,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "targets/kernels/beside_router.py",
         "targets/kernels/expert_norms.py",
     ),
+    "tests/e2e/test_package.py opens packages": ("gemma4_compile/runtime/conversation_check.py",),
+    "tests/unit/runtime/test_schema_process.py": (
+        "gemma4_compile/confined/frames.py",
+        "gemma4_compile/confined/limits.py",
+        "gemma4_compile/confined/schemas.py",
+    ),
     "tests/numerics/test_gemm_kernels.py": ("targets/kernels/int8_tiles.py",),
     "tests/numerics/test_kernels.py runs every kernel beside its plain form": (
         "gemma4_compile/passes/kernel_arguments.py",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime import Package
-from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from tests.tiny_answers import Conversation, few
 from tests.web.compiled import TINY, Compiler
 from tests.web.dawn import Step, VulkanDriver, run_on_dawn

@@ -16,6 +16,35 @@ describe("renderMarkdown", () => {
     expect(html).not.toMatch(/<(script|img|i|b)\b|javascript:x"|href="data:|style=/);
   });
 
+  it.each([
+    "[a](blob:null/1)",
+    "[a](intent://x#Intent;end)",
+    "[a](//host/b)",
+    "[a](/b)",
+    "[a](b.html)",
+    "[a](#b)",
+    "[a](http:b)",
+    "[a](https:///b)",
+    "[a](ftp://b/c)",
+    "[a](mailto:b@c.de)",
+    "[a](tel:1)",
+    "[a](&#106;avascript:x)",
+    "[a]\n\n[a]: intent:x",
+    "<intent://x>",
+    "<a.b+c:x>",
+    "<b@c.de>",
+    "//host/b and ftp://b/c and mailto:b@c.de and b@c.de and www.b.de",
+  ])("links to web pages only: %s", (text) => {
+    expect(renderMarkdown(text)).not.toContain("<a");
+  });
+
+  it.each(["[a](https://b.de/c)", "[a](HTTP://b.de)", "<https://b.de>", "see https://b.de/c?d=e#f"])(
+    "links to web pages: %s",
+    (text) => {
+      expect(renderMarkdown(text)).toMatch(/<a href="https?:\/\/b\.de/i);
+    },
+  );
+
   it("keeps code as it is, with a name and a button", () => {
     const html = renderMarkdown("```py\nif a < b & c:\n    pass\n```");
     expect(html).toContain("<span>py</span>");

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gemma4_compile.runtime.generation import Generation
 from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
+from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.tool_calls import ToolCall
+
+Object = dict[str, Any]
 
 
 def finish_reason(generation: Generation) -> str:
@@ -21,121 +25,161 @@ def finish_reason(generation: Generation) -> str:
     return generation.finish_reason
 
 
-def usage(generation: Generation) -> dict[str, Any]:
-    """Tokens of the prompt and of the reply."""
-    reply_tokens = len(generation.token_ids)
+def usage(generations: Sequence[Generation]) -> Object:
+    """Tokens of the prompt, which all replies share, and of the replies."""
+    first = generations[0]
+    reply_tokens = sum(len(generation.token_ids) for generation in generations)
     return {
-        "prompt_tokens": generation.prompt_tokens,
+        "prompt_tokens": first.prompt_tokens,
         "completion_tokens": reply_tokens,
-        "total_tokens": generation.prompt_tokens + reply_tokens,
-        "prompt_tokens_details": {"cached_tokens": generation.reused_tokens},
+        "total_tokens": first.prompt_tokens + reply_tokens,
+        "prompt_tokens_details": {"cached_tokens": first.reused_tokens},
     }
 
 
 @dataclass
 class ChatAnswer:
-    """Answers of `/v1/chat/completions`; the ids stay the same through a stream."""
+    """Answers of `/v1/chat/completions`; the ids stay the same through a stream.
+
+    Attributes
+    ----------
+    note : what the client should know, beside the answer; or None
+    """
 
     model: str
+    note: str | None = None
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
-    _calls: int = 0
+    _calls: dict[int, int] = field(default_factory=dict)
 
-    def whole(self, generation: Generation) -> dict[str, Any]:
-        """A finished reply."""
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if generation.tool_calls and not generation.text else generation.text,
-            "refusal": None,
-        }
-        if generation.thought:
-            message["reasoning_content"] = generation.thought
-        if generation.tool_calls:
-            message["tool_calls"] = [_call(call) for call in generation.tool_calls]
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": finish_reason(generation),
-        }
-        return self._object("chat.completion", [choice]) | {"usage": usage(generation)}
+    def whole(
+        self, generations: Sequence[Generation], logprobs: Sequence[ReplyLogprobs | None]
+    ) -> Object:
+        """Finished replies."""
+        choices = []
+        for index, generation in enumerate(generations):
+            empty = generation.tool_calls and not generation.text
+            message: Object = {
+                "role": "assistant",
+                "content": None if empty else generation.text,
+                "refusal": None,
+            }
+            if generation.thought:
+                message["reasoning_content"] = generation.thought
+            if generation.tool_calls:
+                message["tool_calls"] = [_call(call) for call in generation.tool_calls]
+            choices.append(
+                {
+                    "index": index,
+                    "message": message,
+                    "logprobs": self._logprobs(logprobs[index], len(generation.token_ids)),
+                    "finish_reason": finish_reason(generation),
+                }
+            )
+        return self._object("chat.completion", choices) | {"usage": usage(generations)}
 
-    def first(self) -> dict[str, Any]:
-        """The chunk that opens a stream."""
-        return self._chunk({"role": "assistant", "content": ""}, None)
+    def first(self, index: int) -> Object:
+        """The chunk that opens a reply of a stream."""
+        return self._chunk(index, {"role": "assistant", "content": ""}, None, None)
 
-    def chunk(self, event: Event) -> dict[str, Any]:
-        """A chunk with more of the reply."""
+    def chunk(
+        self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int
+    ) -> Object:
+        """A chunk with more of a reply, which has so many tokens by now."""
         if isinstance(event, TextDelta):
-            return self._chunk({"content": event.text}, None)
+            told = self._logprobs(logprobs, tokens)
+            return self._chunk(index, {"content": event.text}, None, told)
         if isinstance(event, ThoughtDelta):
-            return self._chunk({"reasoning_content": event.text}, None)
-        self._calls += 1
-        return self._chunk({"tool_calls": [{"index": self._calls - 1, **_call(event)}]}, None)
+            return self._chunk(index, {"reasoning_content": event.text}, None, None)
+        number = self._calls.get(index, 0)
+        self._calls[index] = number + 1
+        calls = [{"index": number, **_call(event)}]
+        return self._chunk(index, {"tool_calls": calls}, None, None)
 
-    def last(self, generation: Generation) -> dict[str, Any]:
-        """The chunk that says why the reply ended."""
-        return self._chunk({}, finish_reason(generation))
+    def last(self, index: int, generation: Generation) -> Object:
+        """The chunk that says why a reply ended."""
+        return self._chunk(index, {}, finish_reason(generation), None)
 
-    def count(self, generation: Generation) -> dict[str, Any]:
+    def count(self, generations: Sequence[Generation]) -> Object:
         """The chunk that counts tokens."""
-        return self._object("chat.completion.chunk", []) | {"usage": usage(generation)}
+        return self._object("chat.completion.chunk", []) | {"usage": usage(generations)}
 
-    def _chunk(self, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    @staticmethod
+    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> Object | None:
+        return None if logprobs is None else logprobs.chat(tokens)
+
+    def _chunk(
+        self, index: int, delta: Object, reason: str | None, logprobs: Object | None
+    ) -> Object:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self._object("chat.completion.chunk", [choice])
 
-    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "choices": choices,
-        }
+    def _object(self, kind: str, choices: list[Object]) -> Object:
+        return _object(self, kind, choices)
 
 
 @dataclass
 class TextAnswer:
-    """Answers of `/v1/completions`."""
+    """Answers of `/v1/completions`; its parts are those of `ChatAnswer`."""
 
     model: str
+    note: str | None = None
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, generation: Generation) -> dict[str, Any]:
-        """A finished text."""
-        answer = self._object(generation.text, finish_reason(generation))
-        return answer | {"usage": usage(generation)}
+    def whole(
+        self, generations: Sequence[Generation], logprobs: Sequence[ReplyLogprobs | None]
+    ) -> Object:
+        """Finished texts."""
+        choices = []
+        for index, generation in enumerate(generations):
+            told = self._logprobs(logprobs[index], len(generation.token_ids))
+            choices.append(self._choice(index, generation.text, finish_reason(generation), told))
+        return self._object(choices) | {"usage": usage(generations)}
 
-    def first(self) -> None:
+    def first(self, index: int) -> None:
         """Nothing opens a stream of text."""
 
-    def chunk(self, event: Event) -> dict[str, Any]:
-        """A chunk with more of the text."""
+    def chunk(
+        self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int
+    ) -> Object:
+        """A chunk with more of a text."""
         assert isinstance(event, TextDelta), "a plain generation has no other parts"
-        return self._object(event.text, None)
+        told = self._logprobs(logprobs, tokens)
+        return self._object([self._choice(index, event.text, None, told)])
 
-    def last(self, generation: Generation) -> dict[str, Any]:
-        """The chunk that says why the text ended."""
-        return self._object("", finish_reason(generation))
+    def last(self, index: int, generation: Generation) -> Object:
+        """The chunk that says why a text ended."""
+        return self._object([self._choice(index, "", finish_reason(generation), None)])
 
-    def count(self, generation: Generation) -> dict[str, Any]:
+    def count(self, generations: Sequence[Generation]) -> Object:
         """The chunk that counts tokens."""
-        return self._object("", None) | {"choices": [], "usage": usage(generation)}
+        return self._object([]) | {"usage": usage(generations)}
 
-    def _object(self, text: str, reason: str | None) -> dict[str, Any]:
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": [choice],
-        }
+    @staticmethod
+    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> Object | None:
+        return None if logprobs is None else logprobs.text(tokens)
+
+    @staticmethod
+    def _choice(index: int, text: str, reason: str | None, logprobs: Object | None) -> Object:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _object(self, choices: list[Object]) -> Object:
+        return _object(self, "text_completion", choices)
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _object(answer: Answer, kind: str, choices: list[Object]) -> Object:
+    values: Object = {
+        "id": answer.id,
+        "object": kind,
+        "created": answer.created,
+        "model": answer.model,
+        "choices": choices,
+    }
+    return values if answer.note is None else values | {"note": answer.note}
+
+
+def _call(call: ToolCall) -> Object:
     return {
         "id": call.call_id or f"call_{uuid.uuid4().hex}",
         "type": "function",

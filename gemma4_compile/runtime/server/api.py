@@ -6,8 +6,8 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -17,34 +17,21 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.generation import Generation
+from gemma4_compile.runtime.grammar import GrammarError
 from gemma4_compile.runtime.server.answers import Answer, ChatAnswer, TextAnswer
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import BodyReader, Limits
 from gemma4_compile.runtime.server.requests import (
     Request,
-    parse_json,
     read_chat_request,
     read_completion_request,
 )
-from gemma4_compile.runtime.server.service import Service
-from gemma4_compile.runtime.server.worker import Ticket
+from gemma4_compile.runtime.server.service import Reply, Service
 
 _log = logging.getLogger("gemma4_compile.serve")
 _Result = TypeVar("_Result")
 _CLIENT_IS_GONE = 499  # nobody reads it; the number is nginx's, for logs
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for.
-
-    Attributes
-    ----------
-    body_bytes : longest body
-    messages : most messages of a chat request
-    """
-
-    body_bytes: int = 8 * 2**20
-    messages: int = 2048
 
 
 def api_routes(service: Service, limits: Limits, api_key: str | None) -> list[BaseRoute]:
@@ -70,6 +57,7 @@ class _Api:
     def __init__(self, service: Service, limits: Limits, api_key: str | None) -> None:
         self._service = service
         self._limits = limits
+        self._bodies = BodyReader(limits, service.max_prompt_bytes, service.model.context_length)
         self._api_key = api_key
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
@@ -79,12 +67,12 @@ class _Api:
             try:
                 self._check_key(request)
                 return await endpoint(request)
-            except ApiError as error:
-                return error.response()
             except ClientDisconnect:
                 return Response(status_code=_CLIENT_IS_GONE)
-            except Exception as error:
-                return _internal_error(error).response()
+            except asyncio.CancelledError:  # by the server, which does not wait any longer
+                return ApiError(503, "the server is stopping").response()
+            except BaseException as error:  # a panic of native code is no Exception
+                return _as_api_error(error).response()
 
         return answer
 
@@ -96,30 +84,35 @@ class _Api:
         return JSONResponse(self._model_object())
 
     async def chat(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
-        model = self._service.model
+        body = await self._bodies.read(request)
+        model, service = self._service.model, self._service
         parsed = read_chat_request(body, model.defaults, self._limits.messages)
-        self._service.check_model(parsed.model)
-        prompt = await run_in_threadpool(self._service.chat_prompt, parsed)
-        constrain = await run_in_threadpool(self._service.constraint, parsed)
-        ticket = self._service.submit(prompt, parsed.settings, constrain=constrain)
-        return await _answer(request, parsed, ticket, ChatAnswer(model.name))
+        note = service.note_about(parsed.model)
+        service.check_biases(parsed)
+        with service.worker.reserve() as place:
+            prompt = await service.build(service.chat_prompt, parsed)
+            constrain = await run_in_threadpool(service.constraint, parsed, prompt)
+            replies = service.submit(place, prompt, parsed, constrain=constrain)
+        return await _answer(request, parsed, replies, ChatAnswer(model.name, note))
 
     async def complete(self, request: HttpRequest) -> Response:
-        body = await self._body(request)
-        model = self._service.model
+        body = await self._bodies.read(request)
+        model, service = self._service.model, self._service
         parsed = read_completion_request(body, model.defaults)
-        self._service.check_model(parsed.model)
-        prompt = await run_in_threadpool(self._service.completion_prompt, parsed)
-        ticket = self._service.submit(prompt, parsed.settings, plain=True)
-        return await _answer(request, parsed, ticket, TextAnswer(model.name))
+        note = service.note_about(parsed.model)
+        service.check_biases(parsed)
+        with service.worker.reserve() as place:
+            prompt = await service.build(service.completion_prompt, parsed)
+            replies = service.submit(place, prompt, parsed)
+        return await _answer(request, parsed, replies, TextAnswer(model.name, note))
 
     def _check_key(self, request: HttpRequest) -> None:
         if self._api_key is None:
             return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(key.strip().encode(), self._api_key.encode())
-        if scheme.lower() != "bearer" or not right:
+        sent = request.headers.get("authorization", "").encode("latin-1")  # its bytes as they came
+        scheme, _, key = sent.partition(b" ")
+        right = hmac.compare_digest(key.strip(), os.fsencode(self._api_key))
+        if scheme.lower() != b"bearer" or not right:
             raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
 
     def _model_object(self) -> dict[str, Any]:
@@ -132,39 +125,38 @@ class _Api:
             "context_length": model.context_length,
         }
 
-    async def _body(self, request: HttpRequest) -> Any:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a page of another origin cannot send this one unasked
-            raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > self._limits.body_bytes:
-                raise ApiError(
-                    413,
-                    f"the body is longer than {self._limits.body_bytes} bytes",
-                    code="body_too_large",
-                )
-        return parse_json(bytes(body))
 
-
-async def _answer(http: HttpRequest, request: Request, ticket: Ticket, answer: Answer) -> Response:
+async def _answer(
+    http: HttpRequest, request: Request, replies: Sequence[Reply], answer: Answer
+) -> Response:
     if request.stream:
-        events = _stream(ticket, answer, request.include_usage)
+        events = _stream(replies, answer, request.include_usage)
         return StreamingResponse(
             events, media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
-    await _while_connected(http, ticket)
-    assert ticket.generation is not None, "the events have ended without an error"
-    return JSONResponse(answer.whole(ticket.generation))
+    await _while_connected(http, replies)
+    logprobs = [reply.logprobs for reply in replies]
+    return JSONResponse(answer.whole(_finished(replies), logprobs))
 
 
-async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
-    """Wait for the end of the reply; cancel it and raise if the client goes away."""
+def _finished(replies: Sequence[Reply]) -> list[Generation]:
+    generations = [reply.ticket.generation for reply in replies]
+    assert None not in generations, "the events have ended without an error"
+    return [generation for generation in generations if generation is not None]
+
+
+def _cancel(replies: Sequence[Reply]) -> None:
+    for reply in replies:
+        reply.ticket.cancel()
+
+
+async def _while_connected(http: HttpRequest, replies: Sequence[Reply]) -> None:
+    """Wait for the end of the replies; cancel them and raise if the client goes away."""
 
     async def finish() -> None:
-        async for _ in ticket.events():
-            pass
+        for reply in replies:
+            async for _ in reply.ticket.events():
+                pass
 
     async def disconnect() -> None:
         while (await http.receive())["type"] != "http.disconnect":
@@ -176,41 +168,53 @@ async def _while_connected(http: HttpRequest, ticket: Ticket) -> None:
         await asyncio.wait({finishing, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
             raise ClientDisconnect
-        _raise_as_api_error(finishing.exception())
+        if (error := finishing.exception()) is not None:
+            raise error
     finally:
-        ticket.cancel()
+        _cancel(replies)
         finishing.cancel()
         gone.cancel()
 
 
-async def _stream(ticket: Ticket, answer: Answer, include_usage: bool) -> AsyncIterator[str]:
-    """The reply as server-sent events; closed by Starlette when the client goes away."""
+async def _stream(
+    replies: Sequence[Reply], answer: Answer, include_usage: bool
+) -> AsyncIterator[str]:
+    """The replies, one after another, as server-sent events.
+
+    Closed by Starlette when the client goes away.
+    """
     try:
-        first = answer.first()
-        if first is not None:
-            yield _event(first)
-        async for event in ticket.events():
-            yield _event(answer.chunk(event))
-        assert ticket.generation is not None, "the events have ended without an error"
-        yield _event(answer.last(ticket.generation))
+        for index, reply in enumerate(replies):
+            first = answer.first(index)
+            if first is not None:
+                yield _event(first)
+            async for event, tokens in reply.ticket.counted_events():
+                yield _event(answer.chunk(index, event, reply.logprobs, tokens))
+            assert reply.ticket.generation is not None, "its events have ended without an error"
+            yield _event(answer.last(index, reply.ticket.generation))
         if include_usage:
-            yield _event(answer.count(ticket.generation))
+            yield _event(answer.count(_finished(replies)))
         yield "data: [DONE]\n\n"
-    except Exception as error:
-        api_error = error if isinstance(error, ApiError) else _internal_error(error)
-        yield _event(api_error.body())
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        yield _event(_as_api_error(error).body())
     finally:
-        ticket.cancel()
+        _cancel(replies)
 
 
-def _raise_as_api_error(error: BaseException | None) -> None:
+def _as_api_error(error: BaseException) -> ApiError:
+    """What the client is told of an error; one that should not happen is logged."""
+    if isinstance(error, ApiError):
+        return error
     if isinstance(error, ContextFullError):
-        raise ApiError(400, str(error), code="context_length_exceeded") from error
-    if error is not None:
-        raise error
+        return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, GrammarError):
+        return ApiError(400, str(error), param="response_format")
+    return _internal_error(error)
 
 
-def _internal_error(error: Exception) -> ApiError:
+def _internal_error(error: BaseException) -> ApiError:
     """Log what should not happen; the client learns no details."""
     _log.error("a request failed", exc_info=error)
     return ApiError(500, "the server failed; its log says why", code="internal_error")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from starlette.responses import JSONResponse
 
+from gemma4_compile.errors import printable
+
 
 class ApiError(Exception):
     """A request that cannot be served.
@@ -20,7 +22,8 @@ class ApiError(Exception):
         self, status: int, message: str, *, param: str | None = None, code: str | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.code = status, printable(message), code
+        self.param = None if param is None else printable(param)
 
     @property
     def kind(self) -> str:
@@ -42,5 +45,7 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         """The whole answer."""
-        headers = {"Retry-After": "5"} if self.status in (429, 503) else None
+        headers = {"Retry-After": "5"} if self.status in (429, 503) else {}
+        if self.status in (408, 413, 503):  # there may be more of the body
+            headers["Connection"] = "close"
         return JSONResponse(self.body(), self.status, headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -22,6 +22,7 @@ def create_app(
     *,
     hosts: Sequence[str] | None = None,
     origins: Sequence[str] = (),
+    is_alive: Callable[[], bool] = lambda: True,
 ) -> Starlette:
     """Join routes into an application.
 
@@ -31,7 +32,14 @@ def create_app(
     hosts : host names that requests may be addressed to, against pages that let a name of theirs
         point here; None for any
     origins : origins whose pages may use the API besides those served here
+    is_alive : whether the server can do what it is for, which `/health` says
     """
+
+    async def health(_request: Request) -> Response:
+        if is_alive():
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "the engine has ended: start the server again"}, 503)
+
     middleware = []
     if hosts is not None:
         middleware.append(Middleware(_HostGuard, hosts=frozenset(hosts)))
@@ -41,11 +49,13 @@ def create_app(
                 CORSMiddleware,
                 allow_origins=list(origins),
                 allow_methods=["GET", "POST"],
-                allow_headers=["Authorization", "Content-Type"],
+                # Any: OpenAI's client for JavaScript sends a dozen of its own (`x-stainless-os`),
+                # and none of them means anything here.
+                allow_headers=["*"],
             )
         )
     return Starlette(
-        routes=[Route("/health", _health, methods=["GET"]), *routes],
+        routes=[Route("/health", health, methods=["GET"]), *routes],
         middleware=middleware,
         exception_handlers={HTTPException: _http_error},
     )
@@ -73,10 +83,6 @@ def _name(host: str) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:
         return None
-
-
-async def _health(_request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -22,8 +22,10 @@ from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
-from gemma4_compile.runtime.server.api import Limits, api_routes
+from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.connections import ConnectionLimits, server_config
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
@@ -32,7 +34,6 @@ API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 _BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
 _ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
-_SECONDS_TO_FINISH = 2  # of open connections after Ctrl-C
 
 
 def _parser() -> Parser:
@@ -52,9 +53,19 @@ def _parser() -> Parser:
     parser.add_argument(
         "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
     )
+    parser.add_argument(
+        "--strict-model",
+        action="store_true",
+        help="refuse requests for another name than the model's, instead of answering with a note",
+    )
     parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request says"
+    )
+    parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
     )
     parser.add_argument(
         "--page",
@@ -110,13 +121,20 @@ def _serve(arguments: argparse.Namespace) -> None:
             return
         service = _load(arguments)
         limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
-        routes = api_routes(service, limits, os.environ.get(API_KEY_VARIABLE))
+        routes = api_routes(service, limits, _api_key())
         routes += folder_routes(arguments.page, None)
         stop = service.worker.begin_stop
         base = f"{address_of(taken, arguments.host)}/v1"
         Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
         try:
-            listen(routes, taken, arguments.host, arguments.allow_origin, on_stop=stop)
+            listen(
+                routes,
+                taken,
+                arguments.host,
+                arguments.allow_origin,
+                on_stop=stop,
+                is_alive=lambda: service.worker.is_alive,
+            )
         finally:
             service.worker.stop()
 
@@ -135,7 +153,13 @@ def _load(arguments: argparse.Namespace) -> Service:
 
     worker = Worker(load, arguments.queue)
     worker.start()
-    return Service(model, worker, thinking=arguments.thinking)
+    return Service(
+        model,
+        worker,
+        thinking=arguments.thinking,
+        literal_specials=arguments.literal_specials,
+        strict_model=arguments.strict_model,
+    )
 
 
 def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
@@ -151,7 +175,24 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     listen(routes, taken, arguments.host, arguments.allow_origin, opens=opens)
 
 
+def _api_key() -> str | None:
+    """The key of the environment; UsageError for one that no client can bring."""
+    key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and (not key or key != key.strip() or any(c < " " for c in key)):
+        raise UsageError(
+            f"{API_KEY_VARIABLE} is empty, or holds spaces at its ends or control characters",
+            hint=f"set a key, or `unset {API_KEY_VARIABLE}` to let everybody in who reaches this",
+        )
+    return key
+
+
 def _check(arguments: argparse.Namespace) -> None:
+    key = _api_key()
+    if not is_loopback(arguments.host) and key is None:
+        warn(
+            f"everybody who reaches {arguments.host} can use this server: there is no key",
+            f"set the variable {API_KEY_VARIABLE}, or listen on 127.0.0.1",
+        )
     if arguments.page is not None and not (arguments.page / "index.html").is_file():
         raise UsageError(
             f"--page: `{arguments.page}` has no `index.html`",
@@ -194,6 +235,7 @@ def listen(
     *,
     opens: bool = False,
     on_stop: Callable[[], None] = lambda: None,
+    is_alive: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve until interrupted; prints the address on stdout.
 
@@ -202,15 +244,11 @@ def listen(
     taken : listens on `host`
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
+    is_alive : what `/health` says
     """
     hosts = ["localhost", "127.0.0.1", "::1", host] if is_loopback(host) else None
-    app = create_app(routes, hosts=hosts, origins=origins)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
-        server_header=False,
-    )
+    app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive)
+    config = server_config(app, ConnectionLimits(), log_level="warning")
     address = address_of(taken, host)
     print(address, flush=True)
     if opens:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Set
 from typing import Any
 
 from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 _NAMES = {
     str: "a string",
@@ -72,20 +72,18 @@ class Fields:
         """An integer of a range."""
         value: int | None = self.get(field, int, default)
         if value is not None and not lowest <= value <= highest:
-            raise self.error(field, f"expected {lowest} to {highest}, found {value}")
+            raise self.error(field, f"expected {lowest} to {highest}, found {_shown(value)}")
         return value
 
-    def number(self, field: str, lowest: float, highest: float, default: float) -> float:
-        """A number of a range."""
+    def sampling(self, field: str, default: float, highest: float | None = None) -> Any:
+        """A sampling parameter; its range is that of `gemma4_compile.sampling_ranges`."""
         value = self._values.get(field)
         if value is None:
             return default
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not lowest <= value <= highest:
-            raise self.error(
-                field, f"expected a number from {lowest:g} to {highest:g}, found {_shown(value)}"
-            )
-        return float(value)
+        try:
+            return read_sampling(field, value, highest)
+        except SamplingValueError as error:
+            raise self.error(field, str(error)) from error
 
     def only(self, field: str, allowed: tuple[Any, ...], why: str) -> None:
         """ApiError if the field is there with a value that is not served."""
@@ -96,5 +94,7 @@ class Fields:
 
 def _shown(value: Any) -> str:
     """A value for a message, not longer than a line."""
-    text = repr(value)
+    if isinstance(value, (list, dict)):
+        return f"{_NAMES[type(value)]} of {len(value)}" if value else repr(value)
+    text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
 from gemma4_compile.runtime.tool_calls import ToolCall
 
@@ -89,9 +90,9 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
         function = Fields(call.need("function", dict), call.name("function"))
         text = function.get("arguments", str, "{}")
         try:
-            arguments = json.loads(text or "{}")
-        except (ValueError, RecursionError) as error:
-            raise function.error("arguments", f"is not JSON: {error}") from error
+            arguments = parse_json((text or "{}").encode())
+        except ApiError as error:
+            raise function.error("arguments", error.message) from error
         if not isinstance(arguments, dict):
             raise function.error("arguments", "expected a JSON object in a string")
         calls.append(ToolCall(_tool_name(function), arguments, call.need("id", str)))
@@ -118,6 +119,40 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
             declared["parameters"] = function.get("parameters", dict)
         tools.append({"type": "function", "function": declared})
     return tuple(tools)
+
+
+Tools = tuple[Mapping[str, Any], ...]
+
+
+def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
+    """Read `tool_choice`.
+
+    Returns
+    -------
+    tools to declare, those of which one must be called, and whether more calls may follow
+    """
+    choice = fields.raw("tool_choice")
+    if choice is None or choice == "auto":
+        return tools, (), True
+    if choice == "none":
+        return (), (), True
+    if not tools:
+        raise fields.error("tool_choice", "needs `tools`")
+    if choice == "required":
+        return tools, tools, True
+    if isinstance(choice, str):
+        raise fields.error(
+            "tool_choice", "expected auto, none, required or a function", code="unsupported_value"
+        )
+    named = Fields(choice, "tool_choice")
+    if named.need("type", str) != "function":
+        raise named.error("type", "only functions are served", code="unsupported_value")
+    function = Fields(named.need("function", dict), "tool_choice.function")
+    name = _tool_name(function)
+    wanted = tuple(tool for tool in tools if tool["function"]["name"] == name)
+    if not wanted:
+        raise function.error("name", f"`tools` declares no `{name}`")
+    return tools, wanted[:1], False
 
 
 def _tool_name(function: Fields) -> str:

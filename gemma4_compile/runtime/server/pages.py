@@ -6,12 +6,16 @@ import os
 from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
+
+from gemma4_compile import abi
+from gemma4_compile.runtime.package import read_provenance
 
 PACKAGE_PATH = "/package/"
 # docs/web.md says why each of them.
@@ -28,6 +32,15 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+# A package is a stranger's data: whatever is in it, a browser runs nothing of it in this origin.
+PACKAGE_HEADERS = {
+    **HEADERS,
+    "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+}
+# Where clients look that were made for the hub: WebLLM puts this behind every address of a model.
+HUB_PATH = "resolve/main/"
+_TYPES = {".json": "application/json", ".wasm": "application/wasm"}
+_ANY_TYPE = "application/octet-stream"
 # The build puts a hash of the contents into these files' names.
 HASHED = "assets/"
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -46,15 +59,24 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
     Parameters
     ----------
     page : a built chat page, served at `/`, or None; with neither, `/` says that this is an API
-    package : a package, served at `/package/`, or None; the page opens it by itself
+    package : a package, whose listed files are served at `/package/` and at
+        `/package/resolve/main/`, or None; the page opens it by itself
+
+    Raises
+    ------
+    ArtifactError
+        If `package` is none.
     """
     routes: list[BaseRoute] = []
     if page is None and package is None:
         routes.append(Route("/", _api_only, methods=["GET"]))
     if package is not None:
-        routes.append(Mount(PACKAGE_PATH.rstrip("/"), _Compressed(_Files(directory=package))))
+        listed = {abi.PROVENANCE_FILE, *read_provenance(package).files}
+        files: StaticFiles = _PackageFiles(directory=package, listed=frozenset(listed))
+        for path in (PACKAGE_PATH + HUB_PATH, PACKAGE_PATH):
+            routes.append(Mount(path.rstrip("/"), _Compressed(files)))
     if page is not None:
-        files = _Files(directory=page, html=True, opens_package=package is not None)
+        files = _PageFiles(directory=page, opens_package=package is not None)
         routes.append(Mount("/", _Compressed(files)))
     return routes
 
@@ -72,11 +94,11 @@ def find_page() -> Path | None:
     return next((path for path in (_INSTALLED, _CHECKOUT) if (path / "index.html").is_file()), None)
 
 
-class _Files(StaticFiles):
-    """Files with the page's headers; their path decides how long a browser may keep them."""
+class _PageFiles(StaticFiles):
+    """The page's files; their path decides how long a browser may keep them."""
 
-    def __init__(self, *, directory: Path, html: bool = False, opens_package: bool = False) -> None:
-        super().__init__(directory=directory, html=html)
+    def __init__(self, *, directory: Path, opens_package: bool) -> None:
+        super().__init__(directory=directory, html=True)
         self._opens_package = opens_package
 
     async def get_response(self, path: str, scope: Scope) -> Response:
@@ -98,6 +120,35 @@ class _Files(StaticFiles):
             headers[name] = value
         path = self.get_path(scope).replace(os.sep, "/")
         headers["Cache-Control"] = FOR_EVER if path.startswith(HASHED) else ASK_AGAIN
+        return response
+
+
+class _PackageFiles(StaticFiles):
+    """The files that a package lists, as data."""
+
+    def __init__(self, *, directory: Path, listed: frozenset[str]) -> None:
+        super().__init__(directory=directory)
+        self._listed = listed
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Refuse what the package does not list."""
+        if path not in self._listed:
+            raise HTTPException(404)
+        return await super().get_response(path, scope)
+
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        headers = MutableHeaders(raw=response.raw_headers)
+        for name, value in PACKAGE_HEADERS.items():
+            headers[name] = value
+        headers["Content-Type"] = _TYPES.get(Path(full_path).suffix, _ANY_TYPE)
+        headers["Cache-Control"] = ASK_AGAIN
         return response
 
 

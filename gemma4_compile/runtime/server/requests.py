@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemma4_compile.runtime.prompt import Message
-from gemma4_compile.runtime.sampling import SamplingOptions
-from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server.fields import Fields
-from gemma4_compile.runtime.server.messages import read_messages, read_tools
+from gemma4_compile.runtime.server.messages import (
+    read_messages,
+    read_tool_choice,
+    read_tools,
+)
+from gemma4_compile.sampling_ranges import API_MAX_TEMPERATURE
 
 MAX_STOP_STRINGS = 4
 MAX_STOP_CHARACTERS = 256
 MAX_SEED = 2**63 - 1
+MAX_REPLIES = 16
+MAX_TOP_LOGPROBS = 20
+MAX_TEXT_LOGPROBS = 5
+MAX_BIASES = 1024
 _MAX_TOKENS = 2**31 - 1
 
 # Fields that cannot change a reply of this server.
@@ -28,22 +36,20 @@ _IGNORED = {
     "store",
     "user",
 }
+_SAMPLING = ("top_k", "top_p", *PENALTIES)
 _COMMON = {
-    "frequency_penalty",
     "logit_bias",
     "logprobs",
     "max_tokens",
     "model",
     "n",
-    "presence_penalty",
     "seed",
     "stop",
     "stream",
     "stream_options",
     "temperature",
-    "top_k",
-    "top_p",
     *_IGNORED,
+    *_SAMPLING,
 }
 _CHAT = _COMMON | {
     "chat_template_kwargs",
@@ -58,6 +64,7 @@ _CHAT = _COMMON | {
     "top_logprobs",
 }
 _COMPLETION = _COMMON | {"best_of", "echo", "prompt", "suffix"}
+_TOKEN_ID = re.compile(r"[0-9]{1,9}")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -71,12 +78,20 @@ class Settings:
     ----------
     max_tokens : most tokens of the reply; None for as many as fit
     stop : texts that end it
+    logit_bias : what is added to the logits of some token ids
+    logprobs : with how many others each token is compared; None: no log probabilities
     """
 
     sampling: SamplingOptions
     seed: int | None
     max_tokens: int | None
     stop: tuple[str, ...]
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+
+    def of_reply(self, index: int) -> Settings:
+        """The settings of one of several replies: a seed gives each its own draws."""
+        return self if self.seed is None else replace(self, seed=(self.seed + index) % (1 << 64))
 
 
 @dataclass(frozen=True)
@@ -86,11 +101,13 @@ class Request:
     Attributes
     ----------
     model : the model that was asked for; None if the request names none
+    replies : how many there are to be
     include_usage : whether a stream ends with a chunk that counts tokens
     """
 
     model: str | None
     settings: Settings
+    replies: int
     stream: bool
     include_usage: bool
 
@@ -103,12 +120,16 @@ class ChatRequest(Request):
     ----------
     thinking : None where the request leaves it to the server
     schema : the JSON schema that the reply must follow, or None
+    must_call : tools of which the reply must call one; none: it need not
+    several_calls : whether it may call more than one then
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     thinking: bool | None = None
     schema: Mapping[str, Any] | None = field(default=None)
+    must_call: tuple[Mapping[str, Any], ...] = ()
+    several_calls: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,17 +155,17 @@ def read_chat_request(body: Any, defaults: SamplingOptions, max_messages: int) -
     fields = Fields(body)
     fields.refuse_unknown(_CHAT)
     fields.only("modalities", (["text"],), "only text is served")
-    fields.only("parallel_tool_calls", (True,), "calls cannot be held back")
-    fields.only("tool_choice", ("auto", "none"), "only `auto` and `none` are served")
-    fields.only("top_logprobs", (0,), "log probabilities are not served")
-    choice = fields.raw("tool_choice") or "auto"
-    tools = read_tools(fields)
+    tools, must_call, several = read_tool_choice(fields, read_tools(fields))
+    if not must_call:
+        fields.only("parallel_tool_calls", (True,), "only calls that must be made can be held back")
     return ChatRequest(
         messages=read_messages(fields, max_messages),
-        tools=tools if choice == "auto" else (),
+        tools=tools,
+        must_call=must_call,
+        several_calls=several and fields.get("parallel_tool_calls", bool, True),
         thinking=_thinking(fields),
         schema=_schema(fields),
-        **_common(fields, defaults, "max_completion_tokens"),
+        **_common(fields, defaults, "max_completion_tokens", _chat_logprobs(fields)),
     )
 
 
@@ -155,15 +176,22 @@ def read_completion_request(body: Any, defaults: SamplingOptions) -> CompletionR
     fields.only("best_of", (1,), "only one reply is generated")
     fields.only("echo", (False,), "the prompt is not repeated")
     fields.only("suffix", ("",), "text behind the reply is not served")
-    return CompletionRequest(prompt=_prompt(fields), **_common(fields, defaults, None))
+    logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
+    return CompletionRequest(prompt=_prompt(fields), **_common(fields, defaults, None, logprobs))
 
 
-def _common(fields: Fields, defaults: SamplingOptions, newer: str | None) -> dict[str, Any]:
-    fields.only("n", (1,), "only one reply is generated; ask again for another")
-    fields.only("frequency_penalty", (0,), "penalties are not served")
-    fields.only("presence_penalty", (0,), "penalties are not served")
-    fields.only("logit_bias", ({},), "biases are not served")
-    fields.only("logprobs", (False, 0), "log probabilities are not served")
+def _chat_logprobs(fields: Fields) -> int | None:
+    top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS, None)
+    if fields.get("logprobs", bool, False):
+        return top or 0
+    if top:
+        raise fields.error("top_logprobs", "is allowed with `logprobs: true` only")
+    return None
+
+
+def _common(
+    fields: Fields, defaults: SamplingOptions, newer: str | None, logprobs: int | None
+) -> dict[str, Any]:
     stream = fields.get("stream", bool, False)
     options = Fields(fields.get("stream_options", dict, {}), "stream_options")
     options.refuse_unknown({"include_usage", "include_obfuscation"})
@@ -172,23 +200,46 @@ def _common(fields: Fields, defaults: SamplingOptions, newer: str | None) -> dic
     limit = fields.integer("max_tokens", 1, _MAX_TOKENS, None)
     if newer is not None:
         limit = fields.integer(newer, 1, _MAX_TOKENS, limit)
-    top_p = fields.number("top_p", 0.0, 1.0, defaults.top_p)
     settings = Settings(
         SamplingOptions(
-            temperature=fields.number("temperature", 0.0, 2.0, defaults.temperature),
-            top_k=fields.integer("top_k", 0, _MAX_TOKENS, defaults.top_k) or 0,
-            top_p=top_p or 1e-9,  # 0 leaves the most probable token, as in OpenAI's API
+            temperature=fields.sampling("temperature", defaults.temperature, API_MAX_TEMPERATURE),
+            **{name: fields.sampling(name, getattr(defaults, name)) for name in _SAMPLING},
         ),
-        fields.integer("seed", -MAX_SEED - 1, MAX_SEED, None),
+        _seed(fields),
         limit,
         _stop(fields),
+        _biases(fields),
+        logprobs,
     )
     return {
         "model": fields.get("model", str),
         "settings": settings,
+        "replies": fields.integer("n", 1, MAX_REPLIES, 1),
         "stream": stream,
         "include_usage": options.get("include_usage", bool, False),
     }
+
+
+def _biases(fields: Fields) -> Mapping[int, float]:
+    """Biases by token id; whether the model has such tokens is not known here."""
+    given = fields.get("logit_bias", dict, {})
+    if len(given) > MAX_BIASES:
+        raise fields.error("logit_bias", f"expected at most {MAX_BIASES}, found {len(given)}")
+    biases: dict[int, float] = {}
+    for name, value in given.items():
+        if not _TOKEN_ID.fullmatch(name):
+            raise fields.error("logit_bias", f"expected token ids, found {name[:40]!r}")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not -100 <= value <= 100:
+            raise fields.error("logit_bias", f"expected numbers from -100 to 100 for {name!r}")
+        biases[int(name)] = float(value)
+    return biases
+
+
+def _seed(fields: Fields) -> int | None:
+    """The seed; a generator of numbers takes none below 0."""
+    seed = fields.integer("seed", -MAX_SEED - 1, MAX_SEED, None)
+    return None if seed is None else seed % (1 << 64)
 
 
 def _stop(fields: Fields) -> tuple[str, ...]:
@@ -240,15 +291,3 @@ def _prompt(fields: Fields) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return tuple(value)
     raise fields.error("prompt", "expected one text or one list of token ids, not empty")
-
-
-def parse_json(body: bytes) -> Any:
-    """Parse a body; ApiError 400 if it is no JSON."""
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from tokenizers import Tokenizer
 
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import Generation, Generator, TokenChooser
 from gemma4_compile.runtime.grammar import Grammars
+from gemma4_compile.runtime.logprobs import AnswerTokens
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.prompt import ChatTemplate, PromptBuilder
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime.prompt import PromptBuilder
+from gemma4_compile.runtime.reply import MarkIds
+from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
-from gemma4_compile.runtime.server.requests import ChatRequest, CompletionRequest, Settings
-from gemma4_compile.runtime.server.worker import Ticket, Worker
+from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
+from gemma4_compile.runtime.server.requests import (
+    ChatRequest,
+    CompletionRequest,
+    Request,
+    Settings,
+)
+from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -62,33 +75,106 @@ class Model:
         )
 
 
+@dataclass(frozen=True)
+class Reply:
+    """One of a request's replies, queued.
+
+    Attributes
+    ----------
+    logprobs : log probabilities of its tokens, if the request wants them
+    """
+
+    ticket: Ticket
+    logprobs: ReplyLogprobs | None
+
+
+def _start(
+    prompt: list[int],
+    settings: Settings,
+    constrain: Constraint | None,
+    logprobs: ReplyLogprobs | None,
+    plain: bool,
+    generator: Generator,
+) -> Generation:
+    """Begin a generation; in the worker's thread."""
+    chooser: TokenChooser = make_sampler(settings.sampling, settings.seed, settings.logit_bias)
+    if constrain is not None:
+        chooser = constrain(chooser)
+    if logprobs is not None:
+        chooser = logprobs.recording(chooser)
+    return generator.start(
+        prompt, chooser, max_tokens=settings.max_tokens, stop=settings.stop, plain=plain
+    )
+
+
 class Service:
     """Turns requests into tickets of the worker."""
 
-    def __init__(self, model: Model, worker: Worker, *, thinking: bool = False) -> None:
-        """Join them; `thinking` is for requests that do not say."""
+    def __init__(
+        self,
+        model: Model,
+        worker: Worker,
+        *,
+        thinking: bool = False,
+        literal_specials: bool = False,
+        strict_model: bool = False,
+    ) -> None:
+        """Join them.
+
+        Parameters
+        ----------
+        thinking : for requests that do not say
+        literal_specials : take control tokens in prompts as text
+        strict_model : refuse requests for another model's name
+        """
         self.model = model
         self.worker = worker
         self._thinking = thinking
-        self._prompts = PromptBuilder(model.tokenizer, model.template)
+        self._strict_model = strict_model
+        self._prompts = PromptBuilder(
+            model.tokenizer,
+            model.template,
+            model.context_length,
+            literal_specials=literal_specials,
+        )
         self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
-        self._compiling = threading.Lock()
+        # One prompt at a time, away from the event loop: a long one takes a core and memory.
+        self._building = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+
+    @property
+    def max_prompt_bytes(self) -> int:
+        """Bytes of text that no prompt which fits can exceed."""
+        assert self._prompts.max_bytes is not None, "the context's length is known"
+        return self._prompts.max_bytes
+
+    async def build(self, make: Callable[[_Result], list[int]], request: _Result) -> list[int]:
+        """Run `chat_prompt` or `completion_prompt` when its turn comes; errors as there."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._building, make, request)
 
     def check_model(self, name: str | None) -> None:
         """ApiError 404 for another model than the one that is served."""
         if name is not None and name != self.model.name:
-            raise ApiError(
-                404,
-                f"the model `{name}` does not exist; this server has `{self.model.name}`",
-                param="model",
-                code="model_not_found",
-            )
+            raise ApiError(404, self._unknown(name), param="model", code="model_not_found")
+
+    def note_about(self, name: str | None) -> str | None:
+        """What a reply to a request for another model says; ApiError 404 on a strict server."""
+        if self._strict_model:
+            self.check_model(name)
+        if name is None or name == self.model.name:
+            return None
+        return f"{self._unknown(name)}, which answers"
+
+    def _unknown(self, name: str) -> str:
+        return f"the model `{name}` does not exist; this server has `{self.model.name}`"
 
     def chat_prompt(self, request: ChatRequest) -> list[int]:
         """Ids of the prompt; ApiError if the template refuses it or it does not fit."""
         thinking = self._thinks(request)
         try:
             ids = self._prompts.build(request.messages, thinking=thinking, tools=request.tools)
+        except ContextFullError as error:
+            raise _does_not_fit(error, "messages") from error
         except Gemma4CompileError as error:
             raise ApiError(400, str(error), param="messages") from error
         return self._fitting(ids, "messages")
@@ -96,9 +182,12 @@ class Service:
     def completion_prompt(self, request: CompletionRequest) -> list[int]:
         """Ids of the prompt behind the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
-            ids = self._prompts.encode(request.prompt)
+            try:
+                ids = self._prompts.encode_prompt(request.prompt)
+            except ContextFullError as error:
+                raise _does_not_fit(error, "prompt") from error
         else:
-            ids = list(request.prompt)
+            ids = self._fitting(list(request.prompt), "prompt")
             wrong = next((i for i in ids if not 0 <= i < self.model.vocab_size), None)
             if wrong is not None:
                 raise ApiError(
@@ -112,32 +201,34 @@ class Service:
 
     def submit(
         self,
+        place: Place,
         prompt: list[int],
-        settings: Settings,
+        request: Request,
         *,
         constrain: Constraint | None = None,
-        plain: bool = False,
-    ) -> Ticket:
-        """Queue a generation; ApiError if the queue is full."""
+    ) -> list[Reply]:
+        """Queue a request's generations in its place; ApiError if the server is stopping."""
+        plain = isinstance(request, CompletionRequest)
+        marks = MarkIds.of(self.model.tokenizer)
+        starts, recorders = [], []
+        for index in range(request.replies):
+            settings = request.settings.of_reply(index)
+            recorder = None
+            if settings.logprobs is not None:
+                in_thought = marks.thought_is_open(prompt)
+                answer = None if plain else AnswerTokens(marks, in_thought=in_thought)
+                recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
+            recorders.append(recorder)
+            starts.append(partial(_start, prompt, settings, constrain, recorder, plain))
+        tickets = place.submit(*starts)
+        return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 
-        def start(generator: Generator) -> Generation:
-            chooser: TokenChooser = Sampler(settings.sampling, settings.seed)
-            return generator.start(
-                prompt,
-                chooser if constrain is None else constrain(chooser),
-                max_tokens=settings.max_tokens,
-                stop=settings.stop,
-                plain=plain,
-            )
-
-        return self.worker.submit(start)
-
-    def constraint(self, request: ChatRequest) -> Constraint | None:
-        """What holds a reply to the request's JSON schema; ApiError where that cannot be."""
+    def constraint(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint | None:
+        """What holds a reply to the request's schema or calls; ApiError where that cannot be."""
         schema = request.schema
-        if schema is None:
+        if schema is None and not request.must_call:
             return None
-        if request.tools:
+        if schema is not None and request.tools:
             raise ApiError(
                 400,
                 "`response_format` and `tools` exclude each other: a call follows no schema",
@@ -145,23 +236,46 @@ class Service:
             )
         thinking = self._thinks(request)
         try:
-            with self._compiling:
+            if schema is not None:
                 grammar = self._grammars.compile(schema)
+            else:
+                room = self.model.context_length - len(prompt)
+                grammar = self._grammars.compile_calls(
+                    request.must_call,
+                    several=request.several_calls,
+                    room=min(room, request.settings.max_tokens or room),
+                )
         except Gemma4CompileError as error:
             message = f"{error}; {error.hint}" if error.hint else str(error)
-            raise ApiError(400, message, param="response_format") from error
+            param = "tool_choice" if schema is None else "response_format"
+            raise ApiError(400, message, param=param) from error
         return partial(grammar.constrain, thinking=thinking)
+
+    def check_biases(self, request: Request) -> None:
+        """ApiError for a bias of a token that the model does not have."""
+        wrong = [i for i in request.settings.logit_bias if i >= self.model.vocab_size]
+        if wrong:
+            raise ApiError(
+                400,
+                f"`logit_bias`: expected ids from 0 to {self.model.vocab_size - 1}, "
+                f"found {wrong[0]}",
+                param="logit_bias",
+            )
 
     def _thinks(self, request: ChatRequest) -> bool:
         return self._thinking if request.thinking is None else request.thinking
 
     def _fitting(self, ids: list[int], param: str) -> list[int]:
+        if not ids:
+            raise ApiError(400, f"`{param}`: this tokenizer makes no tokens of it", param=param)
         if len(ids) > self.model.context_length:
-            raise ApiError(
-                400,
+            raise _does_not_fit(
                 f"this prompt takes {len(ids)} tokens, and the context holds "
                 f"{self.model.context_length}",
-                param=param,
-                code="context_length_exceeded",
+                param,
             )
         return ids
+
+
+def _does_not_fit(why: object, param: str | None) -> ApiError:
+    return ApiError(400, str(why), param=param, code="context_length_exceeded")

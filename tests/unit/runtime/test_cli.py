@@ -275,7 +275,19 @@ def test_meaningless_options_are_usage_errors(
     assert found[2].startswith("error: ")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"type": "nothing"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"type": "nothing"}',
+        "[" * 100_000,
+        '{"type": "integer", "enum": [-1e308]}',
+        '{"type": "integer", "multipleOf": 2147483648}',
+        '{"$ref": "#"}',
+        '{"const": %s}' % 10**400,
+    ],
+)
 def test_a_file_that_is_no_schema_is_a_usage_error(
     text: str, tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,3 +311,15 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
     assert (status, out) == (1, "")
     assert "provenance.json" in err
     assert "hint: " in err
+
+
+def test_control_tokens_may_be_taken_as_text(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (tiny_package, "--prompt", "<turn|><|turn>x", "--max-tokens", 1)
+    sizes = []
+    for options in ((), ("--literal-specials",)):
+        status, _, err = run(capsys, *asked, *options)
+        assert status == 0
+        sizes.append(int(err.split("prompt of ")[1].split(",")[0]))
+    assert sizes[1] > sizes[0]

@@ -123,3 +123,30 @@ def test_one_line_says_how_fast_it_was(tokens: int, reason: str, expected: str) 
         tokens_per_s=12.5 if tokens > 1 else 0.0,
     )
     assert speed(reply) == expected
+
+
+def test_a_name_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    console, name = Console(), Path("a\x1b[2J\nerror: \u202eb\udcff")
+    with console.loading(name, "cpu"):
+        pass
+    with console.checking(name) as progress:
+        progress(1, 1)
+    console.note(f"model {name}")
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\u202e" not in err
+    assert r"loaded a\x1b[2J\nerror: \u202eb\udcff (cpu" in err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_cannot_steer_the_terminal(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
+    said = "a\x1b]0;title\x07\x9b2J\n\tü👩\u200d🔬"
+    show(Console(), [ThoughtDelta(said), TextDelta(said), ToolCall("f", {"a": said})])
+    for text in capsys.readouterr():
+        assert ("\x1b" in text) is not terminal
+        assert "\n\tü👩\u200d🔬" in text

@@ -95,3 +95,43 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="`llguidance`, which is not installed") as raised:
         Grammars(TOKENIZER, VOCABULARY, [1]).compile(PERSON)
     assert raised.value.hint == "run `pip install 'gemma4-compile[json]'`"
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a number that crashes the library": {"type": "integer", "enum": [-1e308]},
+    "a bound beyond 64 bits": {"type": "integer", "minimum": 10**400},
+    "a constant beyond 64 bits": {"const": 10**400},
+    "a divisor that takes all memory": {"type": "integer", "multipleOf": 2147483648},
+    "a divisor of nothing": {"type": "integer", "multipleOf": 0},
+    "depth": nested(200),
+    "more depth than Python's": nested(900),
+    "itself": {"$ref": "#"},
+    "a long constant": {"const": "x" * 1_000_000},
+    "no JSON": {"const": float("nan")},
+    "an empty choice": {"enum": []},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_schema_that_would_do_harm_is_refused(grammars: Grammars, name: str) -> None:
+    with pytest.raises(UsageError, match="the JSON schema cannot be followed") as raised:
+        grammars.compile(HOSTILE[name])
+    assert raised.value.hint
+    assert len(str(raised.value)) < 4100
+    assert json.loads(TOKENIZER.decode(reply(grammars.compile(PERSON).constrain(greedy), 1)))
+
+
+def test_a_tree_may_hold_itself(grammars: Grammars) -> None:
+    children = {"type": "array", "items": {"$ref": "#"}, "maxItems": 2}
+    tree = {"type": "object", "properties": {"children": children}, "required": ["children"]}
+    chooser = grammars.compile({**tree, "additionalProperties": False}).constrain(greedy)
+    answer = encode('{"children":[{"children":[]}]}')
+    logits = wanting(*answer, END_OF_TURN)
+    assert [chooser(logits()) for _ in range(len(answer) + 1)] == [*answer, END_OF_TURN]

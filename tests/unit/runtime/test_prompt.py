@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.runtime.prompt import ChatTemplate, Message, PromptBuilder
+from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.tiny.checkpoint import shipped_file
 
@@ -154,3 +156,38 @@ def test_calls_and_results_stand_in_the_model_s_turn(
     builder = PromptBuilder(tokenizer, ChatTemplate(TOOL_TEMPLATE, SPECIAL))
     opening = "<bos><|turn>user\nw?<turn|>\n<|turn>model\n"
     assert builder.build(messages) == builder.encode(opening + expected)
+
+
+def test_a_text_that_cannot_fit_is_not_encoded(
+    tokenizer: Tokenizer, template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = PromptBuilder(tokenizer, template, 20_000)
+    longest = max(len(token.encode()) for token in tokenizer.get_vocab())
+    assert builder.max_bytes == 20_000 * longest
+    encoded: list[int] = []
+    encode = builder._encode
+
+    def record(text: str) -> object:
+        encoded.append(len(text))
+        return encode(text)
+
+    monkeypatch.setattr(builder, "_encode", record)
+    for text in ("a" * (builder.max_bytes + 1), "a" * builder.max_bytes):
+        with pytest.raises(ContextFullError, match="the context holds 20000"):
+            builder.encode(text)
+        with pytest.raises(ContextFullError, match="the context holds 20000"):
+            builder.build([Message("user", text)])
+    with pytest.raises(ContextFullError):
+        builder.build([Message("user", "x")], tools=[{"description": "a" * 10**6}])
+    assert encoded
+    assert max(encoded) <= 2**16
+
+
+def test_a_long_text_that_fits_has_the_ids_of_the_whole(
+    tokenizer: Tokenizer, template: ChatTemplate
+) -> None:
+    text = "What is eight plus nineteen? " * 12_000
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert PromptBuilder(tokenizer, template, len(ids)).encode(text) == ids
+    with pytest.raises(ContextFullError):
+        PromptBuilder(tokenizer, template, len(ids) - 1).encode(text)

@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.sampling import Sampler, SamplingOptions, candidates
+from gemma4_compile.runtime.sampling import (
+    AdjustedSampler,
+    Sampler,
+    SamplingOptions,
+    candidates,
+    make_sampler,
+)
 
 LOGITS = np.log(np.array([0.1, 0.4, 0.05, 0.3, 0.15], np.float32))
 
@@ -126,8 +132,16 @@ def test_draws_follow_the_nucleus() -> None:
         {"temperature": -1.0},
         {"temperature": float("nan")},
         {"top_k": -1},
-        {"top_p": 0.0},
+        {"top_p": -0.1},
         {"top_p": 1.1},
+        {"top_p": float("nan")},
+        {"top_k": float("nan")},
+        {"top_k": 0.5},
+        {"temperature": 10**400},
+        {"temperature": 101},
+        {"min_p": 2},
+        {"repetition_penalty": 0},
+        {"frequency_penalty": -3},
     ],
 )
 def test_meaningless_options_are_refused_by_name(wrong: dict[str, float]) -> None:
@@ -155,3 +169,62 @@ def test_a_device_gets_the_numbers_that_the_host_would_use() -> None:
     numbers = Sampler(SamplingOptions(1.0), seed=3)
     expected = np.random.default_rng(3)
     assert [numbers.random() for _ in range(3)] == [expected.random() for _ in range(3)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-307, 1e-9])
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}])
+def test_next_to_no_temperature_is_greedy(temperature: float, options: dict[str, float]) -> None:
+    sampler = Sampler(SamplingOptions(temperature=temperature, **options))  # type: ignore[arg-type]
+    assert {sampler(LOGITS) for _ in range(20)} == {1}
+
+
+def test_the_least_temperature_does_not_overflow() -> None:
+    wide = np.array([-1e4, 1e4, 0], np.float32)
+    assert kept(SamplingOptions(temperature=1e-5))[1] == 1
+    assert Sampler(SamplingOptions(temperature=1e-5))(wide) == 1
+
+
+def test_a_nucleus_of_nothing_is_the_most_probable_token() -> None:
+    assert list(kept(SamplingOptions(top_p=0.0))) == [1]
+    assert list(kept(SamplingOptions(top_p=0.0, top_k=3))) == [1]
+
+
+def said(sampler: AdjustedSampler, count: int, prompt: list[int]) -> list[int]:
+    sampler.begin(prompt)
+    return [sampler(LOGITS) for _ in range(count)]
+
+
+def test_what_was_said_loses_by_each_time_it_was_said() -> None:
+    greedy = SamplingOptions(temperature=0.0, frequency_penalty=0.2)
+    # log(0.4 / 0.3) = 0.288: after two times the second is more probable, and so on in turn.
+    assert said(AdjustedSampler(greedy), 4, [1, 1, 1]) == [1, 1, 3, 1]
+    once = SamplingOptions(temperature=0.0, presence_penalty=0.5)
+    assert said(AdjustedSampler(once), 6, []) == [1, 3, 1, 1, 1, 1]
+
+
+def test_the_repetition_penalty_counts_the_prompt() -> None:
+    options = SamplingOptions(temperature=0.0, repetition_penalty=1.5)
+    sampler = AdjustedSampler(options)
+    # Logits are negative: -0.92 * 1.5 = -1.37 is below -1.20.
+    assert said(sampler, 2, []) == [1, 3]
+    assert said(sampler, 1, [1]) == [3]
+
+
+def test_biases_are_added() -> None:
+    options = SamplingOptions(temperature=0.0)
+    assert AdjustedSampler(options, logit_bias={2: 100.0})(LOGITS) == 2
+    assert AdjustedSampler(options, logit_bias={1: -100.0})(LOGITS) == 3
+    masked = np.where(np.arange(5) == 0, LOGITS, -np.inf).astype(np.float32)
+    assert AdjustedSampler(options, logit_bias={2: 100.0})(masked) == 0
+
+
+@pytest.mark.parametrize(("min_p", "left"), [(0.3, {1, 3, 4}), (0.76, {1}), (1.0, {1})])
+def test_min_p_is_a_share_of_the_most_probable(min_p: float, left: set[int]) -> None:
+    sampler = AdjustedSampler(SamplingOptions(min_p=min_p), seed=1)
+    assert {sampler(LOGITS) for _ in range(400)} == left
+
+
+def test_only_what_needs_it_is_adjusted() -> None:
+    assert isinstance(make_sampler(SamplingOptions(top_k=5)), Sampler)
+    assert isinstance(make_sampler(SamplingOptions(min_p=0.1)), AdjustedSampler)
+    assert isinstance(make_sampler(SamplingOptions(), None, {1: 1.0}), AdjustedSampler)

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.prompt import ChatTemplate, Message
+from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.tiny import checkpoint
 from training.tiny.dialogues import Dialogue, evaluation_dialogues, recall, training_dialogue
 from training.tiny.numbers import add, divide, multiply, story, subtract

@@ -5,6 +5,10 @@ import MarkdownIt from "markdown-it";
 const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, typographer: false });
 parser.disable("image");
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+// Links to web pages only. Others would open programs (`intent:`), pages of this origin (`blob:`), or, without a
+// scheme, what stands beside this page.
+parser.validateLink = (url) => /^https?:\/\/[^/\\]/i.test(url.trim());
+for (const scheme of ["//", "ftp:", "mailto:"]) parser.linkify.add(scheme, null);
 const rules = parser.renderer.rules;
 
 rules["link_open"] = (tokens, index, options, _, self) => {

@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from gemma4_compile.runtime.server.api import Limits
+from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
@@ -200,7 +200,16 @@ def test_models(live: Live) -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no messages": ({"messages": []}, "expected 1 to 5 messages"),
     "too many messages": ({"messages": QUESTION * 6}, "expected 1 to 5 messages, found 6"),
-    "n": ({"n": 2}, "only one reply"),
+    "n": ({"n": 17}, "expected 1 to 16, found 17"),
+    "no n": ({"n": 0}, "expected 1 to 16, found 0"),
+    "bias of a word": ({"logit_bias": {"the": 1}}, "expected token ids, found 'the'"),
+    "bias": ({"logit_bias": {"5": 101}}, "expected numbers from -100 to 100 for '5'"),
+    "bias of no token": ({"logit_bias": {"1024": 1}}, "expected ids from 0 to 1023, found 1024"),
+    "biases": ({"logit_bias": {str(i): 1 for i in range(1025)}}, "expected at most 1024"),
+    "top_logprobs alone": ({"top_logprobs": 1}, "with `logprobs: true` only"),
+    "top_logprobs": ({"logprobs": True, "top_logprobs": 21}, "expected 0 to 20, found 21"),
+    "min_p": ({"min_p": 2}, "expected a number from 0 to 1, found 2"),
+    "repetition": ({"repetition_penalty": 0}, "expected a number from 0.001 to 1000, found 0"),
     "unknown field": ({"mystery": 1}, "`mystery`: is not a field"),
     "temperature": ({"temperature": 3}, "expected a number from 0 to 2, found 3"),
     "max_tokens": ({"max_tokens": 0}, "expected 1 to"),
@@ -213,8 +222,15 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
         "expected the id of a tool call before it",
     ),
-    "penalties": ({"frequency_penalty": 0.5}, "penalties are not served"),
-    "forced tool": ({"tool_choice": "required", "tools": [WEATHER]}, "only `auto` and `none`"),
+    "penalties": ({"frequency_penalty": 3}, "expected a number from -2 to 2, found 3"),
+    "a number beyond numbers": ({"temperature": 10**400}, "found an integer of 1329 bits"),
+    "no tool": ({"tool_choice": "required"}, "`tool_choice`: needs `tools`"),
+    "a choice": ({"tool_choice": "any", "tools": [WEATHER]}, "expected auto, none, required"),
+    "another tool": (
+        {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [WEATHER]},
+        "`tools` declares no `f`",
+    ),
+    "calls held back": ({"parallel_tool_calls": False, "tools": [WEATHER]}, "calls that must be"),
 }
 
 

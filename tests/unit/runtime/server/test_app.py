@@ -21,6 +21,11 @@ def test_health(live: Live) -> None:
     assert (status, json.loads(body)) == (200, {"status": "ok"})
 
 
+def test_health_of_an_engine_that_has_ended() -> None:
+    with serving([], is_alive=lambda: False) as live:
+        assert live.request("GET", "/health")[0] == 503
+
+
 def test_a_name_that_points_here_is_refused(live: Live) -> None:
     status, _, body = live.request("GET", "/health", Host="evil.example")
     assert status == 421
@@ -35,6 +40,17 @@ def test_pages_of_the_allowed_origin_may_ask_and_no_others(live: Live) -> None:
     asked = {"Access_Control_Request_Method": "POST"}
     status, headers, _ = live.request("OPTIONS", "/health", Origin=OUR_PAGE, **asked)
     assert (status, headers["access-control-allow-origin"]) == (200, OUR_PAGE)
+    # What OpenAI's client for JavaScript sends from a page.
+    wanted = ["authorization", "content-type", "x-stainless-arch", "x-stainless-retry-count"]
+    status, headers, _ = live.request(
+        "OPTIONS",
+        "/health",
+        Origin=OUR_PAGE,
+        Access_Control_Request_Headers=", ".join(wanted),
+        **asked,
+    )
+    assert status == 200
+    assert set(wanted) <= set(headers["access-control-allow-headers"].split(", "))
     status, headers, _ = live.request("OPTIONS", "/health", Origin="https://x.example", **asked)
     assert status == 400
     assert "access-control-allow-origin" not in headers

@@ -180,3 +180,45 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
 ) -> None:
     assert main([str(tmp_path)]) == 1
     assert "hint: " in capsys.readouterr().err
+
+
+def served_without_loading(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> int:
+    (folder / "model.wasm").touch()
+    packaging.finish(folder, "model.wasm", {"target": "webgpu"})
+    monkeypatch.setattr(cli, "_serve_page", lambda *_: None)
+    return main([str(folder), "--port", "0", *options])
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "warned"),
+    [("0.0.0.0", None, True), ("0.0.0.0", "k", False), ("127.0.0.1", None, False)],
+)
+def test_a_server_that_is_open_to_all_warns(
+    host: str,
+    key: str | None,
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv(cli.API_KEY_VARIABLE, raising=False)
+    if key is not None:
+        monkeypatch.setenv(cli.API_KEY_VARIABLE, key)
+    assert served_without_loading(monkeypatch, tmp_path, "--host", host) == 0
+    told = capsys.readouterr().err
+    assert ("warning: everybody who reaches 0.0.0.0" in told) == warned
+    assert (f"hint: set the variable {cli.API_KEY_VARIABLE}" in told) == warned
+
+
+@pytest.mark.parametrize("key", ["", " ", "a\n", " a", "a\x1bb"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_key_that_nobody_can_bring_is_a_usage_error(
+    key: str,
+    host: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(cli.API_KEY_VARIABLE, key)
+    assert served_without_loading(monkeypatch, tmp_path, "--host", host) == 2
+    assert cli.API_KEY_VARIABLE in capsys.readouterr().err

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile import packaging
 from gemma4_compile.runtime.server import pages
-from gemma4_compile.runtime.server.pages import HEADERS, folder_routes
+from gemma4_compile.runtime.server.pages import HEADERS, PACKAGE_HEADERS, folder_routes
 from tests.live_server import serving
 
 
@@ -17,6 +18,7 @@ def test_page_and_package_are_served_and_nothing_beside_them(tmp_path: Path) -> 
         folder.mkdir()
         (folder / name).write_text(name)
     (tmp_path / "secret.txt").write_text("secret")
+    packaging.finish(package, "model.wasm", {"target": "webgpu"})
     with serving(folder_routes(page, package)) as live:
         assert live.request("GET", "/?package=/package/")[2] == b"index.html"
         assert live.request("GET", "/package/model.wasm")[2] == b"model.wasm"
@@ -34,6 +36,7 @@ def test_without_a_page_the_root_says_what_this_is() -> None:
 
 
 def test_with_a_package_alone_the_root_is_nothing(tmp_path: Path) -> None:
+    packaging.finish(tmp_path, None, {"target": "webgpu"})
     with serving(folder_routes(None, tmp_path)) as live:
         assert live.request("GET", "/")[0] == 404
 
@@ -47,6 +50,13 @@ def site(tmp_path: Path) -> tuple[Path, Path]:
     (page / "assets" / "index-1a2b.js").write_text("let x = 1;" * 500)
     (package / "params_shard_0.bin").write_bytes(bytes(range(256)) * 16)
     (package / "model.wasm").write_bytes(b"\0asm" * 500)
+    (package / "tokenizer.json").write_text("{}")
+    (package / "evil.html").write_text("<script>parent.document</script>")
+    (package / "evil.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    packaging.finish(package, "model.wasm", {"target": "webgpu"})
+    (package / "unlisted.json").write_text("{}")
+    (package / "sub").mkdir()
+    (package / "sub" / "index.html").write_text("sub")
     return page, package
 
 
@@ -60,10 +70,39 @@ def test_every_file_has_the_headers_of_the_page(site: tuple[Path, Path]) -> None
         ):
             status, headers, _ = live.request("GET", path)
             assert (status, headers["content-type"]) == (200, kind)
-            assert {name: headers[name.lower()] for name in HEADERS} == HEADERS
+            wanted = PACKAGE_HEADERS if path.startswith("/package/") else HEADERS
+            assert {name: headers[name.lower()] for name in wanted} == wanted
             kept = "immutable" in headers["cache-control"]
             assert kept == path.startswith("/assets/")
     assert "'unsafe-eval'" not in HEADERS["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("under", ["/package/", "/package/resolve/main/"])
+def test_a_package_is_data_whatever_is_in_it(site: tuple[Path, Path], under: str) -> None:
+    (site[1] / "evil.svg").unlink()
+    (site[1] / "evil.svg").symlink_to(site[0] / "index.html")
+    with serving(folder_routes(*site)) as live:
+        for name, kind in (
+            ("provenance.json", "application/json"),
+            ("tokenizer.json", "application/json"),
+            ("model.wasm", "application/wasm"),
+            ("evil.html", "application/octet-stream"),
+            ("params_shard_0.bin", "application/octet-stream"),
+        ):
+            status, headers, body = live.request("GET", under + name)
+            assert (status, headers["content-type"]) == (200, kind), name
+            assert body == (site[1] / name).read_bytes()
+            assert "sandbox" in headers["content-security-policy"].split("; ")
+            assert headers["x-content-type-options"] == "nosniff"
+        for name in (
+            "unlisted.json",
+            "",
+            "sub",
+            "sub/index.html",
+            "../page/index.html",
+            "evil.svg",
+        ):
+            assert live.request("GET", under + name)[0] == 404, name
 
 
 def test_a_download_goes_on_where_it_stopped(site: tuple[Path, Path]) -> None:

@@ -67,6 +67,61 @@ def test_what_a_generation_raises_reaches_its_reader_alone() -> None:
     worker.stop()
 
 
+class Panic(BaseException):
+    """As native code's: no Exception."""
+
+
+def test_a_panic_ends_its_request_alone() -> None:
+    worker = make(ScriptedEngine(encode("yes")))
+
+    def panic(generator: Generator) -> Generation:
+        raise Panic("index out of bounds")
+
+    async def ask() -> str:
+        with pytest.raises(Panic):
+            await told(worker.submit(panic))
+        return await told(worker.submit(start))
+
+    assert asyncio.run(ask()) == "yes"
+    assert worker.is_alive
+    worker.stop()
+
+
+def test_a_worker_that_dies_refuses_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine(encode("yes"))
+    worker = make(engine)
+
+    def die(*_: object) -> None:
+        raise Panic("whatever it may be")
+
+    async def ask() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ticket, "run", die)
+            tickets = [worker.submit(start), worker.submit(start)]
+            for ticket in tickets:
+                with pytest.raises(ApiError, match="the engine has ended") as raised:
+                    await told(ticket)
+                assert raised.value.status == 503
+        with pytest.raises(ApiError, match="the engine has ended"):
+            worker.submit(start)
+
+    asyncio.run(ask())
+    assert not worker.is_alive
+    worker.stop()
+
+
+def test_a_place_is_given_back() -> None:
+    worker = make(ScriptedEngine(encode("yes")), queue=1)
+
+    async def ask() -> str:
+        with worker.reserve(), pytest.raises(ApiError, match="1 requests wait already"):
+            worker.reserve()
+        return await told(worker.submit(start))
+
+    assert asyncio.run(ask()) == "yes"
+    worker.stop()
+
+
 def test_a_cancelled_ticket_never_starts() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()

@@ -1,0 +1,67 @@
+"""Whether a package's tokenizer and chat template hold a conversation; tried once for each pair."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from gemma4_compile import __version__
+from gemma4_compile.confined.conversation import ConversationError, try_conversation
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.runtime.integrity import cache_folder
+
+_CACHE_FOLDER = "tried-conversations"
+_tried_here: set[str] = set()
+
+
+def check_conversation(
+    tokenizer: Path, template: str | None, special_tokens: Mapping[str, str], vocab_size: int
+) -> None:
+    """Try them, unless the same ones were tried before on this machine.
+
+    Parameters are those of `try_conversation`.
+
+    Raises
+    ------
+    ArtifactError
+        If they cannot hold a conversation.
+    """
+    if not tokenizer.is_file():
+        raise ArtifactError(
+            f"`{tokenizer}` is missing, or no file", hint="compile the package again"
+        )
+    versions = [__version__, *map(importlib.metadata.version, ("tokenizers", "jinja2"))]
+    about = json.dumps([versions, template, dict(special_tokens), vocab_size], sort_keys=True)
+    digest = hashlib.sha256(about.encode())
+    with tokenizer.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    key = digest.hexdigest()
+    if key in _tried_here or _is_remembered(key):
+        return
+    try:
+        try_conversation(tokenizer, template, special_tokens, vocab_size)
+    except ConversationError as error:
+        raise ArtifactError(f"`{tokenizer.parent}`: {error}", hint=error.hint) from error
+    _tried_here.add(key)
+    _remember(key)
+
+
+def _is_remembered(key: str) -> bool:
+    try:
+        return (cache_folder() / _CACHE_FOLDER / key).is_file()
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+        return False
+
+
+def _remember(key: str) -> None:
+    """Note a pair; where that cannot be written, it is tried again next time."""
+    try:
+        folder = cache_folder() / _CACHE_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / key).touch()
+    except (OSError, RuntimeError):
+        return

@@ -1,0 +1,149 @@
+"""Bodies of requests: read within limits of bytes and time, and parsed as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+
+from gemma4_compile.runtime.server.api_error import ApiError
+
+_SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
+_LARGE_AT_A_TIME = 4
+_ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
+_OTHER_BYTES = 1 << 20  # of a body beside its prompt
+_OTHER_VALUES = 200_000
+_VALUES_OF_A_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for.
+
+    Attributes
+    ----------
+    body_bytes : longest body
+    body_seconds : longest time that a body may take to arrive
+    messages : most messages of a chat request
+    """
+
+    body_bytes: int = 8 * 2**20
+    body_seconds: float = 30.0
+    messages: int = 2048
+
+
+class BodyReader:
+    """Reads bodies; nothing is parsed that cannot be a request for this context."""
+
+    def __init__(self, limits: Limits, max_prompt_bytes: int, context_length: int) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        max_prompt_bytes : bytes of text that no prompt which fits can exceed
+        context_length : most tokens of a prompt
+        """
+        self._limits = limits
+        self._useful_bytes = _OTHER_BYTES + _ESCAPED * max_prompt_bytes
+        self._most_values = _OTHER_VALUES + _VALUES_OF_A_TOKEN * context_length
+        self._context_length = context_length
+        self._large = asyncio.Semaphore(_LARGE_AT_A_TIME)
+
+    async def read(self, request: HttpRequest) -> Any:
+        """The parsed body.
+
+        Raises
+        ------
+        ApiError
+            415 for another type than JSON, 408 if it does not arrive in time, 413 if it is too
+            long, 503 if too many long ones arrive, 400 if it is no JSON or no prompt can be so
+            long.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # a page of another origin cannot send this one unasked
+            raise ApiError(415, f"expected a body of type application/json, found `{kind}`")
+        body = bytearray()
+        pieces = request.stream()
+        count = await self._in_time(self._receive(pieces, body, 0, _SMALL_BYTES))
+        if count > _SMALL_BYTES:
+            await self._take_turn()
+            try:
+                count = await self._in_time(self._receive(pieces, body, count, None))
+                return self._finish(body, count)
+            finally:
+                self._large.release()
+        return self._finish(body, count)
+
+    async def _take_turn(self) -> None:
+        try:
+            await asyncio.wait_for(self._large.acquire(), self._limits.body_seconds)
+        except asyncio.TimeoutError as error:
+            raise ApiError(503, "too many long requests arrive: try again", code="busy") from error
+
+    async def _in_time(self, receiving: Coroutine[Any, Any, int]) -> int:
+        try:
+            return await asyncio.wait_for(receiving, self._limits.body_seconds)
+        except asyncio.TimeoutError as error:
+            raise ApiError(
+                408,
+                f"the body did not arrive within {self._limits.body_seconds:g} s",
+                code="body_timeout",
+            ) from error
+
+    async def _receive(
+        self, pieces: AsyncIterator[bytes], body: bytearray, count: int, until: int | None
+    ) -> int:
+        """Read on, to the end or until there is more than so much; return how much came so far."""
+        async for piece in pieces:
+            count += len(piece)
+            if count > self._limits.body_bytes:
+                raise ApiError(
+                    413,
+                    f"the body is longer than {self._limits.body_bytes} bytes",
+                    code="body_too_large",
+                )
+            if count <= self._useful_bytes:  # the rest is read to its end, so that all hear why
+                body += piece
+            if until is not None and count > until:
+                break
+        return count
+
+    def _finish(self, body: bytearray, count: int) -> Any:
+        if count > self._useful_bytes:
+            raise self._too_long(f"this request has {count} bytes")
+        return self._parse(bytes(body))
+
+    def _parse(self, body: bytes) -> Any:
+        # The parser does not let the event loop run meanwhile: not even the values are counted
+        # one by one.
+        values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+        if values > self._most_values:
+            raise self._too_long(f"this request has more than {self._most_values} values")
+        return parse_json(body)
+
+    def _too_long(self, what: str) -> ApiError:
+        return ApiError(
+            400,
+            f"{what}: no prompt can be so long, the context holds {self._context_length} tokens",
+            code="context_length_exceeded",
+        )
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse a body; ApiError 400 if it is no JSON, or holds text that is no Unicode."""
+    try:
+        text = body.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if "\\ud" in text or "\\uD" in text:  # half of a character can be written as an escape only
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:  # a UnicodeError is a ValueError
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from error
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")

@@ -1,0 +1,92 @@
+"""Log probabilities in the two forms of OpenAI's API."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from gemma4_compile.runtime.generation import TokenChooser
+from gemma4_compile.runtime.logprobs import AnswerTokens, LogprobRecorder, TokenLogprob
+
+_LEAST = -9999.0  # for what has no probability: JSON knows no infinity
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_REPLACEMENT = "\ufffd"
+
+
+class ReplyLogprobs:
+    """Log probabilities of one reply; written by the worker's thread, read by the event loop."""
+
+    def __init__(self, tokenizer: Tokenizer, top: int, answer: AnswerTokens | None) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        top : with how many tokens each is compared
+        answer : tells which tokens are told; None: all of them
+        """
+        self._tokenizer, self._top, self._answer = tokenizer, top, answer
+        self._recorder: LogprobRecorder | None = None
+        self._told = 0
+        self._offset = 0
+
+    def recording(self, chooser: TokenChooser) -> TokenChooser:
+        """A chooser that writes down what `chooser` does."""
+        self._recorder = LogprobRecorder(chooser, self._top)
+        return self._recorder
+
+    def chat(self, until: int) -> dict[str, Any]:
+        """`logprobs` of a chat's choice: the reply's tokens that were not told yet.
+
+        Parameters
+        ----------
+        until : how many tokens the reply has by now
+        """
+        content = []
+        for token in self._next(until):
+            top = [self._chat_token(*pair) for pair in token.top]
+            told = self._chat_token(token.token_id, token.logprob)
+            content.append({**told, "top_logprobs": top})
+        return {"content": content, "refusal": None}
+
+    def text(self, until: int) -> dict[str, Any]:
+        """`logprobs` of a text's choice, otherwise as `chat`."""
+        tokens = self._next(until)
+        texts = [self._text(token.token_id) for token in tokens]
+        offsets = []
+        for text in texts:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        tops = [{self._text(i): _finite(value) for i, value in token.top} for token in tokens]
+        return {
+            "tokens": texts,
+            "token_logprobs": [_finite(token.logprob) for token in tokens],
+            "top_logprobs": tops if self._top else None,
+            "text_offset": offsets,
+        }
+
+    def _next(self, until: int) -> list[TokenLogprob]:
+        """Tokens up to `until` that were not told, of the answer alone."""
+        recorded = [] if self._recorder is None else self._recorder.tokens[self._told : until]
+        self._told = until
+        return [t for t in recorded if self._answer is None or self._answer.push(t.token_id)]
+
+    def _chat_token(self, token_id: int, logprob: float) -> dict[str, Any]:
+        text = self._text(token_id)
+        byte = _BYTE.fullmatch(self._tokenizer.id_to_token(token_id) or "")
+        raw: list[int] | None = list(text.encode())
+        if byte is not None:
+            raw = [int(byte[1], 16)]
+        elif _REPLACEMENT in text:
+            raw = None
+        return {"token": text, "logprob": _finite(logprob), "bytes": raw}
+
+    def _text(self, token_id: int) -> str:
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return text
+
+
+def _finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else _LEAST

@@ -1,0 +1,296 @@
+"""Requests that were written to do harm, over real connections: a 4xx, and the server goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from gemma4_compile.runtime.detokenizer import StreamingDetokenizer
+from gemma4_compile.runtime.prompt import PromptBuilder
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.runtime.server.requests import read_completion_request
+from gemma4_compile.runtime.server.service import Service
+from gemma4_compile.runtime.server.worker import Worker
+from tests import live_server, scripted_engine
+from tests.live_server import LOCAL, Live, serving_script
+from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
+
+TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
+QUESTION = [{"role": "user", "content": "Weather in Rome?"}]
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE) as live:
+        yield live
+
+
+def ask(live: Live, **fields: Any) -> tuple[int, dict[str, Any]]:
+    body = {"messages": QUESTION, **fields}
+    status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    return status, json.loads(answer)
+
+
+def in_schema(schema: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    return {"response_format": form, "max_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "enum": [-1e308]},
+        {"type": "integer", "multipleOf": 2147483648},
+        {"$ref": "#"},
+        {"const": 10**400},
+        {"const": "x" * 1_000_000},
+    ],
+    ids=lambda schema: str(schema)[:40],
+)
+def test_a_schema_that_would_do_harm_is_a_bad_request(live: Live, schema: Any) -> None:
+    status, answer = ask(live, **in_schema(schema))
+    assert status == 400
+    assert answer["error"]["param"] == "response_format"
+    assert ask(live, **in_schema({"type": "boolean"}))[0] == 200
+
+
+class Pulse:
+    """Asks `/health` all the time; remembers the longest wait."""
+
+    def __init__(self, live: Live) -> None:
+        self.longest_s = 0.0
+        self._live = live
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            begin = time.monotonic()
+            assert self._live.request("GET", "/health")[0] == 200
+            self.longest_s = max(self.longest_s, time.monotonic() - begin)
+            time.sleep(0.01)
+
+
+LONG: dict[str, dict[str, Any]] = {
+    "one letter": {"prompt": "a" * 8_000_000},
+    "spaces": {"prompt": " " * 8_000_000},
+    "ids": {"prompt": [1] * 2_700_000},
+    "prompts": {"prompt": ["a"] * 1_500_000},
+    "control tokens": {"messages": [{"role": "user", "content": "<channel|>" * 700_000}]},
+    "many parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2**17}]
+    },
+    "lists": {"messages": [[]] * 2_000_000},
+    "what may stand in the context, and more": {"prompt": "<|channel>" * 1_000},
+    "declarations": {
+        "messages": QUESTION,
+        "tools": [{"type": "function", "function": {"name": "f", "description": "x" * 6_000_000}}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_prompt_is_refused_and_stops_nobody(live: Live, name: str) -> None:
+    path = "/v1/completions" if "prompt" in LONG[name] else "/v1/chat/completions"
+    body = json.dumps(LONG[name]).encode()
+    statuses: list[int] = []
+
+    def send() -> None:
+        answered = live.request("POST", path, body, Content_Type="application/json")
+        statuses.append(answered[0])
+
+    threads = [threading.Thread(target=send) for _ in range(3)]
+    begin = time.monotonic()
+    with Pulse(live) as pulse:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert statuses == [400] * 3
+    assert time.monotonic() - begin < 5
+    assert pulse.longest_s < 1  # in one process with the clients; 0.2 s in one of its own
+
+
+def test_prompts_that_are_being_built_count_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def build(*_: object) -> list[int]:
+        begun.release()
+        assert gate.wait(20)
+        return [2, 500]
+
+    monkeypatch.setattr(Service, "chat_prompt", build)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, queue=2) as live:
+        answers: list[int] = []
+        threads = [threading.Thread(target=lambda: answers.append(ask(live)[0])) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        assert begun.acquire(timeout=10)
+        time.sleep(0.2)
+        assert not begun.acquire(blocking=False)  # one is built at a time
+        status, answer = ask(live)
+        assert (status, answer["error"]["code"]) == (429, "queue_full")
+        assert live.request("GET", "/health")[0] == 200
+        gate.set()
+        for thread in threads:
+            thread.join(20)
+        assert answers == [200, 200]
+        monkeypatch.undo()
+        assert ask(live, temperature=0, max_tokens=1)[0] == 200
+
+
+def test_a_request_that_comes_to_nothing_gives_its_place_back(live: Live) -> None:
+    for _ in range(8):  # more than the queue holds
+        assert ask(live, messages=[{"role": "user", "content": "x " * 2000}])[0] == 400
+    assert ask(live)[0] == 200
+
+
+def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed() -> None:
+    limits = Limits(body_seconds=0.5)
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, limits=limits) as live:
+        for length in (100, 1_000_000):
+            with socket.create_connection((LOCAL, live.port)) as connection:
+                connection.settimeout(10)
+                head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\n"
+                kind = f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+                connection.sendall((head + kind).encode() + b"x" * (length - 1))
+                answer = b""
+                while piece := connection.recv(4096):
+                    answer += piece
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert b"body_timeout" in answer
+        assert ask(live)[0] == 200
+
+
+def test_half_bodies_keep_nobody_out_and_are_closed() -> None:
+    limits = Limits(body_seconds=1)
+    engine, connections = ScriptedEngine(encode("yes")), []
+    with serving_script(engine, TEMPLATE, limits=limits) as live, ExitStack() as stack:
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json"
+        for _ in range(50):
+            connection = stack.enter_context(socket.create_connection((LOCAL, live.port)))
+            connections.append(connection)
+            connection.settimeout(0.01)
+            with suppress(TimeoutError):  # nobody reads so much of so many
+                connection.sendall(f"{head}\r\nContent-Length: 8000000\r\n\r\n".encode())
+                connection.sendall(b"x" * 1_000_000)
+        assert ask(live)[0] == 200
+        begin = time.monotonic()
+        for connection in connections:
+            connection.settimeout(10)
+            with suppress(ConnectionError):
+                while connection.recv(4096):
+                    pass
+        assert time.monotonic() - begin < 5  # a second for its turn, and one to arrive
+
+
+HALF = "\ud800"  # half of a character, which no text can hold
+DAMAGED: dict[str, dict[str, Any]] = {
+    "a temperature beyond numbers": {"temperature": 10**400},
+    "a nucleus beyond numbers": {"top_p": -(10**400)},
+    "a seed beyond numbers": {"seed": 10**400},
+    "half a character": {"messages": [{"role": "user", "content": HALF}]},
+    "half a character in a part": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": HALF}]}]
+    },
+    "half a role": {"messages": [{"role": HALF, "content": "x"}]},
+    "half a field": {HALF: 1},
+    "half a model": {"model": HALF},
+    "half a stop": {"stop": [HALF]},
+    "half a user": {"user": HALF},
+    "half a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": HALF}}},
+    "half an argument": {
+        "messages": [
+            *QUESTION,
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "x", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}
+                ],
+            },
+        ]
+    },
+    "a long field": {"x" * 100_000: 1},
+    "a deep tool": {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_client_s_mistake_is_a_bad_request(live: Live, name: str) -> None:
+    status, answer = ask(live, **DAMAGED[name])
+    assert status == 400
+    assert len(answer["error"]["message"]) < 4100
+    assert ask(live)[0] == 200
+
+
+@pytest.mark.parametrize("fields", [{"seed": -1}, {"seed": -(2**63)}, {"temperature": 1e-307}])
+def test_odd_numbers_are_served(live: Live, fields: dict[str, Any]) -> None:
+    status, answer = ask(live, top_k=0, top_p=1, **fields)
+    assert status == 200
+    if "temperature" in fields:
+        assert answer["choices"][0]["message"]["content"] == "yes"
+
+
+@pytest.mark.parametrize("key", ["sesame", "sésame", "\udcff\udc80"])
+def test_a_key_may_be_any_bytes(key: str) -> None:
+    with serving_script(ScriptedEngine(encode("yes")), TEMPLATE, api_key=key) as live:
+        for sent, status in ((os.fsencode(key), 200), (b"\xff\xfe", 401), ("ß".encode(), 401)):
+            bearer = b"Bearer " + sent
+            found, _, _ = live.request("GET", "/v1/models", Authorization=bearer.decode("latin-1"))
+            assert found == status
+        assert ask(live)[0] == 401
+
+
+def test_a_tokenizer_that_panics_ends_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = json.loads(tiny_tokenizer().to_str())
+    trap = {"type": "Replace", "pattern": {"Regex": "\\w?" * 150 + "(?<=[0-9])"}, "content": ""}
+    parsed["decoder"]["decoders"].append(trap)
+    hostile = Tokenizer.from_str(json.dumps(parsed))
+    monkeypatch.setattr(live_server, "tiny_tokenizer", lambda: hostile)
+    monkeypatch.setattr(scripted_engine, "tiny_tokenizer", lambda: hostile)
+    text = "Hellotherehowareyouthisisonewordoflettersalone"
+    with serving_script(ScriptedEngine(encode(text)), TEMPLATE) as live:
+        for _ in range(2):
+            statuses = [ask(live, stop=["x"])[0], ask(live, max_tokens=1)[0]]
+            assert set(statuses) <= {200, 500}
+            assert live.request("GET", "/health")[0] == 200
+        monkeypatch.setattr(StreamingDetokenizer, "push", panic)
+        assert ask(live)[0] == 500
+        assert live.request("GET", "/health")[0] == 200
+
+
+def panic(*_: object) -> str:
+    class PanicException(BaseException):
+        pass
+
+    raise PanicException("called `Result::unwrap()` on an `Err` value")
+
+
+def test_a_prompt_without_tokens_is_a_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dataclasses.replace(live_server.scripted_model(TEMPLATE), bos_id=None)
+    service = Service(model, Worker(lambda: pytest.fail("loaded"), 1))
+    monkeypatch.setattr(PromptBuilder, "encode_prompt", lambda *_: [])
+    request = read_completion_request({"prompt": "x"}, model.defaults)
+    with pytest.raises(ApiError, match="makes no tokens of it") as raised:
+        service.completion_prompt(request)
+    assert raised.value.status == 400

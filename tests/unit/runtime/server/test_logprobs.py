@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.live_server import Live, serving_script
+from tests.scripted_engine import VOCABULARY, ScriptedEngine, encode, tiny_tokenizer
+
+TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
+QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
+# The engine gives one token the logit 1 and all others 0.
+MOST = 1 - math.log(math.e + VOCABULARY - 1)
+LEAST = -math.log(math.e + VOCABULARY - 1)
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine([])
+
+
+@pytest.fixture(scope="module")
+def live(engine: ScriptedEngine) -> Iterator[Live]:
+    with serving_script(engine, TEMPLATE) as live:
+        yield live
+
+
+def ask(live: Live, **options: Any) -> Any:
+    options = {"model": "scripted", "messages": QUESTION, "logprobs": True, **options}
+    return live.client().chat.completions.create(**options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_token_of_the_answer_has_its_own(
+    live: Live, engine: ScriptedEngine, stream: bool
+) -> None:
+    engine.reply = encode("<|channel>thought\nhm, so\n<channel|>It is ü.")
+    answer = ask(live, stream=stream, top_logprobs=3)
+    if stream:
+        told = [c.choices[0].logprobs for c in answer if c.choices[0].logprobs]
+        content = [token for logprobs in told for token in logprobs.content]
+    else:
+        assert answer.choices[0].message.content == "It is ü."
+        content = answer.choices[0].logprobs.content
+    said = [tiny_tokenizer().decode([i], skip_special_tokens=False) for i in encode("It is ü.")]
+    assert [token.token for token in content] == said
+    assert bytes(byte for token in content for byte in token.bytes) == "It is ü.".encode()
+    for token in content:
+        assert token.logprob == pytest.approx(MOST, abs=1e-5)
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[1].logprob == pytest.approx(LEAST, abs=1e-5)
+
+
+def test_they_are_the_model_s_own_whatever_is_drawn(live: Live, engine: ScriptedEngine) -> None:
+    engine.reply = encode("yes")
+    banned = {str(encode("yes")[0]): -100}
+    content = ask(live, logit_bias=banned, max_tokens=1).choices[0].logprobs.content
+    assert [token.logprob for token in content] == [pytest.approx(LEAST, abs=1e-5)]
+    assert content[0].top_logprobs == []
+
+
+def test_without_asking_there_are_none(live: Live, engine: ScriptedEngine) -> None:
+    engine.reply = encode("yes")
+    assert ask(live, logprobs=False).choices[0].logprobs is None
+    assert ask(live, logprobs=None).choices[0].logprobs is None
+    text = live.client().completions.create(model="scripted", prompt="x")
+    assert text.choices[0].logprobs is None
+    text = live.client().completions.create(model="scripted", prompt="x", logprobs=0)
+    assert text.choices[0].logprobs is not None
+    assert text.choices[0].logprobs.top_logprobs is None
+    assert text.choices[0].logprobs.token_logprobs == [
+        pytest.approx(MOST, abs=1e-5) for _ in encode("yes")
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_cannot_be_said_has_a_number_for_json(
+    live: Live, engine: ScriptedEngine, stream: bool
+) -> None:
+    engine.reply = encode("yes")
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": "no"}}}
+    answer = ask(live, response_format=schema, top_logprobs=1, stream=stream)
+    chunks = list(answer) if stream else [answer]
+    told = [c.choices[0].logprobs for c in chunks if c.choices and c.choices[0].logprobs]
+    assert "".join(token.token for part in told for token in part.content) == '"no"'

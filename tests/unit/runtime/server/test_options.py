@@ -1,0 +1,152 @@
+"""What a request may ask for beside a reply, by the `openai` client over real connections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.live_server import Live, serving_script
+from tests.scripted_engine import ScriptedEngine, encode, tiny_tokenizer
+
+TEMPLATE = (Path(__file__).parents[3] / "tool_template.jinja").read_text("utf-8")
+QUESTION: list[Any] = [{"role": "user", "content": "Weather in Rome?"}]
+
+
+def tool(name: str, **properties: Any) -> Any:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("get_weather", unit={"enum": ["c", "f"]}),
+    tool("get_time", exact={"type": "boolean"}),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(encode("It is sunny."))
+
+
+@pytest.fixture(scope="module")
+def live(engine: ScriptedEngine) -> Iterator[Live]:
+    with serving_script(engine, TEMPLATE) as live:
+        yield live
+
+
+def ask(live: Live, **options: Any) -> Any:
+    options = {"model": "scripted", "messages": QUESTION, **options}
+    return live.client().chat.completions.create(**options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_replies(live: Live, engine: ScriptedEngine, stream: bool) -> None:
+    answer = ask(live, n=3, stream=stream)
+    if not stream:
+        assert [choice.index for choice in answer.choices] == [0, 1, 2]
+        assert {choice.message.content for choice in answer.choices} == {"It is sunny."}
+        assert answer.usage.completion_tokens == 3 * len(engine.reply)
+        return
+    texts, ends = {}, {}
+    for chunk in answer:
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")
+            ends[choice.index] = choice.finish_reason
+    assert texts == dict.fromkeys(range(3), "It is sunny.")
+    assert ends == dict.fromkeys(range(3), "stop")
+
+
+def test_a_seed_gives_each_reply_its_own_draws_and_the_same_ones_again(live: Live) -> None:
+    def texts() -> list[str]:
+        answer = ask(live, n=3, temperature=2, seed=5, max_tokens=6)
+        return [choice.message.content for choice in answer.choices]
+
+    first = texts()
+    assert len(set(first)) == 3
+    assert texts() == first
+
+
+def test_texts_may_be_several_too(live: Live) -> None:
+    answer = live.client().completions.create(model="scripted", prompt="It", n=2, logprobs=2)
+    assert [choice.text for choice in answer.choices] == ["It is sunny."] * 2
+    for choice in answer.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.tokens is not None
+        assert "".join(choice.logprobs.tokens) == "It is sunny."
+        assert choice.logprobs.text_offset is not None
+        assert choice.logprobs.text_offset[:2] == [0, len(choice.logprobs.tokens[0])]
+        assert choice.logprobs.top_logprobs is not None
+        # Words that are spelled alike, such as bytes, share an entry.
+        assert all(1 <= len(top) <= 2 for top in choice.logprobs.top_logprobs)
+
+
+def test_penalties_and_biases_reach_the_sampler(live: Live, engine: ScriptedEngine) -> None:
+    (word,), said = encode("yes")[:1], engine.reply
+    try:
+        engine.reply = encode("yes") * 3
+        assert ask(live).choices[0].message.content == "yesyesyes"
+        assert ask(live, frequency_penalty=2).choices[0].message.content != "yesyesyes"
+        assert ask(live, presence_penalty=2).choices[0].message.content != "yesyesyes"
+        hot: Any = {"temperature": 1, "seed": 1, "max_tokens": len(engine.reply)}
+        only = {"min_p": 1.0}  # the most probable alone
+        assert ask(live, **hot, extra_body=only).choices[0].message.content == "yesyesyes"
+        # Once it was said it is hardly more probable than all others.
+        penalty = {"min_p": 0.9, "repetition_penalty": 1000}
+        assert ask(live, **hot, extra_body=penalty).choices[0].message.content != "yesyesyes"
+        banned = ask(live, logit_bias={str(word): -100}, max_tokens=3).choices[0].message.content
+        assert "yes" not in banned
+        forced = ask(live, logit_bias={str(word): 100}, max_tokens=5).choices[0].message.content
+        assert forced == tiny_tokenizer().decode([word] * 5)
+    finally:
+        engine.reply = said
+
+
+@pytest.mark.parametrize("choice", ["required", "named"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_that_must_call(live: Live, choice: str, stream: bool) -> None:
+    named: Any = {"type": "function", "function": {"name": "get_time"}}
+    options: Any = {"tools": TOOLS, "tool_choice": choice if choice == "required" else named}
+    answer = ask(live, stream=stream, **options)
+    if stream:
+        deltas = [c.choices[0].delta for c in answer if c.choices]
+        calls = [call for delta in deltas for call in delta.tool_calls or []]
+        assert not any(delta.content for delta in deltas)
+    else:
+        assert answer.choices[0].finish_reason == "tool_calls"
+        assert answer.choices[0].message.content is None
+        calls = answer.choices[0].message.tool_calls
+    assert calls
+    for call in calls:
+        arguments = json.loads(call.function.arguments)
+        if choice == "named":
+            assert call.function.name == "get_time"
+        if call.function.name == "get_time":
+            assert isinstance(arguments["exact"], bool)
+        else:
+            assert arguments["unit"] in ("c", "f")
+
+
+def test_a_schema_and_a_call_exclude_each_other(live: Live) -> None:
+    form: Any = {"type": "json_object"}
+    with pytest.raises(openai.BadRequestError, match="exclude each other"):
+        ask(live, tools=TOOLS, tool_choice="required", response_format=form)
+
+
+def test_another_model_s_name_is_answered_with_a_note(live: Live, engine: ScriptedEngine) -> None:
+    note = "the model `gpt-4` does not exist; this server has `scripted`, which answers"
+    answer = ask(live, model="gpt-4")
+    assert answer.choices[0].message.content == "It is sunny."
+    assert (answer.model, answer.model_extra["note"]) == ("scripted", note)
+    assert {chunk.model_extra["note"] for chunk in ask(live, model="gpt-4", stream=True)} == {note}
+    text = live.client().completions.create(model="gpt-4", prompt="x")
+    assert (text.model_extra or {})["note"] == note
+    assert "note" not in ask(live).model_extra
+    with serving_script(engine, TEMPLATE, strict_model=True) as strict:
+        with pytest.raises(openai.NotFoundError, match="this server has `scripted`"):
+            ask(strict, model="gpt-4")
+        assert ask(strict).choices
