@@ -32,7 +32,9 @@ async function main() {
   for (let i = 0; i <= repeats; i++) {
     model.tvm.setSeed(7);
     model.restart(context - 1);
-    let token = await model.draw(model.decode(5));
+    const first = model.decode(5);
+    let token = await model.draw(first);
+    first.dispose();
     const warm = 16; // records are made, submissions reach their size
     let start = 0;
     for (let k = 0; k < warm + tokens; k++) {

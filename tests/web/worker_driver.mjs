@@ -1,7 +1,7 @@
 // Two engines of stock WebLLM in one worker of headless Chromium. usage: node worker_driver.mjs JOB.json
 //
 // Job: {package, library, chromium, fast: folder of fast.js, output, requests: [for each engine], one: request}.
-// Writes result.json: what they said with `gemma4-web/fast` and without, and its stats.
+// Writes result.json: {both, one, stats}: what they said, and the stats of `gemma4-web/fast`.
 import fs from "node:fs/promises";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -14,11 +14,11 @@ const CLIENT = path.dirname(createRequire(import.meta.url).resolve("@mlc-ai/web-
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 
-async function chat(page, plain) {
+async function chat(page) {
   await page.goto(`${server.url}worker.html`);
   await page.waitForFunction("window.ask");
   const ask = (name, argument) => page.evaluate(([n, a]) => window.ask(n, a), [name, argument]);
-  await ask("load", { library: job.library, plain });
+  await ask("load", { library: job.library });
   const both = await ask("both", job.requests);
   await ask("unload");
   return { both, one: await ask("one", job.one), stats: await ask("stats") };
@@ -33,7 +33,7 @@ try {
   outcome = await withPage(job.chromium, async (page) => {
     page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
     page.on("pageerror", (error) => problems.push(String(error)));
-    return { fast: await chat(page, false), plain: await chat(page, true) };
+    return chat(page);
   });
 } catch (error) {
   outcome = { error: String(error?.stack ?? error) };

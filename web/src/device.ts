@@ -1,6 +1,7 @@
 // One GPU device that a recognised library uses: methods of our own on this object and its queue, never on prototypes.
 import { BindGroups, noteLayout } from "./bind_groups";
 import { BufferState, stateOf } from "./buffers";
+import type { DeviceTest } from "./device_test";
 import { CommandList, Encoder, type EncoderHost } from "./encoder";
 import { type Native, nativeOf } from "./native";
 import { type Command, type Launch, Stream } from "./stream";
@@ -32,6 +33,8 @@ export class Device implements EncoderHost {
   lastCreated: BufferState | undefined;
   /** Launches that are encoded now, if somebody records them; undefined inside: something else was encoded. */
   recording: { launches: Launch[]; isClean: boolean } | undefined;
+  /** The known-answer test of the library's kernels. */
+  test: DeviceTest | undefined;
   /** Called when the client begins to wait for the host's copy of something. */
   onWait: (() => void) | undefined;
   isLost = false;
@@ -45,7 +48,7 @@ export class Device implements EncoderHost {
   private realScopes = 0;
 
   /** Until a library claims the device all methods but two are the device's own. */
-  constructor(readonly device: GPUDevice, private readonly owner: Owner) {
+  constructor(readonly device: GPUDevice, readonly adapter: GPUAdapterInfo, private readonly owner: Owner) {
     this.native = nativeOf(device);
     this.stream = new Stream(() => this.native);
     this.groups = new BindGroups(() => this.native, () => this.stream.flush());
@@ -80,6 +83,7 @@ export class Device implements EncoderHost {
     const { createBuffer, createBindGroupLayout } = this.native;
     this.native = { ...nativeOf(this.device), createBuffer, createBindGroupLayout };
     this.overrideDevice();
+    this.overridePipelines();
     this.overrideQueue();
     return true;
   }
@@ -121,6 +125,27 @@ export class Device implements EncoderHost {
         return original(...args);
       };
     }
+  }
+
+  /** Kernels pass the known-answer test on their way to the client. */
+  private overridePipelines(): void {
+    const { device } = this;
+    const { createPipelineLayout, createShaderModule, createComputePipelineAsync } = device;
+    const layouts = new WeakMap<GPUPipelineLayout, GPUBindGroupLayout>();
+    device.createPipelineLayout = (descriptor) => {
+      const made = createPipelineLayout.call(device, descriptor);
+      const [layout] = descriptor.bindGroupLayouts;
+      if (layout) layouts.set(made, layout);
+      return made;
+    };
+    device.createShaderModule = (descriptor) =>
+      createShaderModule.call(device, this.test ? { ...descriptor, code: this.test.pinned(descriptor.code) } : descriptor);
+    device.createComputePipelineAsync = async (descriptor) => {
+      const pipeline = await createComputePipelineAsync.call(device, descriptor);
+      const layout = descriptor.layout === "auto" ? undefined : layouts.get(descriptor.layout);
+      if (layout && descriptor.compute.entryPoint) await this.test?.check(descriptor.compute.entryPoint, pipeline, layout);
+      return pipeline;
+    };
   }
 
   private overrideQueue(): void {

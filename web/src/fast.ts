@@ -11,6 +11,7 @@ import { type DriverExports, readInterface } from "./abi";
 import { Device, type Owner } from "./device";
 import { Library } from "./library";
 import { because, counts, type Stats } from "./stats";
+import { withSubgroupSize } from "./subgroup_size";
 
 export type { Stats } from "./stats";
 
@@ -43,6 +44,12 @@ function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
   set.add(new WeakRef(item));
 }
 
+/** With subgroups comes their size, where a kernel may choose it. */
+function withPinning(adapter: GPUAdapter, descriptor: GPUDeviceDescriptor | undefined): GPUDeviceDescriptor | undefined {
+  const asked = descriptor?.requiredFeatures;
+  return counts.enabled && asked ? { ...descriptor, requiredFeatures: withSubgroupSize(asked as Iterable<GPUFeatureName>, adapter.features) } : descriptor;
+}
+
 function watchDevices(gpu: GPU): void {
   const requestAdapter = gpu.requestAdapter.bind(gpu);
   gpu.requestAdapter = async (options) => {
@@ -50,8 +57,8 @@ function watchDevices(gpu: GPU): void {
     if (!adapter || !counts.enabled) return adapter;
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = async (descriptor) => {
-      const device = await requestDevice(descriptor);
-      if (counts.enabled) remember(devices, new Device(device, owner));
+      const device = await requestDevice(withPinning(adapter, descriptor));
+      if (counts.enabled) remember(devices, new Device(device, adapter.info, owner));
       return device;
     };
     return adapter;

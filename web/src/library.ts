@@ -2,6 +2,7 @@
 import { type DriverExports, type Handle, type Interface, roleOf, type Role, stringAt } from "./abi";
 import { type BufferState, stateOf } from "./buffers";
 import type { Device } from "./device";
+import { DeviceTest } from "./device_test";
 import { RandomNumbers } from "./random";
 import { StepDriver } from "./step_driver";
 import { because } from "./stats";
@@ -54,11 +55,23 @@ export class Library {
     while (this.released.length > 0) this.exports.TVMFFIObjectDecRef(this.released.pop()!);
     const role = this.isPlain ? undefined : this.roles.get(handle);
     if (role === "sample") this.observeDraw(args, count);
+    if (handle === this.metadata && !this.isPlain) return this.describe(handle, args, count, result);
     if (role !== undefined && this.device && !this.device.isLost) {
       const driver = this.driverFor(role, args, count);
       if (driver) return driver.call(role, { handle, args, count, result });
     }
     return this.run(handle, args, count, result);
+  }
+
+  /** The client reads the library's metadata, which describe the test of the device. */
+  private describe(handle: Handle, args: number, count: number, result: number): number {
+    const status = this.run(handle, args, count, result);
+    const { type, handle: text } = this.value(result);
+    if (status !== 0 || !this.device || this.device.test || type !== this.found.types.string) return status;
+    const [address, bytes] = this.copyOut(text + OBJECT_HEADER_BYTES, 2);
+    const copy = new Uint8Array(this.exports.memory.buffer).slice(address! >>> 0, (address! >>> 0) + (bytes! >>> 0));
+    this.device.test = DeviceTest.of(new TextDecoder().decode(copy), this.device);
+    return status;
   }
 
   /** The client draws with the number in the third argument. */
@@ -209,6 +222,9 @@ export class Library {
     return found;
   }
 }
+
+/** Of an object of TVM's FFI, before a string's address and length. */
+const OBJECT_HEADER_BYTES = 24;
 
 /** For the numbers of all buffers of a state, or a step's positions and rotary values. */
 export const SCRATCH_BYTES = 32768;

@@ -8,6 +8,8 @@ export interface Stats {
   libraries: number;
   /** Why something is driven plainly, each reason once. */
   reasons: string[];
+  /** The known-answer test of the device: "untested", "passed", "passed before", or what is wrong. */
+  device: string;
   /** Compute launches issued, and the passes, submissions, bind groups and uniform buffers made for them. */
   launches: number;
   passes: number;
@@ -36,6 +38,7 @@ export const counts: Stats = {
   devices: 0,
   libraries: 0,
   reasons: [],
+  device: "untested",
   launches: 0,
   passes: 0,
   submissions: 0,

@@ -1,12 +1,11 @@
 // Two engines in one worker, each with a device of its own; their replies are drawn at the same time.
-import { disable, stats } from "/fast/fast.js";
+import { stats } from "/fast/fast.js";
 import { MLCEngine } from "/client/index.js";
 
 const errors = [];
 const engines = [];
 
-async function load({ library, plain }) {
-  if (plain) disable();
+async function load({ library }) {
   const base = `${location.origin}/package/`;
   for (let i = 0; i < 2; i++) {
     const engine = new MLCEngine({ logLevel: "WARN" });
