@@ -38,6 +38,7 @@ export class DeviceTest {
   async check(kernel: string, pipeline: GPUComputePipeline, layout: GPUBindGroupLayout): Promise<void> {
     await this.isReady;
     const problem = await this.test?.check(kernel, pipeline, layout);
+    counts.deviceTestMs = this.test?.milliseconds ?? 0;
     if (problem) {
       counts.device = problem.message;
       throw new Error(problem.message);

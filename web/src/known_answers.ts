@@ -59,6 +59,8 @@ export class KnownAnswerTest {
   private readonly pipelines = new Map<string, Pipeline>();
   private readonly waiting: Set<Case>;
   private equal = 0;
+  /** Time that the cases have taken, without that of making pipelines. */
+  milliseconds = 0;
   private last: Promise<unknown> = Promise.resolve();
 
   constructor(
@@ -92,7 +94,9 @@ export class KnownAnswerTest {
     for (const item of ready) this.waiting.delete(item);
     const result = this.last.then(async () => {
       let problem: Problem | undefined;
+      const begin = performance.now();
       for (const item of ready) problem ??= await this.examine(item);
+      this.milliseconds += performance.now() - begin;
       if (problem) await this.keeper?.forget();
       else if (ready.length && this.passed) await this.keeper?.add();
       return problem;

@@ -10,6 +10,8 @@ export interface Stats {
   reasons: string[];
   /** The known-answer test of the device: "untested", "passed", "passed before", or what is wrong. */
   device: string;
+  /** What that test took, without the time of making pipelines. */
+  deviceTestMs: number;
   /** Compute launches issued, and the passes, submissions, bind groups and uniform buffers made for them. */
   launches: number;
   passes: number;
@@ -39,6 +41,7 @@ export const counts: Stats = {
   libraries: 0,
   reasons: [],
   device: "untested",
+  deviceTestMs: 0,
   launches: 0,
   passes: 0,
   submissions: 0,
