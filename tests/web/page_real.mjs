@@ -13,6 +13,22 @@ async function answerOf({ ask, answered }, page, question) {
   return item.locator(".answer").innerText();
 }
 
+/** What the settings say of gemma4-web. */
+async function fastState(page) {
+  await page.locator("#open-settings").click();
+  const text = await page.locator("#fast-state").innerText();
+  await page.locator("#close-settings").click();
+  return text;
+}
+
+async function setFast(page, checked) {
+  await page.locator("#open-settings").click();
+  await page.locator("#fast").setChecked(checked);
+  await page.locator("#close-settings").click();
+}
+
+const count = (text) => Number(text?.replaceAll(",", ""));
+
 export const REAL = {
   /** The connection breaks off in the middle of the weights; the rest comes by a range request. */
   async first_run({ context, server, open, state, requested, expectComplaint }) {
@@ -45,7 +61,14 @@ export const REAL = {
     }
     // As many tokens as the template's own prompt has, and the last reply.
     assert.equal(used, job.answers.memoryTokens);
-    assert.match(await page.locator("#messages li .stats").last().innerText(), /tokens\/s · first after/);
+    assert.match(await page.locator("#messages li .stats").last().innerText(), / tokens · [\d.]+ tokens\/s · first after \d/);
+  },
+
+  /** Most of those answers' steps ran ahead of the client. */
+  async fast_by_default({ context }) {
+    const [page] = context.pages();
+    const [, steps, ahead] = /^Active: of ([\d,]+) decode steps ([\d,]+) ran ahead/.exec(await fastState(page)) ?? [];
+    assert.ok(count(ahead) > count(steps) / 2, await fastState(page));
   },
 
   async regenerate({ context, job, answered }) {
@@ -93,6 +116,19 @@ export const REAL = {
     await page.getByRole("button", { name: "Write the answer again" }).click();
     const item = await answered(page, ANSWER_MS);
     assert.equal(await item.locator(".answer").innerText(), job.answers.memory[1][1]);
+  },
+
+  /** The switch is off: the client alone, and the same words. Then on again, for the next start. */
+  async without_fast({ context, job, state, ...tools }) {
+    const [page] = context.pages();
+    await setFast(page, false);
+    assert.match(await fastState(page), /^Active.*when the model starts again/);
+    await page.reload();
+    await state(page, "ready");
+    await page.locator("#new-chat").click();
+    for (const [question, answer] of job.answers.memory.slice(0, 2)) assert.equal(await answerOf({ ...tools }, page, question), answer);
+    assert.equal(await fastState(page), "Off for this model.");
+    await setFast(page, true);
   },
 
   /** A reload brings the chats back and asks the server for nothing but the file that was damaged. */

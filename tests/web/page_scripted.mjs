@@ -196,6 +196,48 @@ export const SCRIPTED = {
     });
   },
 
+  /** Tokens per second by the clock, whatever the client says of itself. */
+  async speed_by_the_clock({ context, open, state, ...tools }) {
+    await inPage(context, async (page) => {
+      await open(page, "tiny");
+      await state(page, "ready");
+      await page.locator("#new-chat").click();
+      const item = await say(tools, page, "Something long");
+      const told = /^(\d+) tokens · ([\d.]+) tokens\/s · first after (\d+) ms$/.exec(await item.locator(".stats").innerText());
+      assert.ok(told, await item.locator(".stats").innerText());
+      const speed = Number(told[2]);
+      assert.ok(speed > 5 && speed <= 1000 / 15, `a token each 15 ms at best, shown as ${speed} a second`);
+    });
+  },
+
+  /** Fast by default; the switch is kept, and holds from the next start on. */
+  async fast_switch({ context, open, state, accessible, ...tools }) {
+    await inPage(context, async (page) => {
+      await open(page, "tiny");
+      await state(page, "ready");
+      const shown = async (words) => {
+        await page.locator("#open-settings").click();
+        await page.locator("#fast-state", { hasText: words }).waitFor();
+      };
+      await shown(/^Ready/);
+      await page.locator("#close-settings").click();
+      await say(tools, page, "Hello");
+      await shown(/^Active: of \d+ decode steps \d+ ran ahead of the client\.$/);
+      await page.locator("#fast").uncheck();
+      await page.locator("#fast-state", { hasText: /^Active.*when the model starts again/ }).waitFor();
+      await accessible(page, "settings with a change to come");
+      await page.reload();
+      await state(page, "ready");
+      await shown(/^Off for this model\.$/);
+      assert.equal(await page.locator("#fast").isChecked(), false);
+      await page.locator("#fast").check();
+      await page.locator("#fast-state", { hasText: /^Off.*when the model starts again/ }).waitFor();
+      await page.reload();
+      await state(page, "ready");
+      await shown(/^Ready/);
+    });
+  },
+
   /** A long reply is stopped by the keyboard; a tab that is closed meanwhile keeps what was written. */
   async stop_and_close({ context, open, state, ask, answered }) {
     await inPage(context, async (page) => {

@@ -14,14 +14,17 @@ const SCRIPTS = [
   [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
 ];
 const TOKEN_MS = 15;
+const UNTRUE_SPEED = 9999; // what the client says of itself is not what the page shows
 
 let stopped = false;
+let fast = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
 self.requests = [];
 
 const tell = (message) => postMessage(message);
-const chunk = (id, fields) => tell({ kind: "chunk", id, chunk: { choices: [], ...fields } });
 
 async function reply(id, request) {
+  const begun = performance.now();
+  const chunk = (fields) => tell({ kind: "chunk", id, at: performance.now() - begun, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
   const asked = request.messages.at(-1).content;
@@ -34,20 +37,21 @@ async function reply(id, request) {
   let said = 0;
   for (const piece of pieces) {
     if (stopped) break;
-    chunk(id, { choices: [{ delta: { content: piece }, finish_reason: null }] });
+    chunk({ choices: [{ delta: { content: piece }, finish_reason: null }] });
     said++;
     if (/lost/.test(asked)) return tell({ kind: "lost", text: "for the test" });
     await new Promise((resolve) => setTimeout(resolve, TOKEN_MS));
   }
-  chunk(id, { choices: [{ delta: {}, finish_reason: stopped ? "abort" : "stop" }] });
-  chunk(id, {
+  chunk({ choices: [{ delta: {}, finish_reason: stopped ? "abort" : "stop" }] });
+  chunk({
     usage: {
       prompt_tokens: 20,
-      completion_tokens: said,
-      extra: { decode_tokens_per_s: 1000 / TOKEN_MS, time_to_first_token_s: 0.05 },
+      completion_tokens: stopped ? said : said + 1, // the stop token
+      extra: { decode_tokens_per_s: UNTRUE_SPEED, time_to_first_token_s: UNTRUE_SPEED },
     },
   });
-  tell({ kind: "end", id });
+  if (fast.enabled) fast = { ...fast, plainSteps: 2, aheadSteps: fast.aheadSteps + said };
+  tell({ kind: "end", id, fast });
 }
 
 self.onmessage = ({ data }) => {
@@ -55,6 +59,7 @@ self.onmessage = ({ data }) => {
   else if (data.kind === "reply") void reply(data.id, data.request);
   else {
     tell({ kind: "progress", share: 1, text: "" });
-    tell({ kind: "started" });
+    if (!data.fast) fast = { ...fast, enabled: false, libraries: 0, reasons: ["disable() was called"] };
+    tell({ kind: "started", fast });
   }
 };

@@ -33,10 +33,12 @@ RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something 
 REAL = (
     "first_run",
     "memory",
+    "fast_by_default",
     "regenerate",
     "system_prompt",
     "stop",
     "device_lost",
+    "without_fast",
     "reload_and_repair",
 )
 SCRIPTED = (
@@ -49,6 +51,8 @@ SCRIPTED = (
     "answers",
     "tool_call",
     "edit_undo_keep",
+    "speed_by_the_clock",
+    "fast_switch",
     "stop_and_close",
     "context_full",
     "lost_twice",

@@ -157,7 +157,8 @@ export class Loader {
       this.events.state({ kind: "progress", title: "Starting the model", share, text: startingText(detail), pausable: false });
     starting(0, "");
     let engine: Engine | undefined;
-    engine = await Engine.start(pack, this.context(), starting, (error) => this.onLost(error, engine));
+    const options = { context: this.context(), fast: this.session.settings.fast };
+    engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
     if (abort.signal.aborted) return engine.dispose();
     this.session.engine = engine;
     this.events.state({ kind: "ready" });

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { RateMeter } from "../src/download/rate";
 import { describe as read, packageUrl, type Package } from "../src/package/package";
 import { CLIENT_LIMITS, contextLengths, judge, neededMemory, type Device } from "../src/package/requirements";
-import { formatBytes, formatSeconds, GIB, MIB } from "../src/package/units";
+import { formatBytes, formatSeconds, formatShort, GIB, MIB } from "../src/package/units";
 import { sha256 } from "../src/download/hash";
 
 const PACK = {
@@ -150,6 +150,7 @@ describe("numbers", () => {
   it("are written as people read them", () => {
     expect([0, 1023, 1536, 40 * MIB, 2.61 * GIB].map(formatBytes)).toEqual(["0 B", "1023 B", "1.5 KiB", "40 MiB", "2.61 GiB"]);
     expect([0.2, 59, 60, 125, 4320].map(formatSeconds)).toEqual(["1 s", "59 s", "1 min", "2 min 5 s", "1 h 12 min"]);
+    expect([0.0004, 0.045, 0.0994, 0.1, 12.34].map(formatShort)).toEqual(["0 ms", "45 ms", "99 ms", "0.1 s", "12.3 s"]);
   });
 
   it("measure a rate over the last seconds only", () => {

@@ -1,6 +1,7 @@
 // The conversations, and the reply that is being written.
 import type { Engine, GenerationOptions } from "../engine/engine";
 import { EngineLost } from "../engine/failures";
+import { addPace, NO_PACE, type Pace, tokensPerSecond } from "../engine/speed";
 import type { Package } from "../package/package";
 import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
@@ -30,6 +31,8 @@ interface Writing {
   conversation: Conversation;
   reply: AssistantMessage;
   stopped: boolean;
+  /** Of the rounds that are done. */
+  pace: Pace;
 }
 
 export class Session {
@@ -180,7 +183,7 @@ export class Session {
     const conversation = this.current;
     const reply = newReply();
     conversation.messages.push(reply);
-    const writing = (this.writing = { conversation, reply, stopped: false });
+    const writing: Writing = (this.writing = { conversation, reply, stopped: false, pace: NO_PACE });
     this.changed(conversation);
     this.events.conversationChanged();
     this.events.busyChanged();
@@ -227,9 +230,11 @@ export class Session {
       if ("text" in piece) round.raw += piece.text;
       else if ("finish" in piece) finish = piece.finish;
       else {
-        const first = reply.stats?.firstTokenSeconds ?? piece.usage.firstTokenSeconds;
-        const tokens = (reply.stats?.tokens ?? 0) + piece.usage.tokens;
-        reply.stats = { ...piece.usage, tokens, firstTokenSeconds: first };
+        const { pace, ...usage } = piece.usage;
+        writing.pace = addPace(writing.pace, pace);
+        const firstTokenSeconds = reply.stats?.firstTokenSeconds ?? usage.firstTokenSeconds;
+        const tokens = (reply.stats?.tokens ?? 0) + usage.tokens;
+        reply.stats = { ...usage, tokens, firstTokenSeconds, tokensPerSecond: tokensPerSecond(writing.pace) };
       }
       this.events.replyChanged(reply);
       if (performance.now() - this.savedAt > SAVE_EVERY_MS) void this.save(conversation);

@@ -94,10 +94,20 @@ export interface Settings {
   /** Packages whose download was started: they go on without being asked again. */
   accepted: string[];
   lastPackage: string;
+  /** Decode steps ahead of the client, by gemma4-web. */
+  fast: boolean;
 }
 
 const SETTINGS = "gemma4-settings";
-const DEFAULTS: Settings = { theme: "auto", system: "", allowedMemory: 0, context: {}, accepted: [], lastPackage: "" };
+const DEFAULTS: Settings = {
+  theme: "auto",
+  system: "",
+  allowedMemory: 0,
+  context: {},
+  accepted: [],
+  lastPackage: "",
+  fast: true,
+};
 
 export function loadSettings(): Settings {
   try {

@@ -25,7 +25,8 @@ export interface Stats {
   /** Of the conversation up to the end of the reply. */
   contextTokens: number;
   tokens: number;
-  tokensPerSecond: number;
+  /** By the clock; none of a single token. */
+  tokensPerSecond?: number;
   firstTokenSeconds: number;
 }
 

@@ -1,4 +1,5 @@
 // A package in the stock client, in a worker that ends with the engine.
+import type { Stats as FastStats } from "gemma4-web/fast";
 import type { ChatCompletionChunk, ChatCompletionMessageParam } from "@mlc-ai/web-llm";
 import { CONVERSATION_OVERRIDES } from "../chat/prompt";
 import { clientUrl } from "../download/cache";
@@ -6,8 +7,16 @@ import { storedLibrary } from "../download/download";
 import { MANIFEST, type Package, type Sampling } from "../package/package";
 import { asUserError, EngineLost, RESTART } from "./failures";
 import type { FromWorker, ToWorker } from "./protocol";
+import { type Pace, ReplyClock } from "./speed";
 
 const MODEL_ID = "gemma4";
+
+export interface StartOptions {
+  /** Tokens of context. */
+  context: number;
+  /** With gemma4-web between the client and the device. */
+  fast: boolean;
+}
 
 export interface GenerationOptions extends Sampling {
   maxTokens: number | undefined;
@@ -19,7 +28,7 @@ export interface Usage {
   /** Of the whole conversation, as it lies in the KV state. */
   contextTokens: number;
   tokens: number;
-  tokensPerSecond: number;
+  pace: Pace;
   firstTokenSeconds: number;
 }
 
@@ -32,6 +41,8 @@ interface Listener {
 }
 
 export class Engine {
+  /** What gemma4-web had done at the end of the last reply. */
+  fast: FastStats | undefined;
   private listener: Listener | undefined;
   private replies = 0;
   private history: ChatCompletionMessageParam[] | undefined;
@@ -51,7 +62,7 @@ export class Engine {
   /** Hands a downloaded package to the client. `report` gets the share that is done and what it is. */
   static async start(
     pack: Package,
-    context: number,
+    { context, fast }: StartOptions,
     report: (share: number, text: string) => void,
     onLost: (error: EngineLost) => void,
   ): Promise<Engine> {
@@ -60,7 +71,7 @@ export class Engine {
     const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "engine" });
     const engine = new Engine(worker, libraryUrl, context, onLost);
     try {
-      await engine.load(pack, report);
+      await engine.load(pack, fast, report);
       return engine;
     } catch (error) {
       engine.dispose();
@@ -68,7 +79,7 @@ export class Engine {
     }
   }
 
-  private async load(pack: Package, report: (share: number, text: string) => void): Promise<void> {
+  private async load(pack: Package, fast: boolean, report: (share: number, text: string) => void): Promise<void> {
     const record = {
       model: clientUrl(pack),
       model_id: MODEL_ID,
@@ -79,8 +90,11 @@ export class Engine {
     };
     await this.listen((resolve) => (message) => {
       if (message.kind === "progress") report(message.share, message.text);
-      else if (message.kind === "started") resolve();
-    }, { kind: "start", model: MODEL_ID, config: { cacheBackend: "cache", model_list: [record] } });
+      else if (message.kind === "started") {
+        this.fast = message.fast;
+        resolve();
+      }
+    }, { kind: "start", model: MODEL_ID, fast, config: { cacheBackend: "cache", model_list: [record] } });
   }
 
   /** Streams a reply to `take`. `stop` ends it early; a lost device ends it with EngineLost. */
@@ -90,12 +104,17 @@ export class Engine {
     const id = ++this.replies;
     let text = "";
     let finish = "";
+    const clock = new ReplyClock();
     try {
       await this.listen((resolve) => (message) => {
         if (!("id" in message) || message.id !== id) return;
-        if (message.kind === "end") resolve();
+        if (message.kind === "end") {
+          this.fast = message.fast;
+          resolve();
+        }
         if (message.kind !== "chunk") return;
-        for (const piece of this.piecesOf(message.chunk, reused, finish)) {
+        if (message.chunk.choices.length) clock.hear(message.at);
+        for (const piece of this.piecesOf(message.chunk, reused, finish, clock)) {
           if ("text" in piece) text += piece.text;
           if ("finish" in piece) finish = piece.finish;
           take(piece);
@@ -147,13 +166,13 @@ export class Engine {
     if (!this.ended) this.worker.postMessage(message);
   }
 
-  private piecesOf({ choices, usage }: ChatCompletionChunk, reused: boolean, finish: string): Piece[] {
+  private piecesOf({ choices, usage }: ChatCompletionChunk, reused: boolean, finish: string, clock: ReplyClock): Piece[] {
     const pieces: Piece[] = [];
     const [choice] = choices;
     if (choice?.delta.content) pieces.push({ text: choice.delta.content });
     if (choice?.finish_reason) pieces.push({ finish: choice.finish_reason });
     if (usage) {
-      const { prompt_tokens, completion_tokens, extra } = usage;
+      const { prompt_tokens, completion_tokens } = usage;
       // The client counts the stop token, which is neither shown nor forwarded.
       const tokens = completion_tokens - (finish === "stop" ? 1 : 0);
       this.contextTokens = (reused ? this.contextTokens : 0) + prompt_tokens + tokens;
@@ -162,8 +181,8 @@ export class Engine {
           promptTokens: prompt_tokens,
           contextTokens: this.contextTokens,
           tokens,
-          tokensPerSecond: extra.decode_tokens_per_s,
-          firstTokenSeconds: extra.time_to_first_token_s,
+          pace: clock.pace(completion_tokens),
+          firstTokenSeconds: clock.firstTokenSeconds,
         },
       });
     }

@@ -1,16 +1,19 @@
 // What the page and the engine's worker say to each other.
+import type { Stats as FastStats } from "gemma4-web/fast";
 import type { AppConfig, ChatCompletionChunk, ChatCompletionRequestStreaming } from "@mlc-ai/web-llm";
 
 export type ToWorker =
-  | { kind: "start"; model: string; config: AppConfig }
+  /** `fast`: with gemma4-web between the client and the device. */
+  | { kind: "start"; model: string; config: AppConfig; fast: boolean }
   | { kind: "reply"; id: number; request: ChatCompletionRequestStreaming }
   | { kind: "stop" };
 
 export type FromWorker =
   | { kind: "progress"; share: number; text: string }
-  | { kind: "started" }
-  | { kind: "chunk"; id: number; chunk: ChatCompletionChunk }
-  | { kind: "end"; id: number }
+  | { kind: "started"; fast: FastStats }
+  /** `at`: milliseconds since the worker got the request. */
+  | { kind: "chunk"; id: number; at: number; chunk: ChatCompletionChunk }
+  | { kind: "end"; id: number; fast: FastStats }
   /** A start or a reply failed; the client's errors are text. */
   | { kind: "failed"; id: number | undefined; text: string }
   /** The graphics device is gone, or reports an error: nothing works any more. */

@@ -1,5 +1,6 @@
 // The stock client, off the page's own thread. It also says when the graphics device is gone, which
 // the client only logs.
+import { disable, stats } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { FromWorker, ToWorker } from "./protocol";
 
@@ -18,20 +19,24 @@ GPUAdapter.prototype.requestDevice = async function (descriptor) {
   return device;
 };
 
-async function start({ model, config }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+async function start({ model, config, fast }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+  if (!fast) disable();
   try {
     engine.setAppConfig(config);
     await engine.reload(model);
-    tell({ kind: "started" });
+    tell({ kind: "started", fast: stats() });
   } catch (error) {
     tell({ kind: "failed", id: undefined, text: String(error) });
   }
 }
 
 async function reply({ id, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
+  const asked = performance.now();
   try {
-    for await (const chunk of await engine.chat.completions.create(request)) tell({ kind: "chunk", id, chunk });
-    tell({ kind: "end", id });
+    for await (const chunk of await engine.chat.completions.create(request)) {
+      tell({ kind: "chunk", id, at: performance.now() - asked, chunk });
+    }
+    tell({ kind: "end", id, fast: stats() });
   } catch (error) {
     tell({ kind: "failed", id, text: String(error) });
   }

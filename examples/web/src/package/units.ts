@@ -25,6 +25,11 @@ export function formatSeconds(seconds: number): string {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** A wait as people feel it: 45 ms, 0.3 s, 12.4 s. */
+export function formatShort(seconds: number): string {
+  return seconds < 0.1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+}
+
 /** A count with a thin grouping: 32,768. */
 export function formatCount(count: number): string {
   return count.toLocaleString("en-US");

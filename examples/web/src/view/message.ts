@@ -2,7 +2,7 @@
 import { answerText, splitReply, type Part } from "../chat/reply";
 import { describeCall } from "../chat/tools";
 import type { AssistantMessage, Message, ReplyState, UserMessage } from "../chat/transcript";
-import { formatCount } from "../package/units";
+import { formatCount, formatShort } from "../package/units";
 import { copyText, h, iconButton, patchChildren } from "./dom";
 import { icon } from "./icons";
 import { renderMarkdown } from "./markdown";
@@ -122,8 +122,8 @@ export class MessageView {
     const ending = ENDINGS[reply.state];
     const numbers = stats && [
       `${formatCount(stats.tokens)} tokens`,
-      `${stats.tokensPerSecond.toFixed(1)} tokens/s`,
-      `first after ${stats.firstTokenSeconds.toFixed(1)} s`,
+      ...(stats.tokensPerSecond ? [`${stats.tokensPerSecond.toFixed(1)} tokens/s`] : []),
+      `first after ${formatShort(stats.firstTokenSeconds)}`,
     ];
     this.foot.replaceChildren(
       ...[

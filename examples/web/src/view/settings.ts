@@ -3,6 +3,7 @@ import type { Session } from "../chat/session";
 import { removeAllPackages, removePackage, storedPackages } from "../download/cache";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
+import { describeFast } from "./fast_state";
 import { applyTheme, type Theme } from "./theme";
 
 interface NumberField {
@@ -31,6 +32,7 @@ export class SettingsDialog {
   private readonly dialog = byId<HTMLDialogElement>("settings");
   private readonly system = byId<HTMLTextAreaElement>("system");
   private readonly systemDefault = byId<HTMLInputElement>("system-default");
+  private readonly fast = byId<HTMLInputElement>("fast");
 
   constructor(
     private readonly session: Session,
@@ -59,6 +61,10 @@ export class SettingsDialog {
         applyTheme(input.value as Theme);
       });
     }
+    this.fast.addEventListener("change", () => {
+      session.changeSettings({ fast: this.fast.checked });
+      this.showFast();
+    });
     this.setUpClearing();
   }
 
@@ -70,6 +76,8 @@ export class SettingsDialog {
     for (const input of this.dialog.querySelectorAll<HTMLInputElement>('input[name="theme"]')) {
       input.checked = input.value === session.settings.theme;
     }
+    this.fast.checked = session.settings.fast;
+    this.showFast();
     this.dialog.showModal();
     await this.fillStorage();
   }
@@ -90,6 +98,10 @@ export class SettingsDialog {
       input.value = String(this.session.settings[key] ?? "");
       input.placeholder = standard(this.session);
     }
+  }
+
+  private showFast(): void {
+    byId("fast-state").textContent = describeFast(this.session.engine?.fast, this.fast.checked);
   }
 
   private async fillStorage(): Promise<void> {

@@ -1,0 +1,41 @@
+// How fast a reply came, by the clock. The client's own figures leave out the time between its steps.
+
+/** Tokens after a reply's first one, and the time between the first and the last. */
+export interface Pace {
+  tokens: number;
+  seconds: number;
+}
+
+export const NO_PACE: Pace = { tokens: 0, seconds: 0 };
+
+/** Of several stretches of generation: what lies between them is no part of the speed. */
+export function addPace(a: Pace, b: Pace): Pace {
+  return { tokens: a.tokens + b.tokens, seconds: a.seconds + b.seconds };
+}
+
+/** Undefined where there is nothing to measure: a single token. */
+export function tokensPerSecond({ tokens, seconds }: Pace): number | undefined {
+  return tokens > 0 && seconds > 0 ? tokens / seconds : undefined;
+}
+
+/** Notes when the client handed over the tokens of one reply. */
+export class ReplyClock {
+  private first: number | undefined;
+  private last = 0;
+
+  /** A chunk with text, or the one that says how the reply ended: it follows the last token at once. */
+  hear(milliseconds: number): void {
+    this.first ??= milliseconds;
+    this.last = milliseconds;
+  }
+
+  get firstTokenSeconds(): number {
+    return (this.first ?? 0) / 1000;
+  }
+
+  /** `tokens`: all that the model computed, with the stop token. */
+  pace(tokens: number): Pace {
+    if (this.first === undefined || tokens < 2) return NO_PACE;
+    return { tokens: tokens - 1, seconds: (this.last - this.first) / 1000 };
+  }
+}

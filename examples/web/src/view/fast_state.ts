@@ -1,0 +1,30 @@
+// What gemma4-web does for the model that runs, in words.
+import type { Stats } from "gemma4-web/fast";
+import { formatCount } from "../package/units";
+
+/** The module looks at a step or two before it records one. */
+const FIRST_STEPS = 4;
+const SWITCHED_OFF = "disable() was called";
+const LATER = " The change takes effect when the model starts again: reload the page.";
+
+/** `stats`: of the model that runs, if one does; `wanted`: the switch. */
+export function describeFast(stats: Stats | undefined, wanted: boolean): string {
+  if (!stats) return "";
+  const isOff = stats.reasons.includes(SWITCHED_OFF);
+  const state = isOff ? "Off for this model." : stateOf(stats);
+  return wanted === isOff ? state + LATER : state;
+}
+
+function stateOf({ enabled, libraries, reasons, plainSteps, replayedSteps, aheadSteps }: Stats): string {
+  const why = reasons.length ? `${reasons.join("; ")}.` : "";
+  const fastSteps = replayedSteps + aheadSteps;
+  if (fastSteps > 0) {
+    const replayed = replayedSteps ? `, ${formatCount(replayedSteps)} were replayed one at a time` : "";
+    const ahead = `of ${formatCount(plainSteps + fastSteps)} decode steps ${formatCount(aheadSteps)} ran ahead of the client`;
+    return `Active: ${ahead}${replayed}.${why && ` Left to the client: ${why}`}`;
+  }
+  if (why) return `Not active: ${why}`;
+  if (!enabled || !libraries) return "Not active: the model's library is not known to it.";
+  if (plainSteps > FIRST_STEPS) return "Not active: the client calls the model in a way that it does not know.";
+  return "Ready: it begins within the first tokens of an answer.";
+}

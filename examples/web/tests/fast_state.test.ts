@@ -1,0 +1,45 @@
+import type { Stats } from "gemma4-web/fast";
+import { describe, expect, it } from "vitest";
+import { describeFast } from "../src/view/fast_state";
+
+function statsOf(changes: Partial<Stats>): Stats {
+  const ready = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
+  return { ...ready, ...changes } as unknown as Stats;
+}
+
+describe("describeFast", () => {
+  it("says nothing where no model runs", () => {
+    expect(describeFast(undefined, true)).toBe("");
+  });
+
+  it("tells steps that ran ahead from the others", () => {
+    expect(describeFast(statsOf({ plainSteps: 2, replayedSteps: 3, aheadSteps: 1195 }), true)).toBe(
+      "Active: of 1,200 decode steps 1,195 ran ahead of the client, 3 were replayed one at a time.",
+    );
+    expect(describeFast(statsOf({ replayedSteps: 0, aheadSteps: 7, reasons: ["sample is odd"] }), true)).toBe(
+      "Active: of 7 decode steps 7 ran ahead of the client. Left to the client: sample is odd.",
+    );
+  });
+
+  it("does not claim what has not happened yet", () => {
+    expect(describeFast(statsOf({}), true)).toMatch(/^Ready/);
+    expect(describeFast(statsOf({ plainSteps: 2 }), true)).toMatch(/^Ready/);
+    expect(describeFast(statsOf({ plainSteps: 30 }), true)).toMatch(/^Not active: the client calls/);
+  });
+
+  it("gives the reasons where it is not active", () => {
+    const old = statsOf({ libraries: 0, plainSteps: 0, reasons: ["the library has no driver interface: compile the package again"] });
+    expect(describeFast(old, true)).toBe("Not active: the library has no driver interface: compile the package again.");
+    expect(describeFast(statsOf({ libraries: 0 }), true)).toBe("Not active: the model's library is not known to it.");
+    expect(describeFast(statsOf({ enabled: false, libraries: 0, reasons: ["there is no WebGPU in this thread"] }), true)).toBe(
+      "Not active: there is no WebGPU in this thread.",
+    );
+  });
+
+  it("says when the switch and the model that runs differ", () => {
+    const off = statsOf({ enabled: false, libraries: 0, reasons: ["disable() was called"] });
+    expect(describeFast(off, false)).toBe("Off for this model.");
+    expect(describeFast(off, true)).toMatch(/^Off for this model\. The change takes effect/);
+    expect(describeFast(statsOf({ aheadSteps: 5 }), false)).toMatch(/^Active: .* The change takes effect/);
+  });
+});
