@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web)
+NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web web)
 # Where `make demo` puts the package it compiles, and what it compiles.
 OUT ?= artifacts/demo
 MODEL ?= tiny
@@ -17,12 +17,12 @@ WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup node lock lint fix types tree test smoke demo wheel bench all clean
+.PHONY: help setup node lock lint fix types tree test smoke demo wheel npm bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and every test"
-	@echo "make setup | lint | fix | types | smoke | wheel | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make setup | lint | fix | types | smoke | wheel | npm | bench | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -100,11 +100,18 @@ ifdef HEADLESS
 endif
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(PORT),--port $(PORT)) $(if $(HEADLESS),--headless)
 
-# The page goes into the wheel as it is built here; a wheel made otherwise has none.
-wheel: $(VENV)/build.stamp examples/web/node_modules/.package-lock.json
+# The page and gemma4-web go into the wheel as they are built here; a wheel made otherwise has neither.
+wheel: $(VENV)/build.stamp $(addsuffix /node_modules/.package-lock.json,examples/web web)
 	cd examples/web && npm run --silent build
-	rm -rf gemma4_compile/page && cp -r examples/web/dist gemma4_compile/page
-	$(BIN)/python -m build; status=$$?; rm -rf gemma4_compile/page; exit $$status
+	cd web && npm run --silent build
+	rm -rf gemma4_compile/page gemma4_compile/gemma4_web
+	cp -r examples/web/dist gemma4_compile/page && cp -r web/dist gemma4_compile/gemma4_web
+	$(BIN)/python -m build; status=$$?; rm -rf gemma4_compile/page gemma4_compile/gemma4_web; exit $$status
+
+# gemma4-web for `npm install`, as dist/gemma4-web-VERSION.tgz.
+npm: web/node_modules/.package-lock.json
+	@mkdir -p dist
+	cd web && npm pack --silent --pack-destination ../dist
 
 bench: $(VENV)/user.stamp
 	$(BIN)/python -m benchmarks.compile_library

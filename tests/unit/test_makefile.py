@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import gemma4_compile
+from gemma4_compile.runtime.server import pages
+
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -48,12 +51,37 @@ def test_other_node_is_refused_by_its_version(version: str | None, tmp_path: Pat
 
 
 def test_the_bound_is_that_of_vite() -> None:
-    packages = json.loads((ROOT / "examples/web/package-lock.json").read_text("utf-8"))["packages"]
+    lock = json.loads((ROOT / "examples/web/package-lock.json").read_text("utf-8"))
     expected = "^20.19.0 || >=22.12.0"
-    assert packages["node_modules/vite"]["engines"]["node"] == expected, "change `make node`"
-    assert packages[""]["engines"]["node"] == expected
-    package = json.loads((ROOT / "examples/web/package.json").read_text("utf-8"))
-    assert package["engines"]["node"] == expected
+    vite = lock["packages"]["node_modules/vite"]
+    assert vite["engines"]["node"] == expected, "change `make node`"
+    for folder in ("examples/web", "web"):
+        for name in ("package.json", "package-lock.json"):
+            found = json.loads((ROOT / folder / name).read_text("utf-8"))
+            found = found["packages"][""] if name == "package-lock.json" else found
+            assert found["engines"]["node"] == expected, f"{folder}/{name}"
+
+
+def test_the_npm_package_has_the_version_of_the_compiler() -> None:
+    package = json.loads((ROOT / "web/package.json").read_text("utf-8"))
+    assert package["version"] == gemma4_compile.__version__
+
+
+def test_wheel_builds_the_page_and_the_module_into_the_package() -> None:
+    """A dry run; tests/unit/test_packaging.py shows that the wheel takes them from there."""
+    make = shutil.which("make")
+    assert make is not None
+    dry = [make, "--no-print-directory", "-C", str(ROOT), "-n", "wheel"]
+    told = subprocess.run(dry, capture_output=True, text=True, check=True).stdout
+    steps = [
+        "cd examples/web && npm run --silent build",
+        "cd web && npm run --silent build",
+        f"cp -r examples/web/dist gemma4_compile/{pages._INSTALLED.name}",
+        f"cp -r web/dist gemma4_compile/{pages._INSTALLED_MODULE.name}",
+        "python -m build",
+    ]
+    places = [told.index(step) for step in steps]
+    assert places == sorted(places)
 
 
 def test_a_wheel_needs_no_torch() -> None:

@@ -13,6 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
 
+# What `make wheel` builds and puts there, in place of the true files.
+MADE = (
+    "gemma4_compile/gemma4_web/fast.d.ts",
+    "gemma4_compile/gemma4_web/fast.js",
+    "gemma4_compile/page/assets/index-1a2b.js",
+    "gemma4_compile/page/index.html",
+)
+
 pytest.importorskip("build", reason="the package `build` is not installed (make setup)")
 
 
@@ -36,12 +44,15 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Built from a copy of the tracked files: what else lies in the checkout cannot get in."""
+    """Built from a copy of the tracked files and `MADE`: nothing else of the checkout gets in."""
     tracked = tracked_files()
     source = tmp_path_factory.mktemp("source")
     for name in tracked:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
+    for name in MADE:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("made")
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", str(source)],
         capture_output=True,
@@ -68,6 +79,7 @@ def test_wheel_holds_the_source_folders_and_nothing_else(built: Built) -> None:
     expected = {
         installed_name(name) for name in built.tracked if name.split("/")[0] in SOURCE_FOLDERS
     }
+    expected |= set(MADE)
     found = {name for name in built.wheel if ".dist-info/" not in name and not name.endswith("/")}
     assert found == expected
 
@@ -97,3 +109,20 @@ def test_installed_package_imports_its_folders_from_the_wheel(built: Built) -> N
     assert done.returncode == 0, done.stderr
     for line in done.stdout.split():
         assert Path(line).is_relative_to(built.installed), line
+
+
+def test_the_installed_server_finds_the_page_and_the_module(built: Built) -> None:
+    program = (
+        "from gemma4_compile.runtime.server.pages import find_module, find_page\n"
+        "print(find_page(), find_module(), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(built.installed)},
+        cwd=built.installed.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    installed = built.installed / "gemma4_compile"
+    assert done.stdout.split() == [str(installed / "page"), str(installed / "gemma4_web")]

@@ -37,6 +37,7 @@ const CALLED: readonly (keyof DriverExports)[] = [
 /** Functions of the library that the module takes part in. */
 export type Role = "decode" | "softmax" | "sample";
 const ROLES: readonly Role[] = ["decode", "softmax", "sample"];
+const TYPES = ["int", "float", "raw_string", "string", "function", "tensor", "object_from"] as const;
 
 export interface Interface {
   readonly abi: number;
@@ -45,7 +46,7 @@ export interface Interface {
   /** Names by role. */
   readonly functions: Readonly<Record<Role | "metadata", string>>;
   /** Type numbers of TVM's foreign function interface. */
-  readonly types: Readonly<Record<"int" | "float" | "raw_string" | "string" | "function" | "tensor" | "object_from", number>>;
+  readonly types: Readonly<Record<(typeof TYPES)[number], number>>;
   /** Size of an argument: type number, and at byte 8 the value. */
   readonly any_bytes: number;
 }
@@ -62,9 +63,9 @@ export function readInterface(exports: WebAssembly.Exports): Interface | string 
   } catch (error) {
     return `the library's driver interface cannot be read: ${String(error)}`;
   }
-  if (found.abi !== ABI) return `the library's driver interface has version ${found.abi}, this module understands ${ABI}`;
+  if (found?.abi !== ABI) return `the library's driver interface has version ${found?.abi}, this module understands ${ABI}`;
   if (found.tvm !== MADE_FOR.tvm) return `the library holds TVM ${found.tvm}, this module was made for ${MADE_FOR.tvm}`;
-  const numbers = [found.any_bytes, ...Object.values(found.types ?? {})];
+  const numbers = [found.any_bytes, ...TYPES.map((name) => found.types?.[name])];
   const names = ROLES.map((role) => found.functions?.[role]);
   if (!numbers.every(Number.isInteger) || !names.every((name) => typeof name === "string")) return "the library's driver interface is damaged";
   return found;

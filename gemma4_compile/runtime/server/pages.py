@@ -18,6 +18,7 @@ from gemma4_compile import abi
 from gemma4_compile.runtime.package import read_provenance
 
 PACKAGE_PATH = "/package/"
+MODULE_PATH = "/gemma4-web/"
 # docs/web.md says why each of them.
 HEADERS = {
     "Content-Security-Policy": (
@@ -51,6 +52,8 @@ _COMPRESSION_LEVEL = 5
 
 _INSTALLED = Path(__file__).parents[2] / "page"
 _CHECKOUT = Path(__file__).parents[3] / "examples" / "web" / "dist"
+_INSTALLED_MODULE = Path(__file__).parents[2] / "gemma4_web"
+_BUILT_MODULE = Path(__file__).parents[3] / "web" / "dist"
 
 
 def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
@@ -60,7 +63,8 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
     ----------
     page : a built chat page, served at `/`, or None; with neither, `/` says that this is an API
     package : a package, whose listed files are served at `/package/` and at
-        `/package/resolve/main/`, or None; the page opens it by itself
+        `/package/resolve/main/`, or None; the page opens it by itself.
+        Beside it `/gemma4-web/fast.js` is the module for pages of one's own, where it is built
 
     Raises
     ------
@@ -75,6 +79,9 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
         files: StaticFiles = _PackageFiles(directory=package, listed=frozenset(listed))
         for path in (PACKAGE_PATH + HUB_PATH, PACKAGE_PATH):
             routes.append(Mount(path.rstrip("/"), _Compressed(files)))
+        if (module := find_module()) is not None:
+            files = _PageFiles(directory=module, opens_package=False)
+            routes.append(Mount(MODULE_PATH.rstrip("/"), _Compressed(files)))
     if page is not None:
         files = _PageFiles(directory=page, opens_package=package is not None)
         routes.append(Mount("/", _Compressed(files)))
@@ -92,6 +99,12 @@ async def _api_only(_request: Request) -> Response:
 def find_page() -> Path | None:
     """Return the built page: the one that is installed, or the checkout's; None: there is none."""
     return next((path for path in (_INSTALLED, _CHECKOUT) if (path / "index.html").is_file()), None)
+
+
+def find_module() -> Path | None:
+    """Return built gemma4-web: the installed one, or the checkout's; None: there is none."""
+    folders = (_INSTALLED_MODULE, _BUILT_MODULE)
+    return next((path for path in folders if (path / "fast.js").is_file()), None)
 
 
 class _PageFiles(StaticFiles):

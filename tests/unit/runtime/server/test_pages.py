@@ -151,6 +151,32 @@ def test_the_installed_page_goes_before_the_checkouts(
     assert pages.find_page() is None
 
 
+def test_the_module_is_served_beside_a_package(
+    monkeypatch: pytest.MonkeyPatch, site: tuple[Path, Path], tmp_path: Path
+) -> None:
+    installed, built = tmp_path / "installed", tmp_path / "built"
+    for folder in (installed, built):
+        folder.mkdir()
+        (folder / "fast.js").write_text(f"// {folder.name}")
+        (folder / "fast.d.ts").write_text("export {};")
+    monkeypatch.setattr(pages, "_INSTALLED_MODULE", installed)
+    monkeypatch.setattr(pages, "_BUILT_MODULE", built)
+    with serving(folder_routes(*site)) as live:
+        status, headers, body = live.request("GET", "/gemma4-web/fast.js")
+        assert (status, body) == (200, b"// installed")
+        assert headers["content-type"] == "text/javascript; charset=utf-8"
+        assert headers["cache-control"] == "no-cache"
+        assert live.request("GET", "/gemma4-web/fast.d.ts")[0] == 200
+        for path in ("/gemma4-web/", "/gemma4-web/other.js", "/gemma4-web/%2e%2e/built/fast.js"):
+            assert live.request("GET", path)[0] == 404, path
+    (installed / "fast.js").unlink()
+    with serving(folder_routes(None, site[1])) as live:
+        assert live.request("GET", "/gemma4-web/fast.js")[2] == b"// built"
+    (built / "fast.js").unlink()
+    with serving(folder_routes(*site)) as live:
+        assert live.request("GET", "/gemma4-web/fast.js")[0] == 404
+
+
 def test_the_policy_is_the_same_wherever_it_stands() -> None:
     root = Path(__file__).parents[4]
     policy = HEADERS["Content-Security-Policy"]

@@ -1,0 +1,111 @@
+"""The npm package gemma4-web: its types, its own tests, and what `npm pack` makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+WEB = Path(__file__).parents[2] / "web"
+PACKED = {
+    "package.json",
+    "LICENSE",
+    "README.md",
+    "dist/fast.d.ts",
+    "dist/fast.js",
+    "dist/stats.d.ts",
+}
+USER = """
+import { disable, stats, type Stats } from "gemma4-web/fast";
+const seen: Stats = stats();
+const count: number = seen.aheadSteps;
+const reasons: string[] = seen.reasons;
+// @ts-expect-error: the types are there, and no `any`
+const wrong: string = seen.aheadSteps;
+disable();
+export { count, reasons, wrong };
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_npm() -> None:
+    if shutil.which("npm") is None:
+        pytest.skip("Node is not installed (apt-get install nodejs)")
+    if not (WEB / "node_modules" / "vitest").is_dir():
+        pytest.skip("npm packages are not installed: run `npm ci` in web")
+
+
+def run(command: Sequence[str | Path], directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_types() -> None:
+    run(["npm", "run", "--silent", "types"], WEB)
+
+
+def test_modules() -> None:
+    run(["npm", "test", "--silent"], WEB)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked file of `npm pack`, which builds; in a copy, for others may use `web/dist`."""
+    root = tmp_path_factory.mktemp("npm")
+    made = shutil.ignore_patterns("node_modules", "dist", "LICENSE", "*.tgz")
+    shutil.copytree(WEB, root / "web", ignore=made)
+    shutil.copy(WEB.parent / "LICENSE", root / "LICENSE")
+    (root / "web" / "node_modules").symlink_to(WEB / "node_modules")
+    run(["npm", "pack", "--silent", "--pack-destination", root], root / "web")
+    (archive,) = root.glob("gemma4-web-*.tgz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(root)
+    return root / "package"
+
+
+def test_npm_pack_holds_what_a_user_needs_and_nothing_else(packed: Path) -> None:
+    files = {path.relative_to(packed).as_posix() for path in packed.rglob("*") if path.is_file()}
+    assert files == PACKED
+    package = json.loads((packed / "package.json").read_text("utf-8"))
+    assert "dependencies" not in package
+    assert package["exports"]["./fast"]["default"] == "./dist/fast.js"
+    assert (packed / "LICENSE").read_bytes() == (WEB.parent / "LICENSE").read_bytes()
+
+
+def test_build_writes_one_file_without_imports(packed: Path, tmp_path: Path) -> None:
+    """Alone in a folder: an import of anything, now or later, would fail or be seen."""
+    lone = tmp_path / "fast.mjs"
+    lone.write_bytes((packed / "dist" / "fast.js").read_bytes())
+    program = (
+        "const found = await import('./fast.mjs');"
+        "console.log(JSON.stringify([Object.keys(found), found.stats().reasons]));"
+    )
+    told = run(["node", "--input-type=module", "-e", program], tmp_path)
+    names, reasons = json.loads(told)
+    assert {"disable", "stats"} <= set(names)
+    assert reasons == ["there is no WebGPU in this thread"]
+    lexer = (WEB / "node_modules" / "es-module-lexer" / "dist" / "lexer.js").as_uri()
+    program = (
+        f"import {{ init, parse }} from {json.dumps(lexer)}; import fs from 'node:fs'; await init;"
+        "console.log(JSON.stringify(parse(fs.readFileSync('fast.mjs', 'utf8'))[0]));"
+    )
+    assert json.loads(run(["node", "--input-type=module", "-e", program], tmp_path)) == []
+
+
+@pytest.mark.parametrize(("module", "resolution"), [("ESNext", "bundler"), ("NodeNext", "NodeNext")])
+def test_types_are_found_by_a_users_compiler(
+    packed: Path, tmp_path: Path, module: str, resolution: str
+) -> None:
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "gemma4-web").symlink_to(packed)
+    (tmp_path / "user.mts").write_text(USER)
+    compiler = WEB / "node_modules" / "typescript" / "bin" / "tsc"
+    options = ["--strict", "--noEmit", "--target", "ES2022", "--types", ""]
+    options += ["--module", module, "--moduleResolution", resolution]
+    run(["node", compiler, *options, "user.mts"], tmp_path)
