@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -65,6 +66,9 @@ def test_the_bound_is_that_of_vite() -> None:
 def test_the_npm_package_has_the_version_of_the_compiler() -> None:
     package = json.loads((ROOT / "web/package.json").read_text("utf-8"))
     assert package["version"] == gemma4_compile.__version__
+    for name in ("README.md", "docs/web.md", "web/README.md"):
+        told = re.findall(r"gemma4-web-([\d.]+)\.tgz", (ROOT / name).read_text("utf-8"))
+        assert set(told) == {package["version"]}, name
 
 
 def test_wheel_builds_the_page_and_the_module_into_the_package() -> None:
