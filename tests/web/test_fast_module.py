@@ -98,7 +98,10 @@ def test_build_writes_one_file_without_imports(packed: Path, tmp_path: Path) -> 
     assert json.loads(run(["node", "--input-type=module", "-e", program], tmp_path)) == []
 
 
-@pytest.mark.parametrize(("module", "resolution"), [("ESNext", "bundler"), ("NodeNext", "NodeNext")])
+COMPILERS = [("ESNext", "bundler"), ("NodeNext", "NodeNext")]
+
+
+@pytest.mark.parametrize(("module", "resolution"), COMPILERS)
 def test_types_are_found_by_a_users_compiler(
     packed: Path, tmp_path: Path, module: str, resolution: str
 ) -> None:
