@@ -34,8 +34,9 @@ export interface ReadyLaunch {
   readonly z: number;
 }
 
-/** More than that many launches are not held back: the GPU shall begin. */
-const HELD_LAUNCHES = 64;
+/** So many launches are held back at first, and up to so many later: the GPU shall begin soon, and not be fed in crumbs. */
+const FIRST_HELD_LAUNCHES = 8;
+const MOST_HELD_LAUNCHES = 128;
 
 export class Stream {
   /** Number of the next submission. */
@@ -45,6 +46,7 @@ export class Stream {
   private pass: GPUComputePassEncoder | undefined;
   private pipeline: GPUComputePipeline | undefined;
   private launches = 0;
+  private held = FIRST_HELD_LAUNCHES;
   private scheduled = false;
 
   constructor(private readonly device: () => Native) {}
@@ -108,7 +110,9 @@ export class Stream {
 
   /** Submits if there is enough to do for the GPU. */
   submitted(): void {
-    if (this.launches > HELD_LAUNCHES) this.flush();
+    if (this.launches < this.held) return;
+    this.held = Math.min(MOST_HELD_LAUNCHES, this.held * 2);
+    this.flush();
   }
 
   /** Submits what has been collected. */
@@ -161,6 +165,7 @@ export class Stream {
     this.scheduled = true;
     queueMicrotask(() => {
       this.scheduled = false;
+      this.held = FIRST_HELD_LAUNCHES;
       this.flush();
     });
   }
