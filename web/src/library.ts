@@ -13,6 +13,14 @@ export interface Value {
   readonly handle: Handle;
 }
 
+/** A call of the client, as it lies in the library's memory. */
+export interface Call {
+  readonly handle: Handle;
+  readonly args: number;
+  readonly count: number;
+  readonly result: number;
+}
+
 type SafeCall = (self: number, args: number, count: number, result: number) => number;
 
 export class Library {
@@ -54,7 +62,7 @@ export class Library {
   call(handle: Handle, args: number, count: number, result: number): number {
     while (this.released.length > 0) this.exports.TVMFFIObjectDecRef(this.released.pop()!);
     const role = this.isPlain ? undefined : this.roles.get(handle);
-    if (role === "sample") this.observeDraw(args, count);
+    if (role === "sample") this.observeDraw({ handle, args, count, result });
     if (handle === this.metadata && !this.isPlain) return this.describe(handle, args, count, result);
     if (role !== undefined && this.device && !this.device.isLost) {
       const driver = this.driverFor(role, args, count);
@@ -75,12 +83,10 @@ export class Library {
   }
 
   /** The client draws with the number in the third argument. */
-  private observeDraw(args: number, count: number): void {
-    if (count < 3) return;
-    const { type, handle } = this.value(args + 2 * this.found.any_bytes);
-    const content = type === this.found.types.tensor ? this.bufferOf(handle)?.content : undefined;
-    if (content?.byteLength !== 4) because("the client's random numbers are not known on the host");
-    else this.random.observe(new DataView(content.buffer, content.byteOffset).getFloat32(0, true));
+  private observeDraw(call: Call): void {
+    const word = this.word(call, 2);
+    if (word === undefined) because("the client's random numbers are not known on the host");
+    else this.random.observe(new Float32Array(Int32Array.of(word).buffer)[0]!);
   }
 
   /** The function of the library itself. */
@@ -207,6 +213,20 @@ export class Library {
     const buffer = index < 0 ? undefined : this.buffers.get(index);
     const state = buffer && stateOf(buffer);
     return state?.handle === index ? state : undefined;
+  }
+
+  /** The buffer of a call's argument, if it is a tensor that the module knows. */
+  argument({ args, count }: Call, index: number): BufferState | undefined {
+    if (index >= count) return undefined;
+    const { type, handle } = this.value(args + index * this.found.any_bytes);
+    return type === this.found.types.tensor ? this.bufferOf(handle) : undefined;
+  }
+
+  /** The number that a one-element tensor among the arguments holds, if the host wrote it. */
+  word(call: Call, index: number): number | undefined {
+    const content = this.argument(call, index)?.content;
+    if (content?.byteLength !== 4) return undefined;
+    return new DataView(content.buffer, content.byteOffset, 4).getInt32(0, true);
   }
 
   /** The buffers of a state: positions, rotary values, then keys and values; undefined if one is unknown. */

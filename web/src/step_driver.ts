@@ -7,32 +7,16 @@ import type { Handle, Role } from "./abi";
 import { Ahead, type Entry } from "./ahead";
 import type { BufferState, Dependent, HostRead, Keeper } from "./buffers";
 import type { Device } from "./device";
-import type { Library } from "./library";
-import { FunctionRecord, type Region, type Roles, Scratch } from "./recording";
+import type { Call, Library } from "./library";
+import { type Recorded, Recorder } from "./recorder";
+import { type Region, Scratch } from "./recording";
 import { because, counts } from "./stats";
-import { encode, type Launch, type ReadyLaunch } from "./stream";
+import { encode, type ReadyLaunch } from "./stream";
 import { Tables } from "./tables";
-
-/** A call of the client, as it lies in the library's memory. */
-export interface Call {
-  readonly handle: Handle;
-  readonly args: number;
-  readonly count: number;
-  readonly result: number;
-}
-
-/** A recorded function with the result that it hands out. */
-interface Recorded {
-  readonly record: FunctionRecord;
-  readonly any: Int32Array;
-  readonly objects: readonly Handle[];
-  readonly output: BufferState;
-}
 
 /** How far the client is with a token. */
 const enum Phase { None, Logits, Probabilities, Drawn, Read }
 
-const ARGUMENTS: Record<Role, number> = { decode: 3, softmax: 2, sample: 5 };
 /** After the client looked at a step that ran ahead, that many plain tokens at most before the next try. */
 const MAX_PATIENCE = 64;
 /** After a new seed two numbers are needed; after so many tokens the generator is another one. */
@@ -41,7 +25,7 @@ const MAX_UNPREDICTED = 16;
 export class StepDriver implements Dependent, Keeper {
   private readonly recorded = new Map<Role, Recorded>();
   private readonly scratch: Scratch;
-  private readonly unrecordable = new Set<Role>();
+  private readonly recorder: Recorder;
   private tables: Tables | undefined;
   private ahead: Ahead | undefined;
   private single: Record<Role, ReadyLaunch[]> | undefined;
@@ -77,6 +61,7 @@ export class StepDriver implements Dependent, Keeper {
     private readonly onEnd: () => void,
   ) {
     this.scratch = new Scratch(device.native);
+    this.recorder = new Recorder(library, device, this.scratch);
     library.exports.TVMFFIObjectIncRef(params);
     for (const buffer of stateBuffers) buffer.dependents.add(this);
     this.positions.keeper = this;
@@ -102,7 +87,7 @@ export class StepDriver implements Dependent, Keeper {
     this.endToken();
     this.decodeCalls += 1;
     const { exports } = this.library;
-    const token = this.word(call, 0);
+    const token = this.library.word(call, 0);
     const position = exports.gemma4_driver_length(this.state);
     const version = exports.gemma4_driver_version(this.state);
     const continues = version === ((this.version + 1) | 0);
@@ -111,9 +96,9 @@ export class StepDriver implements Dependent, Keeper {
     this.phase = Phase.None;
     if (!continues) this.beginReply();
     const decoded = this.recorded.get("decode");
-    if (!decoded && this.decodeCalls > 1 && this.canRecord("decode", call)) {
+    if (!decoded && this.decodeCalls > 1 && this.recorder.canRecord("decode", call)) {
       counts.plainSteps += 1;
-      const regions: [BufferState, Region][] = [[this.argument(call, 0)!, "token"], [this.positions, "positions"], [this.stateBuffers[1]!, "rotary"]];
+      const regions: [BufferState, Region][] = [[this.library.argument(call, 0)!, "token"], [this.positions, "positions"], [this.stateBuffers[1]!, "rotary"]];
       return this.record("decode", call, regions, this.stateBuffers.slice(2), Phase.Logits);
     }
     if (!decoded || token === undefined || !this.single || !this.isFree() || this.device.openEncoders > 0) {
@@ -136,14 +121,14 @@ export class StepDriver implements Dependent, Keeper {
   }
 
   private softmax(call: Call): number {
-    const temperature = this.word(call, 1);
-    const logits = this.argument(call, 0);
+    const temperature = this.library.word(call, 1);
+    const logits = this.library.argument(call, 0);
     const isStep = this.phase === Phase.Logits && logits !== undefined && this.owns("softmax", logits);
     if (!isStep) return this.run(call);
     if (this.ahead && temperature !== undefined) this.ahead.sampling = { temperature, topP: this.ahead.sampling?.topP ?? 0 };
     const softmax = this.recorded.get("softmax");
-    if (!softmax && this.canRecord("softmax", call)) {
-      return this.record("softmax", call, [[this.argument(call, 1)!, "temperature"]], [logits], Phase.Probabilities);
+    if (!softmax && this.recorder.canRecord("softmax", call)) {
+      return this.record("softmax", call, [[this.library.argument(call, 1)!, "temperature"]], [logits], Phase.Probabilities);
     }
     if (this.current && temperature !== this.current.temperature) this.repeat();
     if (!softmax || temperature === undefined || !this.single || this.device.openEncoders > 0) return this.disturbed(call);
@@ -153,14 +138,14 @@ export class StepDriver implements Dependent, Keeper {
   }
 
   private sample(call: Call): number {
-    const [uniform, topP] = [this.word(call, 2), this.word(call, 4)];
-    const probabilities = this.argument(call, 0);
+    const [uniform, topP] = [this.library.word(call, 2), this.library.word(call, 4)];
+    const probabilities = this.library.argument(call, 0);
     const isStep = this.phase === Phase.Probabilities && probabilities !== undefined && this.owns("sample", probabilities);
     if (!isStep) return this.run(call);
     if (this.ahead?.sampling && topP !== undefined) this.ahead.sampling = { ...this.ahead.sampling, topP };
     const sample = this.recorded.get("sample");
-    if (!sample && this.canRecord("sample", call)) {
-      const regions: [BufferState, Region][] = [[this.argument(call, 2)!, "uniform"], [this.argument(call, 4)!, "top_p"]];
+    if (!sample && this.recorder.canRecord("sample", call)) {
+      const regions: [BufferState, Region][] = [[this.library.argument(call, 2)!, "uniform"], [this.library.argument(call, 4)!, "top_p"]];
       const status = this.record("sample", call, regions, [probabilities], Phase.Drawn);
       this.prepareTables();
       return status;
@@ -283,50 +268,18 @@ export class StepDriver implements Dependent, Keeper {
     }
   }
 
-  private canRecord(role: Role, call: Call): boolean {
-    if (this.unrecordable.has(role) || this.device.openEncoders > 0) return false;
-    if (call.count === ARGUMENTS[role]) return true;
-    return this.refuse(role, "is called with other arguments than the module knows");
-  }
-
-  private refuse(role: Role, reason: string): false {
-    this.unrecordable.add(role);
-    because(`${this.library.found.functions[role]} ${reason}`);
-    return false;
-  }
-
   /** Calls the library, and keeps what it launches and returns. */
   private record(role: Role, call: Call, regions: [BufferState | undefined, Region][], kept: BufferState[], phase: Phase): number {
-    const recording = (this.device.recording = { launches: [] as Launch[], isClean: true });
     this.isOurs = true;
-    const status = this.run(call);
+    const { status, recorded } = this.recorder.record(role, call, regions, kept);
     this.isOurs = false;
-    this.device.recording = undefined;
-    if (status !== 0) return status;
-    const { exports } = this.library;
-    const value = this.library.value(call.result);
-    const tensor = exports.gemma4_driver_tensor(value.handle);
-    const output = tensor === 0 ? undefined : this.library.bufferOf(tensor);
-    if (!recording.isClean) this.refuse(role, "does more than launch kernels");
-    else if (!output) this.refuse(role, "returns something that the module does not know");
-    else if (regions.some(([state]) => state === undefined)) this.refuse(role, "takes tensors that the module does not know");
-    else {
-      const map = new Map(regions as [BufferState, Region][]);
-      if (role === "sample") map.set(output, "drawn");
-      const roles: Roles = { regions: map, kept: new Set([...kept, output]) };
-      const record = FunctionRecord.make(this.device.native, recording.launches, roles, this.scratch);
-      if (typeof record === "string") this.refuse(role, record);
-      else {
-        const objects = [...new Set([value.handle, tensor])];
-        exports.TVMFFIObjectIncRef(value.handle);
-        record.dependOn(this);
-        output.dependents.add(this);
-        output.keeper = this;
-        this.recorded.set(role, { record, any: this.library.copyOut(call.result, 4), objects, output });
-        this.phase = phase;
-        this.isUndisturbed = true;
-      }
-    }
+    if (!recorded) return status;
+    recorded.record.dependOn(this);
+    recorded.output.dependents.add(this);
+    recorded.output.keeper = this;
+    this.recorded.set(role, recorded);
+    this.phase = phase;
+    this.isUndisturbed = true;
     return status;
   }
 
@@ -366,21 +319,6 @@ export class StepDriver implements Dependent, Keeper {
     this.library.copyIn(result, any);
     this.library.exports.TVMFFIObjectIncRef(objects[0]!);
     return 0;
-  }
-
-  // --- Arguments ---
-
-  private argument({ args, count }: Call, index: number): BufferState | undefined {
-    if (index >= count) return undefined;
-    const { type, handle } = this.library.value(args + index * this.library.found.any_bytes);
-    return type === this.library.found.types.tensor ? this.library.bufferOf(handle) : undefined;
-  }
-
-  /** The number that a one-element tensor holds, if the host wrote it. */
-  private word(call: Call, index: number): number | undefined {
-    const content = this.argument(call, index)?.content;
-    if (content?.byteLength !== 4) return undefined;
-    return new DataView(content.buffer, content.byteOffset, 4).getInt32(0, true);
   }
 
   // --- End ---
