@@ -16,6 +16,9 @@ _TO_HOST = 2  # cudaMemcpyDeviceToHost
 _WITHOUT_TIMING = 2  # cudaEventDisableTiming
 
 
+_HINT = "GEMMA4_CUDA_GRAPHS=0 in the environment leaves CUDA graphs off"
+
+
 class CudaError(Gemma4CompileError):
     """CUDA refused a call."""
 
@@ -31,7 +34,7 @@ class CudaRuntime:
             self._library.cudaGetErrorName.restype = ctypes.c_char_p
             self._library.cudaGetErrorString.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
-            raise CudaError(f"`{LIBRARY}` cannot be used: {error}") from error
+            raise CudaError(f"`{LIBRARY}` cannot be used: {error}", hint=_HINT) from error
 
     def code(self, name: str, *arguments: Any) -> int:
         """Call a function; return its error code. Pointers are given as ctypes' objects."""
@@ -43,7 +46,7 @@ class CudaRuntime:
             self._library.cudaGetLastError()
             text = (self._library.cudaGetErrorString(code) or b"").decode()
             kind = (self._library.cudaGetErrorName(code) or b"").decode()
-            raise CudaError(f"{name}: {text} ({kind}, {code})")
+            raise CudaError(f"{name}: {text} ({kind}, {code})", hint=_HINT)
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a function; CudaError if it fails."""

@@ -123,7 +123,7 @@ def test_the_module_runs_steps_ahead_and_has_nothing_to_complain(session: Sessio
     if session.stats is None:  # the plain session
         return
     assert session.stats["reasons"] == []
-    assert session.stats["device"] == "passed"
+    assert session.stats["device"].startswith("passed")  # loaded twice
     assert session.stats["aheadSteps"] > 100
     assert session.stats["replayedSteps"] > 50
 
