@@ -94,11 +94,8 @@ def test_sdist_holds_what_a_build_needs(built: Built) -> None:
     assert needed <= set(built.sdist)
 
 
-def test_installed_package_imports_its_folders_from_the_wheel(built: Built) -> None:
-    program = (
-        "import gemma4_compile, gemma4_compile.model_spec as m, gemma4_compile.tiny as t\n"
-        "print(gemma4_compile.__file__, m.__file__, t.__file__, sep='\\n')"
-    )
+def printed_by(program: str, built: Built) -> list[str]:
+    """Run a program on the installed wheel; return the words that it prints."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(built.installed)},
@@ -107,7 +104,15 @@ def test_installed_package_imports_its_folders_from_the_wheel(built: Built) -> N
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    for line in done.stdout.split():
+    return done.stdout.split()
+
+
+def test_installed_package_imports_its_folders_from_the_wheel(built: Built) -> None:
+    program = (
+        "import gemma4_compile, gemma4_compile.model_spec as m, gemma4_compile.tiny as t\n"
+        "print(gemma4_compile.__file__, m.__file__, t.__file__, sep='\\n')"
+    )
+    for line in printed_by(program, built):
         assert Path(line).is_relative_to(built.installed), line
 
 
@@ -116,13 +121,5 @@ def test_the_installed_server_finds_the_page_and_the_module(built: Built) -> Non
         "from gemma4_compile.runtime.server.pages import find_module, find_page\n"
         "print(find_page(), find_module(), sep='\\n')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(built.installed)},
-        cwd=built.installed.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
     installed = built.installed / "gemma4_compile"
-    assert done.stdout.split() == [str(installed / "page"), str(installed / "gemma4_web")]
+    assert printed_by(program, built) == [str(installed / "page"), str(installed / "gemma4_web")]

@@ -93,11 +93,6 @@ export class FunctionRecord {
     return new FunctionRecord(native, launches, roles, substitutes);
   }
 
-  /** Whether the function's launches read or write a buffer that this region stands for. */
-  uses(region: Region): boolean {
-    return this.launches.some(({ group }) => group.storage.some((state) => this.roles.regions.get(state) === region));
-  }
-
   bind(slot: Slot): ReadyLaunch[] {
     return this.launches.map((launch, i) => ({
       pipeline: launch.pipeline, group: this.shared[i] ?? this.makeGroup(launch, slot), x: launch.x, y: launch.y, z: launch.z,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -107,7 +108,29 @@ def find_module() -> Path | None:
     return next((path for path in folders if (path / "fast.js").is_file()), None)
 
 
-class _PageFiles(StaticFiles):
+class _FilesWithHeaders(StaticFiles):
+    """Files that are sent with headers of ours."""
+
+    def headers_of(self, file: Path, path: str) -> Mapping[str, str]:
+        """Headers of a file, whose address below this place is `path`."""
+        raise NotImplementedError
+
+    def file_response(
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        headers = MutableHeaders(raw=response.raw_headers)
+        path = self.get_path(scope).replace(os.sep, "/")
+        for name, value in self.headers_of(Path(full_path), path).items():
+            headers[name] = value
+        return response
+
+
+class _PageFiles(_FilesWithHeaders):
     """The page's files; their path decides how long a browser may keep them."""
 
     def __init__(self, *, directory: Path, opens_package: bool) -> None:
@@ -120,23 +143,12 @@ class _PageFiles(StaticFiles):
             return RedirectResponse(f"?package={PACKAGE_PATH}")
         return await super().get_response(path, scope)
 
-    def file_response(
-        self,
-        full_path: str | os.PathLike[str],
-        stat_result: os.stat_result,
-        scope: Scope,
-        status_code: int = 200,
-    ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        headers = MutableHeaders(raw=response.raw_headers)
-        for name, value in HEADERS.items():
-            headers[name] = value
-        path = self.get_path(scope).replace(os.sep, "/")
-        headers["Cache-Control"] = FOR_EVER if path.startswith(HASHED) else ASK_AGAIN
-        return response
+    def headers_of(self, file: Path, path: str) -> Mapping[str, str]:
+        """As the page's headers are; files named by their contents are kept for good."""
+        return {**HEADERS, "Cache-Control": FOR_EVER if path.startswith(HASHED) else ASK_AGAIN}
 
 
-class _PackageFiles(StaticFiles):
+class _PackageFiles(_FilesWithHeaders):
     """The files that a package lists, as data."""
 
     def __init__(self, *, directory: Path, listed: frozenset[str]) -> None:
@@ -149,20 +161,10 @@ class _PackageFiles(StaticFiles):
             raise HTTPException(404)
         return await super().get_response(path, scope)
 
-    def file_response(
-        self,
-        full_path: str | os.PathLike[str],
-        stat_result: os.stat_result,
-        scope: Scope,
-        status_code: int = 200,
-    ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        headers = MutableHeaders(raw=response.raw_headers)
-        for name, value in PACKAGE_HEADERS.items():
-            headers[name] = value
-        headers["Content-Type"] = _TYPES.get(Path(full_path).suffix, _ANY_TYPE)
-        headers["Cache-Control"] = ASK_AGAIN
-        return response
+    def headers_of(self, file: Path, path: str) -> Mapping[str, str]:
+        """As data, by the file's type."""
+        content_type = _TYPES.get(file.suffix, _ANY_TYPE)
+        return {**PACKAGE_HEADERS, "Content-Type": content_type, "Cache-Control": ASK_AGAIN}
 
 
 class _Compressed:
