@@ -76,6 +76,8 @@ async function measure(mode, page) {
     longest_gap_ms: summary([...groups.greedy, ...groups.sampled].map(({ longestGapMs }) => longestGapMs)),
     short_first_token_ms: of("greedy", ttft), long_prompt_tokens: groups.long[0].usage.prompt_tokens,
     long_first_token_ms: of("long", ttft), long_prefill_tokens_per_s: of("long", (reply) => reply.usage.extra.prefill_tokens_per_s),
+    // Of the long prompts, since the request: the first submission, the last one, and the first token's arrival.
+    long_prompt_ms: Object.fromEntries(["first_submission", "last_submission", "token_arrives"].map((name, i) => [name, of("long", ({ promptMs }) => promptMs[i])])),
     step_ms: summary(groups.sampled.map(({ stepMs }) => median(stepMs))),
     cpu_ms_per_token: Object.fromEntries(threads.sort((a, b) => b[1] - a[1]).filter(([name], i) => i < 6 || name.endsWith(":main"))),
     replies: digest(Object.values(replies[mode])), stats: await page.evaluate("window.tests.stats()"),
@@ -91,7 +93,7 @@ for (const mode of Array.from({ length: rounds }, () => modes).flat()) {
     page.on("console", (message) => message.type() === "error" && console.error(`console: ${message.text()}`.slice(0, 500)));
     const line = await measure(mode, page);
     console.log(JSON.stringify(line));
-    console.error(`${mode}: greedy ${line.greedy_tokens_per_s.median} sampled ${line.sampled_tokens_per_s.median} tok/s, wall ${line.sampled_ms_per_token.median} ms a token, first token ${line.short_first_token_ms.median} ms, of ${line.long_prompt_tokens} tokens ${line.long_first_token_ms.median} ms; gap ${line.longest_gap_ms.median}; cpu ${JSON.stringify(line.cpu_ms_per_token)}; errors ${line.errors.length} ${line.errors[0] ?? ""}`);
+    console.error(`${mode}: greedy ${line.greedy_tokens_per_s.median} sampled ${line.sampled_tokens_per_s.median} tok/s, wall ${line.sampled_ms_per_token.median} ms a token, first token ${line.short_first_token_ms.median} ms, of ${line.long_prompt_tokens} tokens ${line.long_first_token_ms.median} ms (${Object.values(line.long_prompt_ms).map(({ median }) => median).join(", ")}); gap ${line.longest_gap_ms.median}; cpu ${JSON.stringify(line.cpu_ms_per_token)}; errors ${line.errors.length} ${line.errors[0] ?? ""}`);
     if (line.errors.length) failed = true;
   }).catch((error) => {
     failed = true;

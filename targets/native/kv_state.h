@@ -162,6 +162,7 @@ class Gemma4KVStateObj final : public KVStateObj {
   std::vector<LayerCache> layers_;
   ffi::Tensor positions_;  // int32[4] = {first new position, count, first + count, 0}
   ffi::Tensor rotary_;     // float32[chunk, pairs, 2] = cos and sin of each new position's angles
+  std::vector<float> first_rotary_;  // rows of the first positions
   std::vector<float> host_rotary_;
   bool has_sequence_ = false;
   int64_t sequence_ = 0;

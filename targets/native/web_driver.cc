@@ -33,7 +33,7 @@ std::string DescribeInterface() {
                                   std::to_string(TVM_FFI_VERSION_PATCH);
   return "{" + Field("abi", kInterfaceVersion) + ", \"tvm\": \"" TVM_VERSION "\", \"tvm_ffi\": \"" +
          ffi_version +
-         "\", \"functions\": {\"decode\": \"decode_tokens\", "
+         "\", \"functions\": {\"prefill\": \"prefill_tokens\", \"decode\": \"decode_tokens\", "
          "\"softmax\": \"softmax_with_temperature\", \"argsort\": \"argsort_probs\", "
          "\"sample\": \"sample_with_top_p\", \"metadata\": \"_metadata\"}, \"types\": {" +
          Field("none", kTVMFFINone) + ", " + Field("int", kTVMFFIInt) + ", " +

@@ -36,6 +36,9 @@ const CALLED: readonly (keyof DriverExports)[] = [
 
 /** Functions of the library that the module takes part in. */
 export type Role = "decode" | "softmax" | "sample";
+/** Functions whose calls it only has to know of. */
+export type Noted = "prefill" | "metadata";
+const NOTED: readonly Noted[] = ["prefill", "metadata"];
 const ROLES: readonly Role[] = ["decode", "softmax", "sample"];
 const TYPES = ["int", "float", "raw_string", "string", "function", "tensor", "object_from"] as const;
 
@@ -44,7 +47,7 @@ export interface Interface {
   /** The version of TVM's runtime in it. */
   readonly tvm: string;
   /** Names by role. */
-  readonly functions: Readonly<Record<Role | "metadata", string>>;
+  readonly functions: Readonly<Record<Role | Noted, string>>;
   /** Type numbers of TVM's foreign function interface. */
   readonly types: Readonly<Record<(typeof TYPES)[number], number>>;
   /** Size of an argument: type number, and at byte 8 the value. */
@@ -77,7 +80,9 @@ export function stringAt(memory: WebAssembly.Memory, address: number): string {
   return new TextDecoder().decode(bytes.slice(address, end));
 }
 
+export const isNoted = (role: Role | Noted): role is Noted => (NOTED as readonly string[]).includes(role);
+
 /** The role of a function by its name in the library. */
-export function roleOf(found: Interface, name: string): Role | "metadata" | undefined {
-  return name === found.functions.metadata ? "metadata" : ROLES.find((role) => found.functions[role] === name);
+export function roleOf(found: Interface, name: string): Role | Noted | undefined {
+  return [...NOTED, ...ROLES].find((role) => found.functions[role] === name);
 }

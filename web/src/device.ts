@@ -38,6 +38,8 @@ export class Device implements EncoderHost {
   /** Called when the client begins to wait for the host's copy of something. */
   onWait: (() => void) | undefined;
   isLost = false;
+  /** A prompt was issued, and nothing was drawn from it yet. */
+  isPromptUndrawn = false;
   /** Encoders of the client's with commands that are not submitted yet. */
   openEncoders = 0;
   private isBound = false;
@@ -171,6 +173,11 @@ export class Device implements EncoderHost {
     }) as GPUQueue["writeBuffer"];
     queue.onSubmittedWorkDone = () => {
       this.stream.flush();
+      // The client waits for the prompt before it draws, and then for the token: one way to the GPU and back is enough.
+      if (this.isPromptUndrawn && !this.isPlain) {
+        this.isPromptUndrawn = false;
+        return Promise.resolve(undefined);
+      }
       return this.native.onSubmittedWorkDone();
     };
   }
@@ -221,6 +228,7 @@ export class Device implements EncoderHost {
     buffer.mapAsync = (mode, offset, size) => {
       const { hostRead } = state;
       if (hostRead) return hostRead.arrival as Promise<undefined>;
+      this.isPromptUndrawn = false;
       this.stream.flush();
       const mapped = mapAsync(mode, offset, size);
       this.onWait?.();

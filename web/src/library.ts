@@ -1,5 +1,5 @@
 // One instance of a model library, with the module between it and the client.
-import { type DriverExports, type Handle, type Interface, roleOf, type Role, stringAt } from "./abi";
+import { type DriverExports, type Handle, type Interface, isNoted, roleOf, type Role, stringAt } from "./abi";
 import { type BufferState, stateOf } from "./buffers";
 import type { Device } from "./device";
 import { DeviceTest } from "./device_test";
@@ -34,6 +34,7 @@ export class Library {
   private doubles = new Float64Array(0);
   readonly random = new RandomNumbers();
   private metadata: Handle = 0; // the function that costs least
+  private prefill: Handle = 0;
   private scratchAddress = 0;
   private isPlain = false;
 
@@ -64,6 +65,7 @@ export class Library {
     const role = this.isPlain ? undefined : this.roles.get(handle);
     if (role === "sample") this.observeDraw({ handle, args, count, result });
     if (handle === this.metadata && !this.isPlain) return this.describe(handle, args, count, result);
+    if (this.device) this.device.isPromptUndrawn = handle === this.prefill || (this.device.isPromptUndrawn && role === undefined);
     if (role !== undefined && this.device && !this.device.isLost) {
       const driver = this.driverFor(role, args, count);
       if (driver) return driver.call(role, { handle, args, count, result });
@@ -104,10 +106,10 @@ export class Library {
       if (type !== types.raw_string) continue;
       const role = roleOf(this.found, stringAt(this.exports.memory, handle));
       const made = this.value(result).handle;
-      if (role === undefined || this.roles.has(made) || (role === "metadata" && this.metadata !== 0)) continue;
+      if (role === undefined || this.roles.has(made) || (isNoted(role) && this[role] !== 0)) continue;
       // The reference keeps the address from being given to another object.
       this.exports.TVMFFIObjectIncRef(made);
-      if (role === "metadata") this.metadata = made;
+      if (isNoted(role)) this[role] = made;
       else this.roles.set(made, role);
     }
   }

@@ -5,7 +5,7 @@ import { MADE_FOR } from "../src/versions";
 const INTERFACE: Interface = {
   abi: ABI,
   tvm: MADE_FOR.tvm,
-  functions: { decode: "decode", softmax: "softmax_with_temperature", sample: "sample_with_top_p", metadata: "_metadata" },
+  functions: { prefill: "prefill_tokens", decode: "decode", softmax: "softmax_with_temperature", sample: "sample_with_top_p", metadata: "_metadata" },
   types: { int: 1, float: 3, raw_string: 8, string: 65, function: 66, tensor: 67, object_from: 64 },
   any_bytes: 16,
 };
@@ -26,6 +26,7 @@ describe("readInterface", () => {
     expect(read({})).toEqual(INTERFACE);
     expect(roleOf(INTERFACE, "softmax_with_temperature")).toBe("softmax");
     expect(roleOf(INTERFACE, "_metadata")).toBe("metadata");
+    expect(roleOf(INTERFACE, "prefill_tokens")).toBe("prefill");
     expect(roleOf(INTERFACE, "prefill")).toBeUndefined();
   });
 

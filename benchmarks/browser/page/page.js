@@ -25,6 +25,18 @@ if (options.has("empty")) {
     return String(key).startsWith("https://known-answers.invalid/") ? Promise.resolve(new Response(String(Date.now() - 1000))) : match.call(this, key, ...rest);
   };
 }
+// When commands of the reply that runs now went to the queue, and when the host's copies of buffers arrived.
+const timeline = { submitted: [], arrived: [] };
+const { submit } = GPUQueue.prototype;
+GPUQueue.prototype.submit = function (...args) {
+  timeline.submitted.push(performance.now());
+  return submit.apply(this, args);
+};
+const { mapAsync } = GPUBuffer.prototype;
+GPUBuffer.prototype.mapAsync = async function (...args) {
+  await mapAsync.apply(this, args);
+  timeline.arrived.push(performance.now());
+};
 const fast = options.has("fast") ? await import("/fast/fast.js") : undefined;
 const webllm = await import("/client/index.js");
 let engine;
@@ -59,6 +71,8 @@ async function load(library) {
 async function chat(request) {
   ids = [];
   stepMs = [];
+  timeline.submitted = [];
+  timeline.arrived = [];
   const start = performance.now();
   let firstChunkMs = null;
   const gaps = [];
@@ -73,7 +87,10 @@ async function chat(request) {
     usage = chunk.usage ?? usage;
   }
   await engine.resetChat();
-  return { ids, usage, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs };
+  // Of the prompt: the first submission, the last one before the first copy arrived, and that.
+  const [arrived] = timeline.arrived;
+  const promptMs = [timeline.submitted[0], timeline.submitted.findLast((at) => at < arrived), arrived].map((at) => at - start);
+  return { ids, usage, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs, promptMs };
 }
 
 window.tests = { load, chat, errors, device: () => described, stats: () => fast?.stats() };

@@ -66,6 +66,7 @@ def test_the_interface_names_the_functions_of_the_abi_and_the_types_of_the_runti
     told = json.loads(library.driver("interface"))
     assert told["abi"] == 1
     assert told["functions"] == {
+        "prefill": abi.PREFILL,
         "decode": abi.DECODE,
         "softmax": abi.SOFTMAX,
         "argsort": abi.ARGSORT,
