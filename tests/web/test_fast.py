@@ -139,10 +139,11 @@ def test_versions_are_those_that_the_module_was_made_for() -> None:
 
 
 @pytest.mark.browser
-def test_two_engines_of_the_stock_client_in_one_worker(
-    browser: str, compiled: Compiler, runtime: Runtime, fast_module: Path, tmp_path: Path
+@pytest.mark.parametrize("tabs", [False, True], ids=["one worker", "two tabs"])
+def test_two_engines_of_the_stock_client(
+    browser: str, compiled: Compiler, runtime: Runtime, fast_module: Path, tmp_path: Path, tabs: bool
 ) -> None:
-    """Greedy replies drawn at the same time, then one of the engine that is left."""
+    """Greedy replies drawn at the same time, then one more; with tabs the first is suspended in its reply."""
     asked = ("Who are you?", "What comes after seven?", "Name a colour.")
     package = compiled(TINY, "webgpu", QUANT)
     requests = [
@@ -157,6 +158,7 @@ def test_two_engines_of_the_stock_client_in_one_worker(
         "output": str(tmp_path),
         "requests": requests[:2],
         "one": requests[2],
+        "tabs": tabs,
     }
     result = run_driver("worker_driver.mjs", job, tmp_path, os.environ)
     prompts = [runtime.prompt([system(""), user(text)]) for text in asked]
@@ -164,6 +166,6 @@ def test_two_engines_of_the_stock_client_in_one_worker(
     assert [*result["both"], result["one"]] == expected
     assert len(set(expected)) == 3
     stats = result["stats"]
-    assert stats["devices"] == stats["libraries"] == 2
+    assert stats["devices"] == stats["libraries"] == (1 if tabs else 2)
     assert stats["aheadSteps"] > 8
     assert stats["reasons"] == stats["errors"] == []

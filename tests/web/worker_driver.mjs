@@ -1,6 +1,7 @@
-// Two engines of stock WebLLM in one worker of headless Chromium. usage: node worker_driver.mjs JOB.json
+// Engines of stock WebLLM in workers of headless Chromium. usage: node worker_driver.mjs JOB.json
 //
-// Job: {package, library, chromium, fast: folder of fast.js, output, requests: [for each engine], one: request}.
+// Job: {package, library, chromium, fast: folder of fast.js, output, requests, one: request, tabs?: true}. Two engines
+// in one worker, a request for each; or two tabs with a worker each, of which the first is suspended in its reply.
 // Writes result.json: {both, one, stats}: what they said, and the stats of `gemma4-web/fast`.
 import fs from "node:fs/promises";
 import path from "node:path";
@@ -14,11 +15,32 @@ const CLIENT = path.dirname(createRequire(import.meta.url).resolve("@mlc-ai/web-
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 
-async function chat(page) {
+async function opened(page, engines) {
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(`${server.url}worker.html`);
   await page.waitForFunction("window.ask");
   const ask = (name, argument) => page.evaluate(([n, a]) => window.ask(n, a), [name, argument]);
-  await ask("load", { library: job.library });
+  await ask("load", { library: job.library, engines });
+  return ask;
+}
+
+async function twoTabs(page) {
+  const tabs = [page, await page.context().newPage()];
+  const [first, second] = [await opened(tabs[0], 1), await opened(tabs[1], 1)];
+  const session = await page.context().newCDPSession(page);
+  const replies = [first("both", job.requests.slice(0, 1)), second("both", job.requests.slice(1))];
+  const begun = () => first("tokens").then((count) => count > 3 || new Promise((resolve) => setTimeout(resolve, 5)).then(begun));
+  await begun();
+  await session.send("Page.setWebLifecycleState", { state: "frozen" });
+  const [other] = await replies[1];
+  await session.send("Page.setWebLifecycleState", { state: "active" });
+  const [suspended] = await replies[0];
+  return { both: [suspended, other], one: await first("one", job.one), stats: await first("stats") };
+}
+
+async function oneTab(page) {
+  const ask = await opened(page, 2);
   const both = await ask("both", job.requests);
   await ask("unload");
   return { both, one: await ask("one", job.one), stats: await ask("stats") };
@@ -30,11 +52,7 @@ const server = await serve({
 });
 let outcome;
 try {
-  outcome = await withPage(job.chromium, async (page) => {
-    page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
-    page.on("pageerror", (error) => problems.push(String(error)));
-    return chat(page);
-  });
+  outcome = await withPage(job.chromium, job.tabs ? twoTabs : oneTab);
 } catch (error) {
   outcome = { error: String(error?.stack ?? error) };
 }

@@ -1,13 +1,14 @@
-// Two engines in one worker, each with a device of its own; their replies are drawn at the same time.
+// Engines in one worker, each with a device of its own; their replies are drawn at the same time.
 import { stats } from "/fast/fast.js";
 import { MLCEngine } from "/client/index.js";
 
 const errors = [];
 const engines = [];
+let tokens = 0;
 
-async function load({ library }) {
+async function load({ library, engines: count }) {
   const base = `${location.origin}/package/`;
-  for (let i = 0; i < 2; i++) {
+  for (let i = 0; i < count; i++) {
     const engine = new MLCEngine({ logLevel: "WARN" });
     engine.setAppConfig({
       cacheBackend: "cache",
@@ -21,6 +22,7 @@ async function load({ library }) {
 async function reply(engine, request) {
   const parts = [];
   for await (const { choices } of await engine.chat.completions.create({ ...request, stream: true })) {
+    tokens += 1;
     parts.push(choices[0]?.delta?.content ?? "");
   }
   return parts.join("");
@@ -32,7 +34,8 @@ const ASKED = {
   both: (requests) => Promise.all(requests.map((request, i) => reply(engines[i], request))),
   /** The first engine's model is unloaded; the other goes on. */
   unload: () => engines[0].unload(),
-  one: (request) => reply(engines[1], request),
+  one: (request) => reply(engines.at(-1), request),
+  tokens: () => tokens,
   stats: () => ({ ...stats(), errors }),
 };
 
