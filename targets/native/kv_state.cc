@@ -11,6 +11,8 @@ namespace {
 
 constexpr DLDataType kInt32{kDLInt, 32, 1};
 constexpr DLDataType kFloat32{kDLFloat, 32, 1};
+/*! So many positions' rotary values are kept. */
+constexpr int64_t kFirstPositions = 2048;
 constexpr int64_t kMaxPosition = std::numeric_limits<int32_t>::max();
 
 ffi::Tensor AllocateTensor(const ffi::Shape& shape, DLDataType dtype, DLDevice device) {
@@ -111,9 +113,9 @@ Gemma4KVStateObj::Gemma4KVStateObj(int64_t capacity, int64_t chunk, const ffi::S
   const int64_t pairs = rotary_pairs();
   positions_ = AllocateTensor(ffi::Shape({4}), kInt32, device);
   rotary_ = AllocateTensor(ffi::Shape({chunk, pairs, 2}), kFloat32, device);
-  // A prompt's first kernel waits for 200,000 sines and cosines, which cost a browser a tenth of the
-  // time to the first token. Those of a conversation's first prompt are computed before it comes.
-  const int64_t rows = std::min(chunk, capacity);
+  // The kernels of a prompt of 1,000 tokens wait for 200,000 sines and cosines, which cost a browser a
+  // tenth of the time to the first token. Those of a conversation's begin are computed before it.
+  const int64_t rows = std::min(kFirstPositions, capacity);
   std::vector<float> values(static_cast<size_t>(rows * pairs * 2));
   for (int64_t row = 0; row < rows; ++row) RotaryValues(row, values.data() + row * pairs * 2);
   first_rotary_ = std::move(values);

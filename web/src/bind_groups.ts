@@ -69,25 +69,37 @@ export class BindGroups {
     const last = bound[count]!.resource as GPUBufferBinding;
     const content = last.buffer && stateOf(last.buffer)?.content;
     if (!content || last.offset) return undefined;
-    const uniform = this.uniform(content);
-    let key = `${note.id},${uniform.id}`;
+    const storage: BufferState[] = [];
     for (let i = 0; i < count; i++) {
       const resource = bound[i]!.resource as GPUBufferBinding;
       const state = resource.buffer && stateOf(resource.buffer);
       if (!state || bound[i]!.binding !== i || resource.offset || resource.size !== undefined) return undefined;
-      key += `,${state.id}`;
+      storage.push(state);
     }
-    return (this.groups.get(key) ?? this.make(key, layout, note, bound, { buffer: uniform.buffer, size: last.size })).group;
+    return this.kept(layout, note, storage, content, last.size).group;
+  }
+
+  /** The group of a kernel's launch on `storage`, with `content` in its uniform buffer. */
+  kernel(layout: GPUBindGroupLayout, storage: readonly BufferState[], content: Uint8Array): Group | undefined {
+    const note = noteOf(layout);
+    return note?.isKernel && note.writes.length === storage.length ? this.kept(layout, note, storage, content, content.byteLength) : undefined;
+  }
+
+  private kept(
+    layout: GPUBindGroupLayout, note: LayoutNote, storage: readonly BufferState[], content: Uint8Array, size: number | undefined,
+  ): Group {
+    const uniform = this.uniform(content);
+    let key = `${note.id},${uniform.id}`;
+    for (const state of storage) key += `,${state.id}`;
+    return this.groups.get(key) ?? this.make(key, layout, note, storage, { buffer: uniform.buffer, size });
   }
 
   private make(
-    key: string, layout: GPUBindGroupLayout, note: LayoutNote, entries: GPUBindGroupEntry[], uniform: GPUBufferBinding,
+    key: string, layout: GPUBindGroupLayout, note: LayoutNote, storage: readonly BufferState[], uniform: GPUBufferBinding,
   ): Group {
     if (this.groups.size >= MAX_GROUPS) this.forget(MAX_GROUPS / 2);
-    const storage = entries.slice(0, -1).map(({ resource }) => stateOf((resource as GPUBufferBinding).buffer)!);
-    const group = this.native.createBindGroup({
-      layout, entries: [...entries.slice(0, -1), { binding: storage.length, resource: uniform }],
-    });
+    const entries = [...storage.map(({ buffer }) => ({ buffer })), uniform].map((resource, binding) => ({ binding, resource }));
+    const group = this.native.createBindGroup({ layout, entries });
     counts.bindGroups += 1;
     const made: Group = { group, layout, storage, writes: note.writes, uniform };
     (group as GPUBindGroup & { [GROUP]?: Group })[GROUP] = made;

@@ -31,6 +31,11 @@ export class Device implements EncoderHost {
   readonly groups: BindGroups;
   /** The buffer made last: the runtime's callback that makes one names it. */
   lastCreated: BufferState | undefined;
+  /** Commands encoded so far, and the last launch of them. */
+  encodedCount = 0;
+  lastLaunch: Launch | undefined;
+  /** Names of the kernels. */
+  readonly kernelNames = new WeakMap<GPUComputePipeline, string>();
   /** Launches that are encoded now, if somebody records them; undefined inside: something else was encoded. */
   recording: { launches: Launch[]; isClean: boolean } | undefined;
   /** The known-answer test of the library's kernels. */
@@ -43,7 +48,7 @@ export class Device implements EncoderHost {
   /** Encoders of the client's with commands that are not submitted yet. */
   openEncoders = 0;
   private isBound = false;
-  private isPlain = false;
+  isPlain = false;
   private readonly spare = new Map<number, GPUBuffer[]>();
   private readonly finished = new WeakSet<GPUCommandBuffer>();
   private heldScopes: GPUErrorFilter[] = [];
@@ -145,6 +150,7 @@ export class Device implements EncoderHost {
     device.createComputePipelineAsync = async (descriptor) => {
       const pipeline = await createComputePipelineAsync.call(device, descriptor);
       const layout = descriptor.layout === "auto" ? undefined : layouts.get(descriptor.layout);
+      if (descriptor.compute.entryPoint) this.kernelNames.set(pipeline, descriptor.compute.entryPoint);
       if (layout && descriptor.compute.entryPoint) await this.test?.check(descriptor.compute.entryPoint, pipeline, layout);
       return pipeline;
     };
@@ -291,7 +297,9 @@ export class Device implements EncoderHost {
 
   encoded(command: Command): Command | undefined {
     const { recording } = this;
+    this.encodedCount += 1;
     if (command.kind === "launch") {
+      this.lastLaunch = command;
       for (const state of command.group.storage) state.keeper?.touched(state);
       recording?.launches.push(command);
       return this.ordered(command);

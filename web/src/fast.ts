@@ -82,11 +82,16 @@ function watchLibraries(): void {
   const watched: Instantiate = async (source, imports) => {
     const safeCall = imports?.["env"]?.["TVMFFIWasmSafeCall"] as SafeCall | undefined;
     if (!counts.enabled || typeof safeCall !== "function") return instantiate(source, imports);
+    const deleted = imports!["env"]!["TVMFFIWasmFunctionDeleter"] as ((self: number) => void) | undefined;
     let library: Library | undefined;
     const env = {
       ...imports!["env"],
       TVMFFIWasmSafeCall: (self: number, args: number, count: number, result: number) =>
         library ? library.calledBack(safeCall, self, args, count, result) : safeCall(self, args, count, result),
+      TVMFFIWasmFunctionDeleter: (self: number) => {
+        library?.callbackGone(self);
+        deleted?.(self);
+      },
     };
     const made = await instantiate(source, { ...imports, env });
     const isInstance = made instanceof WebAssembly.Instance;

@@ -3,9 +3,10 @@ import { type DriverExports, type Handle, type Interface, isNoted, roleOf, type 
 import { type BufferState, stateOf } from "./buffers";
 import type { Device } from "./device";
 import { DeviceTest } from "./device_test";
+import { Kernels } from "./kernels";
 import { RandomNumbers } from "./random";
 import { StepDriver } from "./step_driver";
-import { because } from "./stats";
+import { because, counts } from "./stats";
 
 /** An argument or result as TVM passes it. */
 export interface Value {
@@ -30,9 +31,11 @@ export class Library {
   private readonly drivers = new Map<string, StepDriver>();
   /** References to give back when the library is entered the next time: not while it frees something. */
   private readonly released: Handle[] = [];
-  private words = new Int32Array(0);
-  private doubles = new Float64Array(0);
+  words = new Int32Array(0);
+  doubles = new Float64Array(0);
   readonly random = new RandomNumbers();
+  private readonly kernels = new Kernels(() => this.device!, (handle) => this.buffers.get(handle));
+  private describesKernels: Handle = 0;
   private metadata: Handle = 0; // the function that costs least
   private prefill: Handle = 0;
   private scratchAddress = 0;
@@ -76,12 +79,19 @@ export class Library {
   /** The client reads the library's metadata, which describe the test of the device. */
   private describe(handle: Handle, args: number, count: number, result: number): number {
     const status = this.run(handle, args, count, result);
-    const { type, handle: text } = this.value(result);
-    if (status !== 0 || !this.device || this.device.test || type !== this.found.types.string) return status;
-    const [address, bytes] = this.copyOut(text + OBJECT_HEADER_BYTES, 2);
-    const copy = new Uint8Array(this.exports.memory.buffer).slice(address! >>> 0, (address! >>> 0) + (bytes! >>> 0));
-    this.device.test = DeviceTest.of(new TextDecoder().decode(copy), this.device);
+    if (status !== 0 || !this.device || this.device.test) return status;
+    const text = this.text(result);
+    if (text !== undefined) this.device.test = DeviceTest.of(text, this.device);
     return status;
+  }
+
+  /** A string that a function returned. */
+  private text(result: number): string | undefined {
+    const { type, handle } = this.value(result);
+    if (type !== this.found.types.string) return undefined;
+    const [address, bytes] = this.copyOut(handle + OBJECT_HEADER_BYTES, 2);
+    const copy = new Uint8Array(this.exports.memory.buffer).slice(address! >>> 0, (address! >>> 0) + (bytes! >>> 0));
+    return new TextDecoder().decode(copy);
   }
 
   /** The client draws with the number in the third argument. */
@@ -94,7 +104,9 @@ export class Library {
   /** The function of the library itself. */
   run(handle: Handle, args: number, count: number, result: number): number {
     const status = this.exports.TVMFFIFunctionCall(handle, args, count, result);
-    if (status === 0 && this.value(result).type === this.found.types.function) this.noteFunction(args, count, result);
+    if (status !== 0) return status;
+    if (this.value(result).type === this.found.types.function) this.noteFunction(args, count, result);
+    else if (handle === this.describesKernels) this.kernels.describe(this.text(result) ?? "{}");
     return status;
   }
 
@@ -104,8 +116,13 @@ export class Library {
     for (let i = 0; i < count; i++) {
       const { type, handle } = this.value(args + i * any_bytes);
       if (type !== types.raw_string) continue;
-      const role = roleOf(this.found, stringAt(this.exports.memory, handle));
+      const name = stringAt(this.exports.memory, handle);
+      const role = roleOf(this.found, name);
       const made = this.value(result).handle;
+      if (name === KERNEL_DESCRIPTIONS && this.describesKernels === 0) {
+        this.exports.TVMFFIObjectIncRef(made);
+        this.describesKernels = made;
+      }
       if (role === undefined || this.roles.has(made) || (isNoted(role) && this[role] !== 0)) continue;
       // The reference keeps the address from being given to another object.
       this.exports.TVMFFIObjectIncRef(made);
@@ -163,15 +180,37 @@ export class Library {
 
   calledBack(original: SafeCall, self: number, args: number, count: number, result: number): number {
     const before = this.enter(this);
-    if (this.device) this.device.lastCreated = undefined;
+    const { device } = this;
+    if (device) device.lastCreated = undefined;
     try {
+      const isDriven = device !== undefined && !device.isPlain && !device.isLost && device.openEncoders === 0;
+      if (isDriven && this.kernels.isKnown(self)) {
+        this.refresh();
+        const launch = this.kernels.launch(self, this, args, count);
+        if (launch) {
+          device.encoded(launch);
+          counts.directLaunches += 1;
+          return 0;
+        }
+      }
+      const encodedBefore = device?.encodedCount;
       const status = original(self, args, count, result);
-      const created = this.device?.lastCreated;
-      if (status === 0 && created) this.noteBuffer(created, result);
+      if (status !== 0 || !this.device) return status;
+      const { lastCreated, encodedCount, lastLaunch } = this.device;
+      if (lastCreated) this.noteBuffer(lastCreated, result);
+      else if (isDriven && lastLaunch && encodedCount === encodedBefore! + 1) {
+        this.refresh();
+        this.kernels.learn(self, this, args, count, lastLaunch);
+      }
       return status;
     } finally {
       this.enter(before);
     }
+  }
+
+  /** The client's runtime frees a function of its own, whose number it may give to another. */
+  callbackGone(self: number): void {
+    this.kernels.forget(self);
   }
 
   /** A callback made one buffer and returned a number: the runtime's number of it. */
@@ -244,6 +283,9 @@ export class Library {
     return found;
   }
 }
+
+/** The runtime's function that describes the kernels of a library. */
+const KERNEL_DESCRIPTIONS = "webgpu.get_fmap";
 
 /** Of an object of TVM's FFI, before a string's address and length. */
 const OBJECT_HEADER_BYTES = 24;

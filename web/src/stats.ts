@@ -21,6 +21,8 @@ export interface Stats {
   /** GPU buffers made, and how many requests small buffers that were let go have served. */
   buffers: number;
   buffersReused: number;
+  /** Launches that the module made from the library's arguments, without the client's runtime. */
+  directLaunches: number;
   /** Functions of a library recorded, and records dropped because a buffer went. */
   recorded: number;
   dropped: number;
@@ -49,6 +51,7 @@ export const counts: Stats = {
   uniforms: 0,
   buffers: 0,
   buffersReused: 0,
+  directLaunches: 0,
   recorded: 0,
   dropped: 0,
   plainSteps: 0,
