@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
 MAX_LINES = 400
@@ -117,20 +115,28 @@ def parsed(module: str) -> ast.Module:
     return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_imports_point_to_the_same_layer_or_one_above(module: str) -> None:
-    part = group(module)
-    for line, imported in imports(parsed(module)):
-        target = group(imported)
-        where = f"{SOURCES[module].relative_to(ROOT)}:{line} imports {imported}"
-        assert imported in SOURCES, f"{where}, which does not exist"
-        if part == "runtime":
-            assert target in RUNTIME_MAY_IMPORT, where
-        elif target != part:
-            assert target != "runtime" or part in MAY_RUN_PACKAGES, f"{where}: it runs nothing"
-            if target == "runtime":
-                continue
-            assert layer(target) <= layer(part), f"{where}, which is a later stage"
+def wrong_import(part: str, imported: str) -> str | None:
+    """What is wrong with an import of `imported` in a module of `part`; None if nothing is."""
+    if imported not in SOURCES:
+        return "which does not exist"
+    target = group(imported)
+    if part == "runtime":
+        return None if target in RUNTIME_MAY_IMPORT else "which the runtime does without"
+    if target == part:
+        return None
+    if target == "runtime":
+        return None if part in MAY_RUN_PACKAGES else "but runs nothing"
+    return None if layer(target) <= layer(part) else "which is a later stage"
+
+
+def test_imports_point_to_the_same_layer_or_one_above() -> None:
+    wrong = [
+        f"{SOURCES[module].relative_to(ROOT)}:{line} imports {imported}, {problem}"
+        for module in SOURCES
+        for line, imported in imports(parsed(module))
+        if (problem := wrong_import(group(module), imported))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_module_imports_itself_through_others() -> None:
@@ -149,34 +155,44 @@ def test_no_module_imports_itself_through_others() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("module", [name for name in SOURCES if group(name) == "targets"])
-def test_targets_know_nothing_of_the_model(module: str) -> None:
-    for line, imported in imports(parsed(module)):
-        assert imported != "gemma4_compile.model_spec.config", f"{SOURCES[module]}:{line}"
+def test_targets_know_nothing_of_the_model() -> None:
+    wrong = [
+        f"{SOURCES[module].relative_to(ROOT)}:{line}"
+        for module in SOURCES
+        if group(module) == "targets"
+        for line, imported in imports(parsed(module))
+        if imported == "gemma4_compile.model_spec.config"
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_no_relative_imports_and_no_imports_inside_functions(module: str) -> None:
+def misplaced_imports(module: str) -> Iterator[str]:
+    """Relative imports, and imports inside functions that have no reason."""
     path = SOURCES[module].relative_to(ROOT)
     for node in ast.walk(parsed(module)):
-        if isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}:{node.lineno}: relative import"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield f"{path}:{node.lineno}: relative import"
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for inner in ast.walk(node):
                 if isinstance(inner, (ast.Import, ast.ImportFrom)):
                     name = getattr(inner, "module", None) or inner.names[0].name
-                    reason = DEFERRED_IMPORTS.get((path.as_posix(), name.split(".")[0]))
-                    assert reason, f"{path}:{inner.lineno}: {name} imported inside a function"
+                    if (path.as_posix(), name.split(".")[0]) not in DEFERRED_IMPORTS:
+                        yield f"{path}:{inner.lineno}: {name} imported inside a function"
+
+
+def test_no_relative_imports_and_no_imports_inside_functions() -> None:
+    wrong = [problem for module in SOURCES for problem in misplaced_imports(module)]
+    assert not wrong, "\n".join(wrong)
 
 
 def source_files() -> list[Path]:
     suffixes = {".py", ".cc", ".h", ".ts", ".mjs"}
-    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools")
+    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools", "training", "web")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     return [path for path in files if path.suffix in suffixes and "node_modules" not in path.parts]
 
 
-@pytest.mark.parametrize("path", source_files(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_file_is_longer_than_the_cap(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert lines <= MAX_LINES, f"{lines} lines: cut it along an idea"
+def test_no_file_is_longer_than_the_cap() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in source_files()}
+    long = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > MAX_LINES]
+    assert not long, "cut along an idea:\n" + "\n".join(long)
