@@ -135,7 +135,9 @@ def make_parser() -> Parser:
         help="with --verify, for webgpu: where the Node packages `webgpu` and "
         "`@mlc-ai/web-runtime` are (default: ./node_modules)",
     )
-    parser.add_argument("--dump-ir", type=Path, metavar="DIR", help="write the IR of each phase")
+    parser.add_argument(
+        "--dump-ir", type=Path, metavar="DIR", help="write each phase's IR and kernel sources"
+    )
     parser.add_common()
     return parser
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile import __version__, abi, artifacts, options, packaging, regular_files
+from gemma4_compile import __version__, abi, artifacts, options, packaging
 from gemma4_compile.checkpoint import Checkpoint, match, row_reader
 from gemma4_compile.conversation import chat_template_config
+from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
 from gemma4_compile.float16_range import check_norms
 from gemma4_compile.halves import NONFINITE, Half, Kept, other_half
@@ -25,7 +26,6 @@ from gemma4_compile.output_directory import (
     check_output,
     check_place,
     output_directory,
-    write_errors,
 )
 from gemma4_compile.package_identity import package_identity
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
@@ -202,30 +202,18 @@ def _metadata(build: _Build) -> dict[str, Any]:
     )
 
 
-class _Dump:
-    """Writes the module's text after each phase into numbered files."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._count = directory, 0
-
-    def __call__(self, name: str, text: str) -> None:
-        path = self._directory / f"{self._count:02d}-{name}.py"
-        self._count += 1
-        with write_errors(path, "--dump-ir"):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            regular_files.write_new(path, text.encode("utf-8"))
-
-
 def _build_library(
     build: _Build, directory: Path, request: CompileRequest, reporter: Reporter
 ) -> tuple[str, LibraryReport]:
     reporter.stage(f"compiling the model library for {build.target.name}")
+    dump = Dump(request.dump_ir) if request.dump_ir else None
     options = LibraryOptions(
         context_length=build.context_length,
         prefill_chunk=build.prefill_chunk,
         metadata=_metadata(build),
         suppressed=build.suppressed,
-        dump=_Dump(request.dump_ir) if request.dump_ir else None,
+        dump=dump.phase if dump else None,
+        dump_kernel=dump.kernel if dump else None,
         probe=request.probe,
         package=package_identity(_provenance(build), build.source.checkpoint),
     )

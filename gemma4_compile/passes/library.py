@@ -20,6 +20,7 @@ from gemma4_compile.model_spec.operators.base import description_of
 from gemma4_compile.model_spec.sampler import SamplerOptions
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.known_answers import known_answers
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.matrix import KernelLimits
@@ -43,6 +44,7 @@ class LibraryOptions:
     metadata : what `_metadata` returns, beside the descriptions of the kernels
     suppressed : ids of tokens that the model must not say
     dump : called with a name and the module's text after each phase, or None
+    dump_kernel : called with a file's name and the text of a kernel for its device, or None
     probe : the forward functions return the residual stream after every layer, too
     package : names the package whose keys and values a checkpoint of the KV state holds
     """
@@ -52,6 +54,7 @@ class LibraryOptions:
     metadata: Mapping[str, Any]
     suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
+    dump_kernel: Callable[[str, str], None] | None = None
     probe: bool = False
     package: str = ""
 
@@ -192,4 +195,8 @@ def build_executable(
     module = attach(module)
     dump("kernels", module.script())
     report = library_report(module)
-    return generate(module, target), report
+    executable = generate(module, target)
+    if options.dump_kernel:
+        for file, text in kernel_sources(executable, target).items():
+            options.dump_kernel(file, text)
+    return executable, report

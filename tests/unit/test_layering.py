@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "tensor_file",
     ),
     (
+        "dump",
         "float16_range",
         "halves",
         "nonfinite",

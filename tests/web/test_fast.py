@@ -141,9 +141,14 @@ def test_versions_are_those_that_the_module_was_made_for() -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("tabs", [False, True], ids=["one worker", "two tabs"])
 def test_two_engines_of_the_stock_client(
-    browser: str, compiled: Compiler, runtime: Runtime, fast_module: Path, tmp_path: Path, tabs: bool
+    browser: str,
+    compiled: Compiler,
+    runtime: Runtime,
+    fast_module: Path,
+    tmp_path: Path,
+    tabs: bool,
 ) -> None:
-    """Greedy replies drawn at the same time, then one more; with tabs the first is suspended in its reply."""
+    """Greedy replies at the same time, then one more; a tab is suspended in its reply."""
     asked = ("Who are you?", "What comes after seven?", "Name a colour.")
     package = compiled(TINY, "webgpu", QUANT)
     requests = [

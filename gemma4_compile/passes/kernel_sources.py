@@ -1,0 +1,46 @@
+"""The text of a library's kernels, as the device's own compiler gets it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tvm import relax
+
+from gemma4_compile.targets.spec import TargetSpec
+
+SUFFIXES = {"webgpu": ".wgsl", "metal": ".metal", "cuda": ".cu"}
+"""File name endings by the kind of TVM's module."""
+
+_HEADING = re.compile(r"^// Function: (\w+)\n", re.MULTILINE)
+
+
+def kernel_sources(executable: relax.VMExecutable, spec: TargetSpec) -> dict[str, str]:
+    """Sources by file name.
+
+    One file a kernel for WebGPU and Metal; for CUDA, where TVM writes one source, `kernels.cu`.
+    Empty for a target without kernels of a device.
+    """
+    if not spec.is_gpu:
+        return {}
+    sources: dict[str, str] = {}
+    for module in _imported(executable.mod):
+        suffix = SUFFIXES.get(module.kind)
+        if suffix is None:
+            continue
+        text = module.inspect_source()
+        parts = _HEADING.split(text)
+        if len(parts) == 1:
+            sources["kernels" + suffix] = text
+        # TVM's WebGPU module repeats the heading above each text.
+        for name, source in zip(parts[1::2], parts[2::2], strict=True):
+            if source.strip(" -/\n"):
+                sources[name + suffix] = source
+    return sources
+
+
+def _imported(module: Any) -> Iterator[Any]:
+    yield module
+    for inner in module.imports:
+        yield from _imported(inner)
