@@ -17,12 +17,12 @@ WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup node lock lint fix types tree test smoke demo wheel npm bench all clean
+.PHONY: help setup node lock lint fix types tree test smoke demo wheel npm release bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and every test"
-	@echo "make setup | lint | fix | types | smoke | wheel | npm | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make setup | lint | fix | types | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -112,6 +112,11 @@ wheel: $(VENV)/build.stamp $(addsuffix /node_modules/.package-lock.json,examples
 npm: web/node_modules/.package-lock.json
 	@mkdir -p dist
 	cd web && npm pack --silent --pack-destination ../dist
+
+# Everything that a release consists of, in dist/, with its checksums.
+release: clean
+	@$(MAKE) wheel npm
+	cd dist && sha256sum * > ../SHA256SUMS && mv ../SHA256SUMS .
 
 bench: $(VENV)/user.stamp
 	$(BIN)/python -m benchmarks.compile_library

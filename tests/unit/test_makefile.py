@@ -96,3 +96,19 @@ def test_a_wheel_needs_no_torch() -> None:
     assert "pip install" in done.stdout
     assert "torch" not in done.stdout
     assert "'.[dev]'" not in done.stdout
+
+
+def test_workflows_run_nothing_but_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        commands = re.findall(r"run: (.*)", path.read_text())
+        assert commands, path.name
+        for command in commands:
+            program, target, *options = command.split()
+            assert (program, target in targets) == ("make", True), f"{path.name}: {command}"
+            assert all(re.fullmatch(r"[A-Z]+=\w+", option) for option in options)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {gemma4_compile.__version__}\n" in text
