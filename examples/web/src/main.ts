@@ -8,6 +8,7 @@ import { loadSettings, Store } from "./chat/store";
 import { titleOf, type AssistantMessage } from "./chat/transcript";
 import { ContextFull } from "./engine/failures";
 import { Loader } from "./loader";
+import { keepPage } from "./offline";
 import { formatCount } from "./package/units";
 import { Composer } from "./view/composer";
 import { ConversationView } from "./view/conversation";
@@ -140,3 +141,4 @@ async function main(): Promise<void> {
 }
 
 void main().catch(showError);
+void keepPage();

@@ -43,6 +43,15 @@ PACKAGE_HEADERS = {
 HUB_PATH = "resolve/main/"
 _TYPES = {".json": "application/json", ".wasm": "application/wasm"}
 _ANY_TYPE = "application/octet-stream"
+# Not as the machine's own table has it: browsers refuse scripts and service workers of other types.
+_PAGE_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    **_TYPES,
+}
 # The build puts a hash of the contents into these files' names.
 HASHED = "assets/"
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -145,7 +154,12 @@ class _PageFiles(_FilesWithHeaders):
 
     def headers_of(self, file: Path, path: str) -> Mapping[str, str]:
         """As the page's headers are; files named by their contents are kept for good."""
-        return {**HEADERS, "Cache-Control": FOR_EVER if path.startswith(HASHED) else ASK_AGAIN}
+        known = _PAGE_TYPES.get(file.suffix)
+        return {
+            **HEADERS,
+            **({"Content-Type": known} if known else {}),
+            "Cache-Control": FOR_EVER if path.startswith(HASHED) else ASK_AGAIN,
+        }
 
 
 class _PackageFiles(_FilesWithHeaders):
