@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { RateMeter } from "../src/download/rate";
-import { describe as read, packageUrl, type Package } from "../src/package/package";
+import { describe as read, type Package } from "../src/package/package";
 import { CLIENT_LIMITS, contextLengths, judge, neededMemory, type Device } from "../src/package/requirements";
 import { formatBytes, formatSeconds, formatShort, GIB, MIB } from "../src/package/units";
 import { sha256 } from "../src/download/hash";
@@ -92,20 +92,6 @@ describe("judge", () => {
     expect(blocks(PACK, { ...DEVICE, freeStorageBytes: MIB })[0]?.text).toMatch(/lets this site store 1.0 MiB/);
     expect(blocks(PACK, { ...DEVICE, freeStorageBytes: 0 }, 4096, 0, 0)).toEqual([]);
   });
-});
-
-describe("packageUrl", () => {
-  it.each([
-    ["package", "http://a.b/page/package/"],
-    ["https://x.y/p?q#h", "https://x.y/p/"],
-    ["https://huggingface.co/me/m", "https://huggingface.co/me/m/resolve/main/"],
-    ["https://huggingface.co/me/m/tree/v2", "https://huggingface.co/me/m/resolve/v2/"],
-    ["https://huggingface.co/me/m/resolve/v2/", "https://huggingface.co/me/m/resolve/v2/"],
-  ])("%s", (text, url) => expect(packageUrl(text, "http://a.b/page/")).toBe(url));
-
-  it.each(["javascript:alert(1)", "file:///etc", "http://"])("refuses %s", (text) =>
-    expect(() => packageUrl(text, "http://a.b/")).toThrow(),
-  );
 });
 
 describe("a package's small files", () => {

@@ -4,7 +4,18 @@ import { UserError } from "../package/user_error";
 /** No answer at all: the network, the server, or a server that does not allow this page. */
 export class Unreachable extends UserError {}
 
-/** Fetches, or throws: AbortError if aborted, Unreachable without an answer, UserError for a refusal. */
+/** The server answered, and does not give the file. */
+export class Refused extends UserError {
+  constructor(
+    readonly status: number,
+    message: string,
+    hint: string,
+  ) {
+    super(message, hint);
+  }
+}
+
+/** Fetches, or throws: AbortError if aborted, Unreachable without an answer, Refused for a refusal. */
 export async function fetchChecked(url: string, init: RequestInit = {}): Promise<Response> {
   let response: Response;
   try {
@@ -22,7 +33,8 @@ export async function fetchChecked(url: string, init: RequestInit = {}): Promise
     throw new Unreachable(`${url} answers ${response.status} ${response.statusText}.`, "The server has a problem; try again later.");
   }
   if (!response.ok) {
-    throw new UserError(
+    throw new Refused(
+      response.status,
       `${url} answers ${response.status} ${response.statusText}.`,
       "Give the folder that gemma4-compile wrote, with all of its files.",
     );

@@ -1,6 +1,7 @@
 // What a package says about itself, read before anything large is downloaded.
-import { fetchChecked, Unreachable } from "../download/fetch";
+import { fetchChecked, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
+import { hubModelOf } from "./address";
 import { UserError } from "./user_error";
 
 export interface PackageFile {
@@ -92,41 +93,20 @@ interface ChatConfig {
   conv_template?: { role_empty_sep?: string };
 }
 
-/** Turns what a user types into the folder's URL. A model page of the hub stands for its files. */
-export function packageUrl(text: string, base: string): string {
-  let url: URL;
-  try {
-    url = new URL(text.trim(), base);
-  } catch {
-    throw new UserError(`\`${text}\` is no address.`, "Give the folder's address, such as https://example.org/my-package/");
-  }
-  if (!["http:", "https:"].includes(url.protocol)) {
-    throw new UserError(`${url.protocol} addresses cannot be read from a page.`, "Serve the package over https or from localhost.");
-  }
-  url.hash = "";
-  url.search = "";
-  if (!url.pathname.endsWith("/")) url.pathname += "/";
-  if (url.hostname === "huggingface.co" && !url.pathname.includes("/resolve/")) {
-    url.pathname = url.pathname.replace(/\/tree\/([^/]+)\/$/, "/resolve/$1/");
-    if (!url.pathname.includes("/resolve/")) url.pathname += "resolve/main/";
-  }
-  return url.href;
-}
-
 /** Reads the small files, from the server or, if it cannot be reached, as they were last time. */
 export async function readPackage(url: string): Promise<Package> {
   const names = [PROVENANCE, MANIFEST, CHAT_CONFIG, TENSOR_CACHE];
   const cache = await caches.open(PACKAGES);
   try {
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
-    for (const name of [PROVENANCE, ...names.slice(1)]) files.set(name, await fetchBytes(url + name));
+    for (const name of names) files.set(name, await fetchBytes(url + name));
     const template = declaredFiles(files.get(PROVENANCE)!)[TEMPLATE] ? await fetchBytes(url + TEMPLATE) : undefined;
     if (template) files.set(TEMPLATE, template);
     const pack = await describe(url, files, false);
     for (const [name, data] of files) await cache.put(url + name, new Response(data)).catch(() => undefined);
     return pack;
   } catch (error) {
-    if (!(error instanceof Unreachable)) throw error;
+    if (!(error instanceof Unreachable)) throw inWordsOfTheHub(error, url);
     const files = new Map<string, Uint8Array<ArrayBuffer>>();
     for (const name of [...names, TEMPLATE]) {
       const kept = await cache.match(url + name);
@@ -228,6 +208,23 @@ function declaredFiles(record: Uint8Array<ArrayBuffer>): Provenance["files"] {
 
 async function fetchBytes(url: string): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await (await fetchChecked(url)).arrayBuffer());
+}
+
+/** The hub's refusals say little: what they mean for a model that was asked for by its id. */
+function inWordsOfTheHub(error: unknown, url: string): unknown {
+  const model = hubModelOf(url);
+  if (!model || !(error instanceof Refused)) return error;
+  if (error.status === 404) {
+    return new UserError(
+      `${model.id} on the hub holds no package for browsers at revision ${model.revision}.`,
+      `If it is a checkpoint, compile it (gemma4-compile ${model.id} -o my-package) and open what that writes.`,
+    );
+  }
+  if (error.status !== 401 && error.status !== 403) return error;
+  return new UserError(
+    `The hub does not hand out ${model.id} (${error.status}).`,
+    "There is no such model, or it is private or asks for a licence; this page reads public ones only.",
+  );
 }
 
 function parse<T>(data: Uint8Array<ArrayBuffer>, name: string): T {

@@ -96,9 +96,11 @@ export class StartView {
       type: "text",
       inputmode: "url",
       autocomplete: "url",
+      autocapitalize: "none",
       spellcheck: "false",
       required: true,
-      placeholder: "https://huggingface.co/you/gemma-4-E2B-q4f16",
+      placeholder: "you/gemma-4-E2B-q4f16",
+      "aria-describedby": "package-hint",
     });
     const form = h(
       "form",
@@ -109,9 +111,14 @@ export class StartView {
           this.actions.open(field.value);
         },
       },
-      h("label", { for: "package" }, "Address of a package"),
+      h("label", { for: "package" }, "A package: a model on Hugging Face, or an address"),
       h("div", { class: "row" }, field, h("button", { id: "load", type: "submit", class: "primary" }, "Open")),
-      h("p", { class: "hint" }, "A folder that gemma4-compile wrote with --target webgpu, on any web server or on a model hub."),
+      h(
+        "p",
+        { class: "hint", id: "package-hint" },
+        "What gemma4-compile wrote with --target webgpu: owner/name or owner/name@revision of a model hub, " +
+          "or a folder's address on any web server.",
+      ),
     );
     const known = h(
       "ul",
