@@ -1,4 +1,5 @@
 // Asks the browser for its graphics device and its storage.
+import { waysToWebGpu } from "./browsers";
 import { CLIENT_LIMITS, type Device, type LimitName } from "./requirements";
 import { UserError } from "./user_error";
 import { GIB } from "./units";
@@ -42,20 +43,13 @@ async function findAdapter(): Promise<GPUAdapter> {
     ]);
   }
   if (!navigator.gpu) {
-    throw new NoWebGpu("This browser has no WebGPU.", [
-      "Chrome or Edge 113 and newer on Windows, macOS and ChromeOS; Chrome 121 and newer on Android 12.",
-      "Safari 26 on macOS, iOS and iPadOS.",
-      "Firefox 141 and newer on Windows, 145 on Macs with Apple silicon.",
-      "On Linux, Chrome may need chrome://flags/#enable-unsafe-webgpu and a current Vulkan driver.",
-    ]);
+    throw new NoWebGpu("This browser has no WebGPU.", ways(false));
   }
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
-  if (!adapter) {
-    throw new NoWebGpu("WebGPU found no graphics device.", [
-      "See that hardware acceleration is on in the browser's settings, then restart the browser.",
-      "Update the graphics driver; chrome://gpu says what the browser thinks of it.",
-      "In a virtual machine or over remote desktop there may be no device to find.",
-    ]);
-  }
+  if (!adapter) throw new NoWebGpu("WebGPU found no graphics device.", ways(true));
   return adapter;
+}
+
+function ways(hasApi: boolean): string[] {
+  return waysToWebGpu(navigator.userAgent, hasApi, navigator.maxTouchPoints);
 }
