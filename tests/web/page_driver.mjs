@@ -1,15 +1,17 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers, only?}. Runs the scenarios of
-// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs (a scripted engine), each in
-// the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}. Screenshots go
-// to the output folder.
+// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs and page_chats.mjs (a scripted
+// engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
+// Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
+// that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
 import { FLAGS } from "./chromium.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
+import { CHATS } from "./page_chats.mjs";
 import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
 
@@ -46,6 +48,7 @@ async function openBrowser({ real }) {
     args: FLAGS,
     viewport: { width: 1280, height: 800 },
     reducedMotion: "reduce", // nothing is looked at halfway
+    serviceWorkers: "block",
   });
   context.setDefaultTimeout(STEP_MS);
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
@@ -102,7 +105,7 @@ function toolsFor(browser, server, real) {
     },
     answered: async (page, timeout = STEP_MS) => {
       await page.locator('#messages li:last-child[data-role="assistant"]:not([data-state="writing"])').waitFor({ timeout });
-      return page.locator("#messages li:last-child");
+      return page.locator("#messages > li:last-child");
     },
     /** Fails on what axe finds wrong for people who use the page by keyboard or screen reader. */
     accessible: async (page, what) => {
@@ -144,6 +147,7 @@ const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
 await runAll(SCRIPTED, false, server, scenarios);
+await runAll(CHATS, false, server, scenarios);
 await runAll(REAL, true, server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

@@ -185,7 +185,8 @@ export const SCRIPTED = {
       assert.equal(await page.locator("#messages li").count(), 2);
       await page.getByRole("button", { name: "Undo" }).click();
       assert.equal(await page.locator("#messages").innerText(), before);
-      await page.getByRole("button", { name: /^Delete the chat “First/ }).click();
+      await page.getByRole("button", { name: /^More for the chat “First/ }).click();
+      await page.getByRole("menuitem", { name: /^Delete the chat “First/ }).click();
       assert.equal(await page.locator("#messages li").count(), 0);
       await page.getByRole("button", { name: "Undo" }).click();
       await page.locator("#prompt").fill("half a thought");

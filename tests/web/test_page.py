@@ -61,6 +61,18 @@ SCRIPTED = (
     "clearing",
     "looks",
 )
+CHATS = (
+    "rename",
+    "search",
+    "export_and_import",
+    "damaged_imports",
+    "two_tabs",
+    "delete_while_writing",
+    "hub_id",
+    "caret",
+    "settings_sections",
+    "phones",
+)
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +179,10 @@ def scenarios(
     return told
 
 
-@pytest.mark.parametrize("name", [*SCRIPTED, *REAL])
+@pytest.mark.parametrize("name", [*SCRIPTED, *CHATS, *REAL])
 def test_scenario(name: str, scenarios: Mapping[str, Mapping[str, Any]]) -> None:
     assert scenarios[name]["error"] is None, scenarios[name]["error"]
 
 
 def test_every_scenario_has_a_test(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    assert set(scenarios) == {*SCRIPTED, *REAL}
+    assert set(scenarios) == {*SCRIPTED, *CHATS, *REAL}

@@ -12,7 +12,7 @@ import { keepPage } from "./offline";
 import { formatCount } from "./package/units";
 import { Composer } from "./view/composer";
 import { ConversationView } from "./view/conversation";
-import { byId } from "./view/dom";
+import { byId, h } from "./view/dom";
 import { drawIcons } from "./view/icons";
 import { clearErrors, showError, showUndo } from "./view/notices";
 import { SettingsDialog } from "./view/settings";
@@ -36,6 +36,10 @@ async function main(): Promise<void> {
       composer.show();
       showHead();
     },
+    conversationRefreshed: () => {
+      conversation.refresh();
+      showHead();
+    },
     listChanged: () => {
       sidebar.show();
       showHead();
@@ -53,7 +57,7 @@ async function main(): Promise<void> {
       const canForget = error instanceof ContextFull && session.current.messages.length > 3;
       showError(error, canForget ? [{ label: "Leave out the oldest", run: () => void session.forgetAndRetry() }] : []);
     },
-    removed: showUndo,
+    undoable: showUndo,
   });
 
   const conversation = new ConversationView(session, () => suggestionsFor(session.pack));
@@ -83,7 +87,9 @@ async function main(): Promise<void> {
       showHead();
       if (state.kind === "ready") {
         conversation.announce("The model is ready");
-        if (matchMedia("(hover: hover)").matches) composer.field.focus(); // no keyboard over a phone's page
+        // Nobody is taken out of what they do meanwhile, and no keyboard comes over a phone's page.
+        const isFree = document.activeElement === document.body || document.activeElement === null;
+        if (isFree && matchMedia("(hover: hover)").matches) composer.field.focus();
       }
     },
     failed: (error) => showError(error),
@@ -111,14 +117,18 @@ async function main(): Promise<void> {
     meter.high = 0.85 * meter.max;
     meter.optimum = 0;
     meter.value = used;
-    byId("context-text").textContent = `${formatCount(used)} of ${formatCount(limit)} tokens`;
+    byId("context-text").replaceChildren(`${formatCount(used)} of ${formatCount(limit)}`, h("span", { class: "unit" }, " tokens"));
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && session.busy && !document.querySelector("dialog[open]")) session.stop();
-    if (event.key.toLowerCase() === "o" && event.shiftKey && (event.ctrlKey || event.metaKey)) {
+    const command = event.ctrlKey || event.metaKey;
+    if (event.key === "Escape" && session.busy && !document.querySelector("dialog[open], :popover-open")) session.stop();
+    if (event.key.toLowerCase() === "o" && event.shiftKey && command) {
       event.preventDefault();
       newChat();
+    } else if (event.key.toLowerCase() === "k" && command && !event.shiftKey) {
+      event.preventDefault();
+      sidebar.startSearch();
     }
   });
   document.addEventListener("visibilitychange", () => {

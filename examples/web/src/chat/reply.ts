@@ -1,5 +1,6 @@
 // A reply's text as the model writes it, taken apart: thoughts, tool calls, and the answer itself.
 import { CALL_CLOSE, CALL_OPEN, parseCall, type ToolCall } from "./tool_syntax";
+import type { Message } from "./transcript";
 
 export const CHANNEL_OPEN = "<|channel>";
 export const CHANNEL_CLOSE = "<channel|>";
@@ -57,6 +58,12 @@ export function answerText(raw: string): string {
     .map((part) => part.text)
     .join("")
     .trim();
+}
+
+/** What a message says: a question as it is, a reply without thoughts and calls. */
+export function textOf(message: Message): string {
+  if (message.role === "user") return message.text;
+  return message.rounds.map((round) => answerText(round.opened + round.raw)).filter(Boolean).join("\n\n");
 }
 
 /** The calls that a finished reply asks for. */

@@ -5,9 +5,9 @@ import { addPace, NO_PACE, type Pace, tokensPerSecond } from "../engine/speed";
 import type { Package } from "../package/package";
 import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
-import { saveSettings, type Settings, type Store } from "./store";
+import { saveSettings, type Change, type Settings, type Store } from "./store";
 import { runTool } from "./tools";
-import { forgetOldest, newConversation, newReply, newUserMessage } from "./transcript";
+import { cleanTitle, forgetOldest, mergeInto, newConversation, newReply, newUserMessage } from "./transcript";
 import type { AssistantMessage, Conversation, Message, Round } from "./transcript";
 
 const MOST_ROUNDS = 6;
@@ -16,6 +16,8 @@ const SAVE_EVERY_MS = 1000;
 export interface SessionEvents {
   /** Another conversation, or other messages in it. */
   conversationChanged(): void;
+  /** Another tab went on with the open conversation. */
+  conversationRefreshed(): void;
   /** The list of conversations. */
   listChanged(): void;
   /** A reply got longer or ended. */
@@ -23,8 +25,8 @@ export interface SessionEvents {
   /** Writing began or ended. */
   busyChanged(): void;
   failed(error: unknown): void;
-  /** Messages were taken out of a conversation; `undo` brings them back. */
-  removed(what: string, undo: () => void): void;
+  /** Something was taken out or put in; `undo` takes that back. */
+  undoable(what: string, undo: () => void): void;
 }
 
 interface Writing {
@@ -57,6 +59,7 @@ export class Session {
 
   /** Reads what was kept, and opens the latest conversation. */
   async restore(): Promise<void> {
+    this.store.watch((change) => void this.takeOver(change).catch((error: unknown) => this.events.failed(error)));
     this.conversations = await this.store.all();
     this.current = this.conversations[0] ?? this.fresh();
     this.events.listChanged();
@@ -81,13 +84,9 @@ export class Session {
     const index = this.conversations.findIndex((conversation) => conversation.id === id);
     const found = this.conversations[index];
     if (!found) return;
-    if (this.writing?.conversation === found) this.stop();
-    this.conversations.splice(index, 1);
-    if (this.current === found) this.current = this.fresh();
-    this.events.conversationChanged();
-    this.events.listChanged();
+    this.drop([id]);
     await this.store.remove(id).catch((error: unknown) => this.events.failed(error));
-    this.events.removed("Chat deleted", () => {
+    this.events.undoable("Chat deleted", () => {
       this.conversations.splice(index, 0, found);
       this.current = found;
       this.changed(found);
@@ -95,17 +94,63 @@ export class Session {
     });
   }
 
+  /** Puts chats in beside those that are there. */
+  async add(chats: Conversation[]): Promise<void> {
+    await this.store.save(...chats);
+    this.conversations = [...this.conversations, ...chats].sort((a, b) => b.updated - a.updated);
+    const [only] = chats;
+    if (chats.length === 1 && only) this.select(only.id);
+    else this.events.listChanged();
+    this.events.undoable(chats.length === 1 ? "Chat imported" : `${chats.length} chats imported`, () => {
+      const ids = chats.map(({ id }) => id);
+      this.drop(ids);
+      for (const id of ids) void this.store.remove(id).catch((error: unknown) => this.events.failed(error));
+    });
+  }
+
+  /** Gives a chat a name; an empty one stands for its first question. */
+  rename(id: string, title: string): void {
+    const found = this.conversations.find((conversation) => conversation.id === id);
+    if (!found) return;
+    found.title = cleanTitle(title);
+    this.events.listChanged();
+    void this.save(found);
+  }
+
   async removeAll(): Promise<void> {
-    this.stop();
-    this.conversations = [];
-    this.current = this.fresh();
+    this.drop(this.conversations.map(({ id }) => id));
     await this.store.clear();
-    this.events.conversationChanged();
+  }
+
+  /** Takes chats out of the list, and ends what is being written in them. */
+  private drop(ids: string[]): void {
+    if (this.writing && ids.includes(this.writing.conversation.id)) this.stop();
+    this.conversations = this.conversations.filter(({ id }) => !ids.includes(id));
+    if (ids.includes(this.current.id)) {
+      this.current = this.fresh();
+      this.events.conversationChanged();
+    }
     this.events.listChanged();
   }
 
-  /** Changes what belongs to the conversation: its title, system prompt and switches. */
-  change(values: Partial<Pick<Conversation, "title" | "system" | "thinking" | "tools">>, of = this.current): void {
+  /** Does what another tab did. */
+  private async takeOver(change: Change): Promise<void> {
+    if (change.kind !== "saved") return this.drop(change.kind === "cleared" ? this.conversations.map(({ id }) => id) : change.ids);
+    for (const id of change.ids) {
+      const read = await this.store.get(id);
+      const found = this.conversations.find((conversation) => conversation.id === id);
+      if (!read) continue;
+      if (!found) this.conversations.push(read);
+      else if (found === this.writing?.conversation) found.title = read.title; // what is written here is newer
+      else mergeInto(found, read);
+      if (found === this.current) this.events.conversationRefreshed();
+    }
+    this.conversations.sort((a, b) => b.updated - a.updated);
+    this.events.listChanged();
+  }
+
+  /** Changes what belongs to the conversation: its system prompt and switches. */
+  change(values: Partial<Pick<Conversation, "system" | "thinking" | "tools">>, of = this.current): void {
     Object.assign(of, values);
     if (of.messages.length) this.changed(of);
     this.events.listChanged();
@@ -170,7 +215,7 @@ export class Session {
     conversation.messages.splice(from);
     conversation.forgotten = Math.min(forgotten, Math.max(0, from - 1));
     this.events.conversationChanged();
-    this.events.removed(what, () => {
+    this.events.undoable(what, () => {
       if (this.writing?.conversation === conversation) return;
       conversation.messages = before;
       conversation.forgotten = forgotten;
@@ -194,7 +239,7 @@ export class Session {
       if (!(error instanceof EngineLost)) this.events.failed(error); // the engine's owner tells that
     } finally {
       this.writing = undefined;
-      this.changed(conversation);
+      if (this.conversations.includes(conversation)) this.changed(conversation); // not deleted meanwhile
       this.events.replyChanged(reply);
       this.events.busyChanged();
     }

@@ -1,7 +1,7 @@
 // Conversations in IndexedDB, settings in localStorage.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
 import type { Theme } from "../view/theme";
-import { afterReload, type Conversation } from "./transcript";
+import { afterReload, isConversation, type Conversation } from "./transcript";
 
 interface Schema extends DBSchema {
   conversations: { key: string; value: Conversation };
@@ -11,10 +11,21 @@ const DATABASE = "gemma4-chat";
 const VERSION = 1;
 const TABLE = "conversations";
 const UNSAVED = "gemma4-unsaved";
+const CHANNEL = "gemma4-chats";
+
+/** What another tab did to the conversations. */
+export type Change = { kind: "saved" | "removed"; ids: string[] } | { kind: "cleared" };
 
 /** Keeps conversations. Where the browser refuses a database, they live as long as the page. */
 export class Store {
+  private readonly channel = new BroadcastChannel(CHANNEL);
+
   private constructor(private readonly database: IDBPDatabase<Schema> | undefined) {}
+
+  /** Hears what other tabs change. */
+  watch(hear: (change: Change) => void): void {
+    this.channel.onmessage = ({ data }: MessageEvent<Change>) => hear(data);
+  }
 
   /** Whether anything outlives the page. */
   get lasting(): boolean {
@@ -37,11 +48,22 @@ export class Store {
   async all(): Promise<Conversation[]> {
     await this.takeUnsaved();
     const found = (await this.database?.getAll(TABLE)) ?? [];
-    return found.map(afterReload).sort((a, b) => b.updated - a.updated);
+    const damaged = found.filter((each) => !isConversation(each));
+    if (damaged.length) console.warn("conversations that cannot be read:", damaged);
+    return found.filter(isConversation).map(afterReload).sort((a, b) => b.updated - a.updated);
   }
 
-  async save(conversation: Conversation): Promise<void> {
-    await this.database?.put(TABLE, structuredClone(conversation));
+  async get(id: string): Promise<Conversation | undefined> {
+    const found = await this.database?.get(TABLE, id);
+    return isConversation(found) ? found : undefined;
+  }
+
+  async save(...conversations: Conversation[]): Promise<void> {
+    if (!this.database) return;
+    const copies = structuredClone(conversations);
+    const writing = this.database.transaction(TABLE, "readwrite"); // all of them, or none
+    await Promise.all([...copies.map((each) => writing.store.put(each)), writing.done]);
+    this.tell({ kind: "saved", ids: copies.map(({ id }) => id) });
   }
 
   /** Saves before the next line runs: a page that goes away does not wait for a database. */
@@ -61,8 +83,10 @@ export class Store {
     try {
       const text = localStorage.getItem(UNSAVED);
       if (!text) return;
-      await this.save(JSON.parse(text) as Conversation);
       localStorage.removeItem(UNSAVED);
+      const unsaved: unknown = JSON.parse(text);
+      if (!isConversation(unsaved)) throw new Error("it is damaged");
+      await this.save(unsaved);
     } catch (error) {
       console.warn("an unsaved conversation cannot be read:", error);
     }
@@ -70,10 +94,16 @@ export class Store {
 
   async remove(id: string): Promise<void> {
     await this.database?.delete(TABLE, id);
+    this.tell({ kind: "removed", ids: [id] });
   }
 
   async clear(): Promise<void> {
     await this.database?.clear(TABLE);
+    this.tell({ kind: "cleared" });
+  }
+
+  private tell(change: Change): void {
+    if (this.database) this.channel.postMessage(change);
   }
 }
 

@@ -76,6 +76,7 @@ export function newReply(): AssistantMessage {
 }
 
 const LONGEST_TITLE = 48;
+const LONGEST_NAME = 120;
 
 /** The first question, cut at a word. */
 export function titleOf(conversation: Conversation): string {
@@ -87,12 +88,32 @@ export function titleOf(conversation: Conversation): string {
   return `${text.slice(0, LONGEST_TITLE).replace(/\s\S*$/, "")}…`;
 }
 
+/** A name that a person gave, on one line, without signs that would turn the text around it. */
+export function cleanTitle(text: string): string {
+  const line = text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "").replace(/[\s\p{Cc}]+/gu, " ").trim();
+  return [...line].slice(0, LONGEST_NAME).join("");
+}
+
+/** Whether what was kept can be shown: a browser's storage may be damaged, or another version's. */
+export function isConversation(value: unknown): value is Conversation {
+  const { id, messages } = (value ?? {}) as Partial<Conversation>;
+  const isMessage = (message: Message) => (message?.role === "user" ? typeof message.text === "string" : Array.isArray(message?.rounds));
+  return typeof id === "string" && Array.isArray(messages) && messages.every(isMessage);
+}
+
 /** What a reload finds of a reply that was being written: it is over. */
 export function afterReload(conversation: Conversation): Conversation {
   for (const message of conversation.messages) {
     if (message.role === "assistant" && message.state === "writing") message.state = "interrupted";
   }
   return conversation;
+}
+
+/** Brings a conversation up to what was kept of it; messages that it has stay the same objects. */
+export function mergeInto(conversation: Conversation, kept: Conversation): void {
+  const known = new Map(conversation.messages.map((message) => [message.id, message]));
+  const messages = kept.messages.map((message) => Object.assign(known.get(message.id) ?? message, message));
+  Object.assign(conversation, kept, { messages });
 }
 
 /** Leaves out the older half of what the model still sees; whole exchanges only. */

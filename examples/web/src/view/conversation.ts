@@ -1,8 +1,9 @@
 // The messages of the open conversation, and staying at their end while a reply grows.
+import { textOf } from "../chat/reply";
 import type { Session } from "../chat/session";
 import type { AssistantMessage } from "../chat/transcript";
 import { byId, copyText, h } from "./dom";
-import { MessageView, textOf, type MessageActions } from "./message";
+import { MessageView, type MessageActions } from "./message";
 
 const NEAR_END_PX = 80;
 
@@ -13,7 +14,6 @@ export class ConversationView {
   private readonly live = byId("live");
   private views = new Map<string, MessageView>();
   private follows = true;
-  private shown = "";
 
   constructor(
     private readonly session: Session,
@@ -31,8 +31,20 @@ export class ConversationView {
     announce: (text) => this.announce(text),
   };
 
-  /** Shows the conversation as it is now. */
+  /** Shows the conversation as it is now, and its end. */
   show(): void {
+    this.draw();
+    this.toEnd();
+  }
+
+  /** Shows what another tab changed in it; who reads further up stays there. */
+  refresh(): void {
+    this.draw();
+    for (const view of this.views.values()) view.draw();
+    this.follow();
+  }
+
+  private draw(): void {
     const { current } = this.session;
     const views = new Map<string, MessageView>();
     const items: HTMLElement[] = [];
@@ -50,8 +62,6 @@ export class ConversationView {
     this.views = views;
     this.list.replaceChildren(...items);
     this.showWelcome();
-    if (this.shown !== current.id) this.shown = current.id;
-    this.toEnd();
   }
 
   /** Offers questions in a chat without any. */

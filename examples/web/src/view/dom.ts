@@ -57,6 +57,13 @@ function sameTag(present: Element, wanted: Element): boolean {
   return (present.cloneNode(false) as Element).isEqualNode(wanted.cloneNode(false));
 }
 
+/** Hands a text to the browser as a download. */
+export function saveFile({ name, text }: { name: string; text: string }): void {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // some browsers read it after the click
+}
+
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,5 +1,5 @@
 // One message of the conversation, and how it changes while it is written.
-import { answerText, splitReply, type Part } from "../chat/reply";
+import { splitReply, textOf, type Part } from "../chat/reply";
 import { describeCall } from "../chat/tools";
 import type { AssistantMessage, Message, ReplyState, UserMessage } from "../chat/transcript";
 import { formatCount, formatShort } from "../package/units";
@@ -19,10 +19,20 @@ const ENDINGS: Partial<Record<ReplyState, string>> = {
   interrupted: "Interrupted",
 };
 
-/** Text that is copied when nothing is selected. */
-export function textOf(message: Message): string {
-  if (message.role === "user") return message.text;
-  return message.rounds.map((round) => answerText(round.opened + round.raw)).filter(Boolean).join("\n\n");
+/** Blocks that a text can be going on in. */
+const BLOCKS = "p, h1, h2, h3, h4, h5, h6, ul, ol, li, blockquote, .code, pre, pre > code";
+
+/** Where the next word of an answer comes, for the caret. */
+function endOf(answer: Element): Element {
+  let end = answer;
+  for (let next = end.lastElementChild; next?.matches(BLOCKS) && isLast(next); next = end.lastElementChild) end = next;
+  return end;
+}
+
+/** Whether nothing but white space is behind a child: `code` in the middle of a line is not the end. */
+function isLast(child: Element): boolean {
+  for (let next = child.nextSibling; next; next = next.nextSibling) if (next.textContent?.trim()) return false;
+  return true;
 }
 
 export class MessageView {
@@ -83,7 +93,10 @@ export class MessageView {
         fragment.append(this.drawPart(part, inWork, result));
       }
     });
-    if (writing && !textOf(reply)) fragment.append(h("p", { class: "waiting" }, h("span"), h("span"), h("span")));
+    if (!writing) return fragment;
+    const last = fragment.lastElementChild;
+    if (last?.matches(".answer")) endOf(last).append(h("span", { class: "caret", "aria-hidden": "true" }));
+    else if (!textOf(reply)) fragment.append(h("p", { class: "waiting" }, h("span"), h("span"), h("span")));
     return fragment;
   }
 

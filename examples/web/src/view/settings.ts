@@ -1,10 +1,13 @@
 // The dialog: the conversation's system prompt, sampling, looks, and what is stored.
 import type { Session } from "../chat/session";
 import { removeAllPackages, removePackage, storedPackages } from "../download/cache";
+import { describeOffline } from "../offline";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
 import { describeFast } from "./fast_state";
+import { setUpSettingsNav } from "./settings_nav";
 import { applyTheme, type Theme } from "./theme";
+import { TransferButtons } from "./transfer";
 
 interface NumberField {
   id: string;
@@ -33,6 +36,8 @@ export class SettingsDialog {
   private readonly system = byId<HTMLTextAreaElement>("system");
   private readonly systemDefault = byId<HTMLInputElement>("system-default");
   private readonly fast = byId<HTMLInputElement>("fast");
+  private readonly transfer: TransferButtons;
+  private readonly showBeginning = setUpSettingsNav();
 
   constructor(
     private readonly session: Session,
@@ -65,6 +70,7 @@ export class SettingsDialog {
       session.changeSettings({ fast: this.fast.checked });
       this.showFast();
     });
+    this.transfer = new TransferButtons(session);
     this.setUpClearing();
   }
 
@@ -78,7 +84,9 @@ export class SettingsDialog {
     }
     this.fast.checked = session.settings.fast;
     this.showFast();
+    this.transfer.show();
     this.dialog.showModal();
+    this.showBeginning();
     await this.fillStorage();
   }
 
@@ -112,6 +120,7 @@ export class SettingsDialog {
         ? "This browser does not say what is stored."
         : `${formatBytes(usage)} stored of ${formatBytes(quota)} that the browser allows. ` +
           (lasts ? "It is kept until you remove it." : "The browser may remove it when the disk gets full.");
+    byId("page-storage").textContent = await describeOffline();
     const folders = await storedPackages();
     byId("stored").replaceChildren(
       ...folders.map((url) =>
@@ -146,16 +155,17 @@ export class SettingsDialog {
       });
     });
     const all = byId<HTMLButtonElement>("clear-chats");
-    const text = all.textContent;
+    const label = all.lastChild!; // behind the icon
+    const text = label.textContent;
     let sure = false;
     all.addEventListener("click", () => {
       if (sure) void this.session.removeAll().then(() => this.dialog.close());
       sure = !sure;
-      all.textContent = sure ? "Really delete all chats" : text;
+      label.textContent = sure ? "Really delete all chats" : text;
     });
     this.dialog.addEventListener("close", () => {
       sure = false;
-      all.textContent = text;
+      label.textContent = text;
     });
   }
 }

@@ -1,0 +1,179 @@
+// Chats as files: written for keeping, and read with care, since a file may come from anywhere.
+import { formatBytes, formatCount, MIB } from "../package/units";
+import { UserError } from "../package/user_error";
+import { cleanTitle, newReply, titleOf } from "./transcript";
+import type { AssistantMessage, Conversation, Message, ReplyState, Round, Stats, UserMessage } from "./transcript";
+
+const SCHEMA = "gemma4-chats";
+const VERSION = 1;
+const LARGEST_BYTES = 100 * MIB;
+const MOST_CHATS = 5_000;
+const MOST_MESSAGES = 10_000; // of a chat
+const MOST_ROUNDS = 1_000;
+const LONGEST_TEXT = 2_000_000; // characters
+const STATES: ReplyState[] = ["writing", "done", "stopped", "cut", "interrupted"];
+const NOTHING = "Nothing was imported. Choose a file that this page exported.";
+
+export interface ChatFile {
+  name: string;
+  text: string;
+}
+
+/** Chats as a file: one of them, or many. */
+export function toFile(conversations: readonly Conversation[], now = new Date()): ChatFile {
+  const content = { schema: SCHEMA, schema_version: VERSION, exported: now.toISOString(), conversations };
+  const text = `${JSON.stringify(content, undefined, 1)}\n`;
+  const bytes = new Blob([text]).size;
+  if (bytes > LARGEST_BYTES || conversations.length > MOST_CHATS) {
+    throw new UserError(
+      `The chats are more than one file can hold: ${formatCount(conversations.length)} with ${formatBytes(bytes)}.`,
+      "Export them one by one, or delete some.",
+    );
+  }
+  const day = now.toISOString().slice(0, 10);
+  const [first] = conversations;
+  const name = conversations.length === 1 && first ? `chat-${slug(titleOf(first))}` : "chats";
+  return { name: `gemma4-${name}-${day}.json`, text };
+}
+
+/** The chats of a file, with ids of their own; throws a UserError that says what is wrong with it, and where. */
+export async function readChatFile(file: File): Promise<Conversation[]> {
+  const fail = (what: string): never => {
+    throw new UserError(`${file.name || "The file"} ${what}.`, NOTHING);
+  };
+  if (file.size > LARGEST_BYTES) fail(`has ${formatBytes(file.size)}; at most ${formatBytes(LARGEST_BYTES)} can be imported`);
+  if (file.size === 0) fail("is empty");
+  let data: unknown;
+  try {
+    data = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer()));
+  } catch (error) {
+    if (error instanceof SyntaxError) fail("is no JSON file, or ends too early");
+    if (error instanceof TypeError) fail("is no text in UTF-8");
+    fail(`cannot be read: ${(error as Error).message}`);
+  }
+  return new Reader(fail).chats(data);
+}
+
+/** Takes over what it knows, value by value; everything else of a file stays behind. */
+class Reader {
+  constructor(private readonly fail: (what: string) => never) {}
+
+  chats(data: unknown): Conversation[] {
+    if (!isRecord(data) || data["schema"] !== SCHEMA) return this.fail("holds no chats of this page");
+    const version = data["schema_version"];
+    if (version !== VERSION) return this.fail(`is of version ${JSON.stringify(version) ?? "unknown"}, and this page reads version ${VERSION}`);
+    const chats = this.list(data["conversations"], "conversations", MOST_CHATS);
+    if (!chats.length) return this.fail("holds no chats");
+    return chats.map((chat, index) => this.chat(chat, `conversations[${index}]`));
+  }
+
+  private chat(value: unknown, at: string): Conversation {
+    const from = this.record(value, at);
+    const messages = this.list(from["messages"], `${at}.messages`, MOST_MESSAGES);
+    const read = messages.map((message, index) => this.message(message, index, `${at}.messages[${index}]`));
+    if (read.at(-1)?.role === "user") read.push({ ...newReply(), state: "interrupted" });
+    const now = Date.now();
+    const created = Math.min(now, this.count(from["created"] ?? now, `${at}.created`));
+    return {
+      id: crypto.randomUUID(),
+      title: cleanTitle(this.text(from["title"] ?? "", `${at}.title`)),
+      created,
+      updated: Math.min(now, this.count(from["updated"] ?? created, `${at}.updated`)),
+      system: this.text(from["system"] ?? "", `${at}.system`),
+      thinking: this.flag(from["thinking"] ?? false, `${at}.thinking`),
+      tools: this.flag(from["tools"] ?? false, `${at}.tools`),
+      forgotten: this.forgotten(this.count(from["forgotten"] ?? 0, `${at}.forgotten`), read),
+      messages: read,
+    };
+  }
+
+  /** Questions and replies take turns, as the model's template has it. */
+  private message(value: unknown, index: number, at: string): Message {
+    const from = this.record(value, at);
+    const role = index % 2 ? "assistant" : "user";
+    if (from["role"] !== role) this.fail(`is damaged: ${at}.role should be ${role}`);
+    const id = crypto.randomUUID();
+    if (role === "user") return { id, role, text: this.text(from["text"], `${at}.text`) } satisfies UserMessage;
+    const state = STATES.find((each) => each === from["state"]) ?? this.fail(`is damaged: ${at}.state is unknown`);
+    const rounds = this.list(from["rounds"], `${at}.rounds`, MOST_ROUNDS);
+    const stats = from["stats"] === undefined ? undefined : this.stats(from["stats"], `${at}.stats`);
+    return {
+      id,
+      role,
+      rounds: rounds.map((round, number) => this.round(round, `${at}.rounds[${number}]`)),
+      state: state === "writing" ? "interrupted" : state,
+      ...(stats && { stats }),
+    } satisfies AssistantMessage;
+  }
+
+  private round(value: unknown, at: string): Round {
+    const from = this.record(value, at);
+    const results = this.list(from["results"] ?? [], `${at}.results`, MOST_ROUNDS);
+    return {
+      opened: this.text(from["opened"] ?? "", `${at}.opened`),
+      raw: this.text(from["raw"], `${at}.raw`),
+      results: results.map((result, index) => {
+        const { name, text } = this.record(result, `${at}.results[${index}]`);
+        return { name: this.text(name, `${at}.results[${index}].name`), text: this.text(text, `${at}.results[${index}].text`) };
+      }),
+    };
+  }
+
+  private stats(value: unknown, at: string): Stats {
+    const from = this.record(value, at);
+    const number = (name: keyof Stats) => this.count(from[name], `${at}.${name}`);
+    const speed = from["tokensPerSecond"] === undefined ? {} : { tokensPerSecond: number("tokensPerSecond") };
+    return {
+      promptTokens: number("promptTokens"),
+      contextTokens: number("contextTokens"),
+      tokens: number("tokens"),
+      firstTokenSeconds: number("firstTokenSeconds"),
+      ...speed,
+    };
+  }
+
+  /** What the model no longer sees ends before a question. */
+  private forgotten(count: number, messages: Message[]): number {
+    return messages[count]?.role === "user" ? count : 0;
+  }
+
+  private record(value: unknown, at: string): Record<string, unknown> {
+    return isRecord(value) ? value : this.wrong(value, at, "an object");
+  }
+
+  private list(value: unknown, at: string, most: number): unknown[] {
+    if (!Array.isArray(value)) return this.wrong(value, at, "a list");
+    if (value.length > most) this.fail(`has ${formatCount(value.length)} entries in ${at}; at most ${formatCount(most)} can be imported`);
+    return value;
+  }
+
+  private text(value: unknown, at: string): string {
+    if (typeof value !== "string") return this.wrong(value, at, "text");
+    if (value.length > LONGEST_TEXT) {
+      this.fail(`has ${formatCount(value.length)} characters in ${at}; at most ${formatCount(LONGEST_TEXT)} can be imported`);
+    }
+    return value.replace(/\p{Surrogate}/gu, "\ufffd"); // halves of characters, which no tokenizer takes
+  }
+
+  private flag(value: unknown, at: string): boolean {
+    return typeof value === "boolean" ? value : this.wrong(value, at, "true or false");
+  }
+
+  private count(value: unknown, at: string): number {
+    return typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER ? value : this.wrong(value, at, "a number from 0");
+  }
+
+  private wrong(value: unknown, at: string, wanted: string): never {
+    const found = value === undefined ? "is missing" : `is no ${wanted.replace(/^an? /, "")}`;
+    return this.fail(`is damaged: ${at} ${found}`);
+  }
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function slug(title: string): string {
+  const words = title.normalize("NFKD").replace(/\p{M}/gu, "").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").toLowerCase();
+  return words.slice(0, 40).replace(/-$/, "") || "untitled";
+}

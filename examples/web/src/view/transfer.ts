@@ -1,0 +1,66 @@
+// Chats out of this browser into a file, and back.
+import type { Session } from "../chat/session";
+import { readChatFile, toFile } from "../chat/transfer";
+import { UserError } from "../package/user_error";
+import { byId, h, saveFile } from "./dom";
+
+export class TransferButtons {
+  private readonly state = byId("transfer-state");
+  private readonly problem = byId("transfer-error");
+  private readonly file = byId<HTMLInputElement>("import-file");
+
+  constructor(private readonly session: Session) {
+    byId("export-chats").addEventListener("click", () => void this.attempt(async () => this.exportAll()));
+    byId("import-chats").addEventListener("click", () => this.file.click());
+    this.file.addEventListener("change", () => {
+      const files = [...(this.file.files ?? [])];
+      void this.attempt(() => this.importAll(files)).finally(() => (this.file.value = "")); // the same file may come again
+    });
+  }
+
+  /** For a dialog that opens. */
+  show(): void {
+    this.state.textContent = "";
+    this.problem.replaceChildren();
+    byId<HTMLButtonElement>("export-chats").disabled = this.session.conversations.length === 0;
+  }
+
+  private exportAll(): void {
+    const { conversations } = this.session;
+    saveFile(toFile(conversations));
+    this.state.textContent = `${count(conversations.length)} exported.`;
+  }
+
+  /** All files, or none of them. */
+  private async importAll(files: File[]): Promise<void> {
+    if (!files.length) return;
+    const chats = [];
+    for (const file of files) chats.push(...(await readChatFile(file)));
+    await this.session.add(chats);
+    this.show();
+    this.state.textContent = `${count(chats.length)} imported.`;
+  }
+
+  private async attempt(action: () => Promise<void>): Promise<void> {
+    this.show();
+    try {
+      await action();
+    } catch (error) {
+      const { message, hint } = asUserError(error);
+      this.problem.replaceChildren(...[message, hint].map((line) => h("p", {}, line)));
+    }
+  }
+}
+
+function asUserError(error: unknown): UserError {
+  if (error instanceof UserError) return error;
+  if ((error as Error)?.name === "QuotaExceededError") {
+    return new UserError("The browser's storage for this site is full.", "Nothing was imported. Remove models or chats, or free the disk.");
+  }
+  console.error(error);
+  return new UserError(error instanceof Error ? error.message : String(error), "The browser's console says more.");
+}
+
+function count(chats: number): string {
+  return chats === 1 ? "1 chat" : `${chats} chats`;
+}
