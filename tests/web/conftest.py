@@ -58,6 +58,18 @@ def fast_module() -> Path:
     return web / "dist"
 
 
+@pytest.fixture(scope="session")
+def page(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Builds the example page into a folder of its own: tests may run beside each other."""
+    source = HERE.parents[1] / "examples" / "web"
+    if not (source / "node_modules" / "vite").is_dir():
+        pytest.skip("npm packages are not installed: run `npm ci` in examples/web")
+    built = tmp_path_factory.mktemp("built") / "dist"
+    build = ["npm", "run", "--silent", "build", "--", "--outDir", str(built), "--emptyOutDir"]
+    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=TIMEOUT_S)
+    return built
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """For a driver's job and results."""

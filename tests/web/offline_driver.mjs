@@ -1,4 +1,5 @@
-// The example page without its server: what its service worker keeps. usage: node offline_driver.mjs JOB.json
+// The example page without its server, by its service worker, and without the browser's flags.
+// usage: node offline_driver.mjs JOB.json
 //
 // Job: {serve: command that serves the page and a package on a free port and prints the address, page: the built page,
 // plugin: the module that writes sw.js, chromium, output, question, answer}. Writes result.json: {scenarios: {name:
@@ -20,9 +21,9 @@ const BELOW = "/some/folder/";
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const { writeWorker } = await import(job.plugin);
 
-async function withContext(action) {
+async function withContext(action, flags = FLAGS) {
   const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
-  const context = await chromium.launchPersistentContext(profile, { executablePath: job.chromium, headless: true, args: FLAGS });
+  const context = await chromium.launchPersistentContext(profile, { executablePath: job.chromium, headless: true, args: flags });
   context.setDefaultTimeout(STEP_MS);
   try {
     return await action(context);
@@ -245,11 +246,36 @@ const SCENARIOS = {
   },
 };
 
+/** Chromium on Linux as it is installed: the page names the flags, and with these it finds a device. */
+async function withoutFlags() {
+  const server = await servePage({ "/": job.page });
+  const plain = FLAGS.filter((flag) => !/webgpu/i.test(flag));
+  try {
+    const told = await withContext(async (context) => {
+      const [page] = context.pages();
+      await page.goto(server.url);
+      await state(page, "no-webgpu");
+      await page.screenshot({ path: path.join(job.output, "no-flags.png") });
+      return page.locator("#error li").first().innerText();
+    }, plain);
+    const flags = told.split(" ").filter((word) => word.startsWith("--"));
+    assert.ok(flags.includes("--enable-unsafe-webgpu"), told);
+    await withContext(async (context) => {
+      const [page] = context.pages();
+      await page.goto(server.url);
+      await state(page, "choose");
+    }, [...plain, ...flags]);
+  } finally {
+    await server.close();
+  }
+}
+
 const scenarios = {};
-for (const [name, scenario] of Object.entries(SCENARIOS)) {
+for (const [name, scenario] of Object.entries({ ...SCENARIOS, without_flags: withoutFlags })) {
   if (job.only && !job.only.includes(name)) continue;
   const started = Date.now();
-  const error = await withContext((context) => scenario(context)).then(() => null, (problem) => String(problem?.stack ?? problem));
+  const run = scenario === withoutFlags ? withoutFlags() : withContext((context) => scenario(context));
+  const error = await run.then(() => null, (problem) => String(problem?.stack ?? problem));
   scenarios[name] = { seconds: (Date.now() - started) / 1000, error };
 }
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

@@ -380,7 +380,7 @@ export const CHATS = {
           const inView = await heading.evaluate((element) => {
             const box = document.querySelector("#settings-sections").getBoundingClientRect();
             const { top, bottom } = element.getBoundingClientRect();
-            return top >= box.top && bottom <= box.bottom;
+            return top >= box.top && bottom <= box.bottom && !document.querySelector("#settings").scrollTop;
           });
           assert.ok(inView, name);
         }

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,16 +72,6 @@ CHATS = (
     "settings_sections",
     "phones",
 )
-
-
-@pytest.fixture(scope="module")
-def page(browser: str) -> Path:
-    """The built page."""
-    if not (PAGE / "node_modules" / "vite").is_dir():
-        pytest.skip("npm packages are not installed: run `npm ci` in examples/web")
-    build = ["npm", "run", "--silent", "build"]
-    subprocess.run(build, cwd=PAGE, check=True, capture_output=True)
-    return PAGE / "dist"
 
 
 def change_file(package: Path, name: str, content: bytes) -> None:
