@@ -83,10 +83,9 @@ export class Store {
     try {
       const text = localStorage.getItem(UNSAVED);
       if (!text) return;
-      localStorage.removeItem(UNSAVED);
       const unsaved: unknown = JSON.parse(text);
-      if (!isConversation(unsaved)) throw new Error("it is damaged");
-      await this.save(unsaved);
+      if (isConversation(unsaved)) await this.save(unsaved);
+      localStorage.removeItem(UNSAVED);
     } catch (error) {
       console.warn("an unsaved conversation cannot be read:", error);
     }
