@@ -1,5 +1,6 @@
 // Puts the page together.
 import "./style/base.css";
+import "./style/sidebar.css";
 import "./style/layout.css";
 import "./style/chat.css";
 import "./style/forms.css";

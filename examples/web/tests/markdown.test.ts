@@ -62,3 +62,17 @@ describe("renderMarkdown", () => {
     );
   });
 });
+
+describe("a text of signs alone", () => {
+  it.each(["[", "![", "_a_", "http://a."])("does not hold the page up: %s", (sign) => {
+    const started = performance.now();
+    const html = renderMarkdown(`${sign.repeat(300_000)}<b>`);
+    expect(performance.now() - started).toBeLessThan(2000);
+    expect(html).not.toContain("<b>");
+  });
+
+  it("is no long answer with code and links", () => {
+    const html = renderMarkdown("Some *words*, `list[0]` and [a link](https://example.org/).\n\n".repeat(500));
+    expect(html).toContain("<em>words</em>");
+  });
+});

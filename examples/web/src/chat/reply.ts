@@ -21,23 +21,24 @@ const MARKS = [CHANNEL_OPEN, CALL_OPEN];
  */
 export function splitReply(raw: string, streaming = false): Part[] {
   const parts: Part[] = [];
-  let rest = raw;
-  while (rest) {
-    const [at, mark] = firstOf(rest, MARKS);
+  const next = new Map(MARKS.map((mark) => [mark, raw.indexOf(mark)]));
+  for (let from = 0; from < raw.length; ) {
+    const [at, mark] = firstOf(raw, from, next);
     if (at < 0) {
+      const rest = raw.slice(from);
       pushAnswer(parts, streaming ? withoutPartialMark(rest) : rest);
       break;
     }
-    pushAnswer(parts, rest.slice(0, at));
+    pushAnswer(parts, raw.slice(from, at));
     const close = mark === CHANNEL_OPEN ? CHANNEL_CLOSE : CALL_CLOSE;
-    const inside = rest.slice(at + mark.length);
-    const end = inside.indexOf(close);
+    const begin = at + mark.length;
+    const end = raw.indexOf(close, begin);
     const open = end < 0;
-    let text = open ? inside : inside.slice(0, end);
+    let text = open ? raw.slice(begin) : raw.slice(begin, end);
     if (open && streaming) text = withoutPartialMark(text, [close]);
     if (mark === CHANNEL_OPEN) parts.push({ kind: "thought", text: thoughtText(text), open });
     else parts.push({ kind: "call", text, call: open ? undefined : parseCall(text), open });
-    rest = open ? "" : inside.slice(end + close.length);
+    from = open ? raw.length : end + close.length;
   }
   return parts.filter((part) => part.kind !== "thought" || part.open || part.text !== "");
 }
@@ -81,11 +82,13 @@ function thoughtText(text: string): string {
   return (line < 0 ? "" : text.slice(line + 1)).trim();
 }
 
-function firstOf(text: string, marks: string[]): [number, string] {
+/** The first mark from a place on. `next` keeps where each comes next, so that the text is looked through once. */
+function firstOf(text: string, from: number, next: Map<string, number>): [number, string] {
   let best = -1;
   let found = "";
-  for (const mark of marks) {
-    const at = text.indexOf(mark);
+  for (const [mark, known] of next) {
+    const at = known >= 0 && known < from ? text.indexOf(mark, from) : known;
+    next.set(mark, at);
     if (at >= 0 && (best < 0 || at < best)) [best, found] = [at, mark];
   }
   return [best, found];

@@ -11,6 +11,7 @@ const MOST_CHATS = 5_000;
 const MOST_MESSAGES = 10_000; // of a chat
 const MOST_ROUNDS = 1_000;
 const LONGEST_TEXT = 2_000_000; // characters
+const LONGEST_CHAT = 4_000_000;
 const STATES: ReplyState[] = ["writing", "done", "stopped", "cut", "interrupted"];
 const NOTHING = "Nothing was imported. Choose a file that this page exported.";
 
@@ -56,6 +57,8 @@ export async function readChatFile(file: File): Promise<Conversation[]> {
 
 /** Takes over what it knows, value by value; everything else of a file stays behind. */
 class Reader {
+  private characters = 0; // of the chat that is read
+
   constructor(private readonly fail: (what: string) => never) {}
 
   chats(data: unknown): Conversation[] {
@@ -69,6 +72,7 @@ class Reader {
 
   private chat(value: unknown, at: string): Conversation {
     const from = this.record(value, at);
+    this.characters = 0;
     const messages = this.list(from["messages"], `${at}.messages`, MOST_MESSAGES);
     const read = messages.map((message, index) => this.message(message, index, `${at}.messages[${index}]`));
     if (read.at(-1)?.role === "user") read.push({ ...newReply(), state: "interrupted" });
@@ -151,6 +155,10 @@ class Reader {
     if (typeof value !== "string") return this.wrong(value, at, "text");
     if (value.length > LONGEST_TEXT) {
       this.fail(`has ${formatCount(value.length)} characters in ${at}; at most ${formatCount(LONGEST_TEXT)} can be imported`);
+    }
+    this.characters += value.length;
+    if (this.characters > LONGEST_CHAT) {
+      this.fail(`has more than ${formatCount(LONGEST_CHAT)} characters in one chat, up to ${at}`);
     }
     return value.replace(/\p{Surrogate}/gu, "\ufffd"); // halves of characters, which no tokenizer takes
   }

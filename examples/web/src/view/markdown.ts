@@ -42,7 +42,14 @@ function codeBlock(code: string, language: string): string {
 rules["fence"] = (tokens, index) => codeBlock(tokens[index]!.content, tokens[index]!.info.trim().split(/\s+/)[0]!);
 rules["code_block"] = (tokens, index) => codeBlock(tokens[index]!.content, "");
 
+// The parser looks from each of these signs to the end of the text: beyond this product, a text of nothing else, it
+// would hold the page up, and again at every start.
+const SIGNS = /[[\]_:]/g;
+const MOST_STEPS = 1e9;
+
 /** HTML of an answer. Safe to insert: everything in it was escaped or written above. */
 export function renderMarkdown(text: string): string {
+  const signs = text.match(SIGNS)?.length ?? 0;
+  if (signs * text.length > MOST_STEPS) return `<p class="unparsed">${parser.utils.escapeHtml(text)}</p>`;
   return parser.render(text);
 }

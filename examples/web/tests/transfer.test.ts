@@ -1,0 +1,86 @@
+import { describe, expect, it } from "vitest";
+import { readChatFile, toFile } from "../src/chat/transfer";
+import { newConversation, newReply, newUserMessage, type Conversation } from "../src/chat/transcript";
+
+function chat(title = ""): Conversation {
+  const reply = { ...newReply(), state: "done" as const, rounds: [{ opened: "<|channel>thought\n", raw: "a<channel|>b", results: [{ name: "calculator", text: "27" }] }] };
+  const stats = { promptTokens: 3, contextTokens: 9, tokens: 6, firstTokenSeconds: 0.25, tokensPerSecond: 40.5 };
+  return { ...newConversation(1000), updated: 2000, title, system: "Be kind.", thinking: true, messages: [newUserMessage("Who?"), { ...reply, stats }] };
+}
+
+const file = (content: string | Uint8Array<ArrayBuffer>) => new File([content], "chats.json");
+const withoutIds = (value: unknown) => JSON.parse(JSON.stringify(value, (key, each) => (key === "id" ? undefined : each)));
+const change = (edit: (data: any) => void) => {
+  const data = JSON.parse(toFile([chat(), chat()]).text);
+  edit(data);
+  return file(JSON.stringify(data));
+};
+
+describe("chats as files", () => {
+  it("come back as they were, with ids of their own", async () => {
+    const chats = [chat("One"), chat()];
+    const read = await readChatFile(file(toFile(chats).text));
+    expect(withoutIds(read)).toEqual(withoutIds(chats));
+    const ids = [...chats, ...read].flatMap((each) => [each.id, ...each.messages.map(({ id }) => id)]);
+    expect(new Set(ids).size).toBe(ids.length);
+  });
+
+  it.each([
+    ["Über Bäume: ein Gespräch", "gemma4-chat-uber-baume-ein-gesprach-2026-11-22.json"],
+    ["../../etc/passwd", "gemma4-chat-etc-passwd-2026-11-22.json"],
+    ["木について", "gemma4-chat-木について-2026-11-22.json"],
+    ["???", "gemma4-chat-untitled-2026-11-22.json"],
+  ])("have names that every disk takes: %s", (title, name) =>
+    expect(toFile([chat(title)], new Date("2026-11-22T12:00Z")).name.normalize("NFC")).toBe(name.normalize("NFC")),
+  );
+
+  it("may begin with a mark of the byte order", async () => {
+    expect(await readChatFile(file(`\ufeff${toFile([chat()]).text}`))).toHaveLength(1);
+  });
+
+  it("lose what the page does not know, and halves of characters", async () => {
+    const [read] = await readChatFile(
+      change(({ conversations: [first] }) => {
+        first.extra = 1;
+        first.messages[0].text = "x\ud800y";
+        first.title = "a\u202eb\n\tc";
+        first.updated = 9e15;
+        first.forgotten = 1;
+      }),
+    );
+    expect(read).not.toHaveProperty("extra");
+    expect(read).toMatchObject({ title: "ab c", forgotten: 0, messages: [{ text: "x\ufffdy" }, {}] });
+    expect(read!.updated).toBeLessThanOrEqual(Date.now());
+  });
+
+  it("end with a reply: one that was never written is interrupted", async () => {
+    const [read] = await readChatFile(change(({ conversations: [first] }) => first.messages.pop()));
+    expect(read!.messages).toMatchObject([{ role: "user" }, { role: "assistant", state: "interrupted", rounds: [] }]);
+  });
+
+  it.each<[string, (data: any) => void, RegExp]>([
+    ["another schema", (data) => (data.schema = "x"), /no chats of this page/],
+    ["a later version", (data) => (data.schema_version = 2), /version 2/],
+    ["no version", (data) => delete data.schema_version, /version unknown/],
+    ["a hole", (data) => (data.conversations[1] = null), /conversations\[1\] is no object/],
+    ["a wrong number", (data) => (data.conversations[1].messages[1].stats.tokens = -1), /stats\.tokens is no number/],
+    ["a missing text", (data) => delete data.conversations[0].messages[1].rounds[0].raw, /rounds\[0\]\.raw is missing/],
+    ["a wrong turn", (data) => data.conversations[0].messages.reverse(), /messages\[0\]\.role should be user/],
+  ])("are refused as a whole for %s", async (_, edit, words) => {
+    await expect(readChatFile(change(edit))).rejects.toThrow(words);
+  });
+
+  it("of more than anybody says in a chat are refused", async () => {
+    const long = "x".repeat(1_500_000);
+    const question = () => [{ role: "user", text: long }, { role: "assistant", state: "done", rounds: [{ raw: "" }] }];
+    await expect(readChatFile(change(({ conversations: [first] }) => (first.messages = [...question(), ...question()])))).resolves.toHaveLength(2);
+    await expect(
+      readChatFile(change(({ conversations: [first] }) => (first.messages = [...question(), ...question(), ...question()]))),
+    ).rejects.toThrow(/4,000,000 characters in one chat/);
+  });
+
+  it("of deep nesting end as others do", async () => {
+    await expect(readChatFile(file("[".repeat(200_000)))).rejects.toThrow(/no JSON|cannot be read/);
+    await expect(readChatFile(file(`${"[".repeat(5000)}${"]".repeat(5000)}`))).rejects.toThrow(/no chats/);
+  });
+});
