@@ -314,22 +314,21 @@ export const CHATS = {
         return route.fulfill({ path: path.join(job.packages.tiny, name), headers });
       });
       const type = async (text) => {
+        await page.evaluate(() => localStorage.clear()); // of the package that was opened last
         await page.goto(server.url);
         await state(page, "choose");
         await page.locator("#package").fill(text);
         await page.locator("#package").press("Enter");
-        await page.evaluate(() => localStorage.removeItem("gemma4-settings"));
       };
       await type("me/my-checkpoint");
       await page.locator("#error", { hasText: /holds no package[^]*gemma4-compile me\/my-checkpoint/ }).waitFor();
-      await page.evaluate(() => localStorage.clear());
       await type("you/private");
       await page.locator("#error", { hasText: "private" }).waitFor();
-      await page.evaluate(() => localStorage.clear());
       for (const status of [404, 401]) expectComplaint(new RegExp(String(status)));
       await type("me/my-model@v2");
       await state(page, "ready");
       assert.ok(asked.includes("/me/my-model/resolve/v2/model.wasm"), String(asked));
+      await page.evaluate(() => localStorage.clear());
       await context.unroute("https://huggingface.co/**");
     }, { server });
   },
