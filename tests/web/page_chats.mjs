@@ -107,6 +107,42 @@ export const CHATS = {
     }, tools);
   },
 
+  /** Everything about the list without a mouse; the focus is never lost. */
+  async keyboard_only({ context, open, state, ...tools }) {
+    await inPage(context, async (page) => {
+      await open(page, "tiny");
+      await state(page, "ready");
+      const focused = () => page.evaluate(() => document.activeElement.textContent || document.activeElement.id);
+      for (const question of ["One", "Two", "Three"]) {
+        await page.keyboard.press("Control+Shift+o");
+        await page.keyboard.type(question);
+        await page.keyboard.press("Enter");
+        await tools.answered(page);
+      }
+      await page.keyboard.press("Control+k");
+      await page.keyboard.press("ArrowDown");
+      assert.equal(await focused(), "Three");
+      const remove = async () => {
+        await page.keyboard.press("Tab");
+        await page.keyboard.press("Enter");
+        await page.keyboard.press("End");
+        await page.keyboard.press("Enter");
+      };
+      await remove();
+      assert.equal(await focused(), "Two");
+      // A reply that is written meanwhile does not take the focus out of the list.
+      await page.keyboard.press("Enter");
+      await tools.ask(page, "Something long");
+      await page.locator("#conversations .open").last().focus();
+      await tools.answered(page);
+      assert.equal(await focused(), "One");
+      await remove();
+      assert.equal(await focused(), "Two");
+      await remove();
+      assert.equal(await focused(), "New chat");
+    }, tools);
+  },
+
   /** In titles and in what was said, in any case, with and without accents. */
   async search({ context, open, state, accessible, shot, ...tools }) {
     await inPage(context, async (page) => {
@@ -414,6 +450,23 @@ export const CHATS = {
         }
         await accessible(page, `a chat, ${width} px`);
         await shot(page, `phone-${width}`);
+        // The drawer, its menu and the field for a name.
+        await page.locator("#open-sidebar").click();
+        await page.getByRole("button", { name: /^More for the chat/ }).click();
+        const { left, right, bottom } = await page.locator("#chat-menu").evaluate((menu) => menu.getBoundingClientRect().toJSON());
+        assert.ok(left >= 0 && right <= width && bottom <= 780, `${width} px: ${[left, right, bottom]}`);
+        await accessible(page, `a menu, ${width} px`);
+        await shot(page, `phone-menu-${width}`);
+        await page.keyboard.press("Escape");
+        await page.locator("#chat-menu").waitFor({ state: "hidden" });
+        assert.ok(await page.locator("#close-sidebar").isVisible(), "the drawer stays");
+        await page.getByRole("button", { name: /^More for the chat/ }).click();
+        await page.getByRole("menuitem", { name: /^Rename/ }).click();
+        await page.getByRole("textbox", { name: "Name of the chat" }).press("Escape");
+        assert.ok(await page.locator("#close-sidebar").isVisible(), "the drawer stays");
+        await page.keyboard.press("Escape");
+        await page.locator("#close-sidebar").waitFor({ state: "hidden" });
+        assert.ok(await page.locator("#open-sidebar").evaluate((button) => button === document.activeElement));
       }
     }, tools);
   },

@@ -62,6 +62,7 @@ SCRIPTED = (
 )
 CHATS = (
     "rename",
+    "keyboard_only",
     "search",
     "export_and_import",
     "damaged_imports",
