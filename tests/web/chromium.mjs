@@ -33,3 +33,11 @@ export async function withPage(executablePath, action) {
     await fs.rm(profile, { recursive: true, force: true });
   }
 }
+
+/** Waits until a function of the page, which may take its time, says yes: page.waitForFunction takes any promise for one. */
+export async function until(page, isSo, argument, timeout = 30_000) {
+  for (const end = Date.now() + timeout; !(await page.evaluate(isSo, argument)); ) {
+    if (Date.now() > end) throw new Error(`never: ${isSo}`);
+    await page.waitForTimeout(50);
+  }
+}

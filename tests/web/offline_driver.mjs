@@ -11,7 +11,7 @@ import os from "node:os";
 import path from "node:path";
 import readline from "node:readline";
 import { chromium } from "playwright-core";
-import { FLAGS } from "./chromium.mjs";
+import { FLAGS, until } from "./chromium.mjs";
 import { servePage } from "./page_server.mjs";
 
 const READY_MS = 150_000;
@@ -34,14 +34,6 @@ async function withContext(action, flags = FLAGS) {
 }
 
 const state = (page, kind, timeout = STEP_MS) => page.locator(`body[data-state="${kind}"]`).waitFor({ timeout });
-
-/** Waits until a function of the page, which may take its time, says yes. */
-async function until(page, isSo, argument) {
-  for (const end = Date.now() + STEP_MS; !(await page.evaluate(isSo, argument)); ) {
-    if (Date.now() > end) throw new Error(`never: ${isSo}`);
-    await page.waitForTimeout(50);
-  }
-}
 
 /** Waits for the page's worker, and returns the names of the files that the page's caches hold. */
 async function keptFiles(page) {

@@ -309,11 +309,27 @@ export const CHATS = {
       assert.match(await item.innerText(), /word199/);
       await second.locator("#messages li:last-child", { hasText: "word199" }).waitFor();
       assert.equal(await first.locator("#messages li").count(), 4);
+      // Who edits a message in a tab is not thrown out of it by what the other writes.
+      await tools.ask(first, "Again something long");
+      await second.locator('#messages > li[data-role="user"]').first().hover();
+      await second.getByRole("button", { name: "Edit this message and ask again" }).first().click();
+      await second.keyboard.type("Half a ");
+      await second.locator("#messages", { hasText: "Again something long" }).waitFor();
+      await tools.answered(first);
+      await second.locator("#messages > li:last-child", { hasText: "word199" }).waitFor();
+      await second.keyboard.type("thought");
+      assert.match(await second.getByRole("textbox", { name: "Edited message" }).inputValue(), /Half a thought$/);
       await chatAbout(tools, first, "Another");
       await second.locator("#conversations .title", { hasText: "Another" }).waitFor();
       await choose(second, "Another", "Delete");
       await first.locator("#conversations .title", { hasText: "Another" }).waitFor({ state: "detached" });
       assert.equal(await first.locator("#messages li").count(), 0);
+      // Deleted elsewhere while it is written: it stays so.
+      await tools.ask(first, "Something long");
+      await first.locator("#messages", { hasText: "word20" }).waitFor();
+      await choose(second, "Something long", "Delete");
+      await first.locator("#stop").waitFor({ state: "hidden" });
+      await first.waitForTimeout(200);
       await first.reload();
       assert.deepEqual(await titles(first), ["Named meanwhile"]);
       await second.close();

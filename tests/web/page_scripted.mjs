@@ -1,5 +1,6 @@
 // Scenarios with a scripted engine (scripted_engine.js): everything of the page but the model.
 import assert from "node:assert/strict";
+import { until } from "./chromium.mjs";
 
 const HEAVY = /\.(bin|wasm)$/;
 const PHONE = { width: 390, height: 844 };
@@ -96,7 +97,7 @@ export const SCRIPTED = {
       server.faults["/tiny/params_shard_0.bin"] = ["hold"];
       await open(page, "tiny");
       await page.locator("#status", { hasText: / of \d\.\d MiB/ }).waitFor();
-      await page.waitForFunction(async () =>
+      await until(page, async () =>
         (await (await caches.open("webllm/wasm")).keys()).length === 1);
       await page.locator("#pause").click();
       await state(page, "failed");

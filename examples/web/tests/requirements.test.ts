@@ -21,6 +21,7 @@ const PACK = {
 const DEVICE: Device = {
   name: "Test",
   features: new Set(["shader-f16"]),
+  isSoftware: false,
   subgroupSize: 8,
   limits: { ...CLIENT_LIMITS },
   memoryBytes: 16 * GIB,
@@ -33,6 +34,13 @@ function blocks(pack: Package, device: Device, context = 4096, allowed = 0, miss
 
 describe("judge", () => {
   it("finds nothing wrong where all fits", () => expect(blocks(PACK, DEVICE)).toEqual([]));
+
+  it("says where a device is none", () => {
+    const texts = (device: Device) => judge(PACK, device, 4096, 0, GIB).map(({ text }) => text).join(" ");
+    expect(texts(DEVICE)).not.toContain("software");
+    expect(texts({ ...DEVICE, isSoftware: true })).toContain("computes in software");
+    expect(blocks(PACK, { ...DEVICE, isSoftware: true })).toEqual([]);
+  });
 
   it("names the recipe that would run without 16-bit floats", () => {
     const [finding] = blocks(PACK, { ...DEVICE, features: new Set() });

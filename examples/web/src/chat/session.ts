@@ -135,7 +135,14 @@ export class Session {
 
   /** Does what another tab did. */
   private async takeOver(change: Change): Promise<void> {
-    if (change.kind !== "saved") return this.drop(change.kind === "cleared" ? this.conversations.map(({ id }) => id) : change.ids);
+    if (change.kind !== "saved") {
+      const ids = change.kind === "cleared" ? this.conversations.map(({ id }) => id) : change.ids;
+      const written = this.writing?.conversation.id;
+      this.drop(ids);
+      // What this tab saved of it in the meantime goes, too.
+      if (written !== undefined && ids.includes(written)) await this.store.remove(written);
+      return;
+    }
     for (const id of change.ids) {
       const read = await this.store.get(id);
       const found = this.conversations.find((conversation) => conversation.id === id);

@@ -6,6 +6,8 @@ import { formatBytes, formatCount, MIB } from "./units";
 export interface Device {
   name: string;
   features: ReadonlySet<string>;
+  /** It has no graphics processor: the processor computes what one would. */
+  isSoftware: boolean;
   /** Threads of the smallest subgroup; 0: the browser does not say. */
   subgroupSize: number;
   limits: Readonly<Record<LimitName, number>>;
@@ -113,7 +115,10 @@ function judgeLimits(pack: Package, device: Device): Finding[] {
       hint: "Compile it again with a shorter --context or --prefill-chunk, or with the default --limits.",
     });
   }
-  if (!findings.length) findings.push({ kind: "fits", text: `Runs on ${device.name}` });
+  if (!findings.length) {
+    const how = device.isSoftware ? ", which computes in software: answers come slowly" : "";
+    findings.push({ kind: "fits", text: `Runs on ${device.name}${how}` });
+  }
   return findings;
 }
 

@@ -2,7 +2,7 @@
 import { textOf } from "../chat/reply";
 import type { Session } from "../chat/session";
 import type { AssistantMessage } from "../chat/transcript";
-import { byId, copyText, h } from "./dom";
+import { byId, copyText, h, placeChildren } from "./dom";
 import { MessageView, type MessageActions } from "./message";
 
 const NEAR_END_PX = 80;
@@ -60,7 +60,7 @@ export class ConversationView {
       items.push(view.element);
     });
     this.views = views;
-    this.list.replaceChildren(...items);
+    placeChildren(this.list, items);
     this.showWelcome();
   }
 

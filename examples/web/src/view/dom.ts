@@ -31,6 +31,15 @@ export function iconButton(icon: SVGElement, label: string, onclick: () => void,
   return h("button", { type: "button", class: className, "aria-label": label, title: label, onclick }, icon);
 }
 
+/** Puts elements into a list, and changes it only where it differs: who is in one keeps the focus. */
+export function placeChildren(list: Element, items: Element[]): void {
+  const present = [...list.children];
+  if (items.length === present.length && items.every((item, index) => item === present[index])) return;
+  const focused = document.activeElement;
+  list.replaceChildren(...items);
+  if (focused instanceof HTMLElement && focused !== document.activeElement && list.contains(focused)) focused.focus();
+}
+
 /**
  * Makes the children of `target` those of `source`, and changes only what differs: a selection or a
  * scrolled code block survives while a reply grows below it.

@@ -4,7 +4,7 @@ import type { Session } from "../chat/session";
 import { titleOf, type Conversation } from "../chat/transcript";
 import { formatCount } from "../package/units";
 import { ChatMenu } from "./chat_menu";
-import { byId, h, iconButton } from "./dom";
+import { byId, h, iconButton, placeChildren } from "./dom";
 import { icon } from "./icons";
 
 /** So many are shown; older ones are found by searching. */
@@ -49,7 +49,7 @@ export class Sidebar {
       rows.set(id, row);
     }
     this.rows = rows;
-    this.place([...rows.values()].map((row) => row.item));
+    placeChildren(this.list, [...rows.values()].map((row) => row.item));
     byId("no-conversations").hidden = conversations.length > 0;
     byId("search-box").hidden = conversations.length === 0 && !this.query.value;
     byId("search-state").textContent = this.stateOf(hits.length);
@@ -81,15 +81,6 @@ export class Sidebar {
     } else if (event.key === "Enter" && this.query.value) {
       this.list.querySelector<HTMLElement>(".open")?.click();
     }
-  }
-
-  /** Changes the list only where it differs: who is in it keeps the focus. */
-  private place(items: HTMLElement[]): void {
-    const present = [...this.list.children];
-    if (items.length === present.length && items.every((item, index) => item === present[index])) return;
-    const focused = document.activeElement;
-    this.list.replaceChildren(...items);
-    if (focused instanceof HTMLElement && focused !== document.activeElement && this.list.contains(focused)) focused.focus();
   }
 
   private focusRow(index: number): void {
