@@ -1,8 +1,8 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers, only?}. Runs the scenarios of
-// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs and page_chats.mjs (a scripted
-// engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
+// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs, page_chats.mjs and page_looks.mjs (a
+// scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
@@ -12,6 +12,7 @@ import { chromium } from "playwright-core";
 import { FLAGS } from "./chromium.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CHATS } from "./page_chats.mjs";
+import { LOOKS } from "./page_looks.mjs";
 import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
 
@@ -147,7 +148,7 @@ const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
 await runAll(SCRIPTED, false, server, scenarios);
-await runAll(CHATS, false, server, scenarios);
+await runAll({ ...CHATS, ...LOOKS }, false, server, scenarios);
 await runAll(REAL, true, server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

@@ -68,6 +68,8 @@ CHATS = (
     "damaged_imports",
     "two_tabs",
     "delete_while_writing",
+)
+LOOKS = (
     "hub_id",
     "caret",
     "settings_sections",
@@ -169,10 +171,10 @@ def scenarios(
     return told
 
 
-@pytest.mark.parametrize("name", [*SCRIPTED, *CHATS, *REAL])
+@pytest.mark.parametrize("name", [*SCRIPTED, *CHATS, *LOOKS, *REAL])
 def test_scenario(name: str, scenarios: Mapping[str, Mapping[str, Any]]) -> None:
     assert scenarios[name]["error"] is None, scenarios[name]["error"]
 
 
 def test_every_scenario_has_a_test(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    assert set(scenarios) == {*SCRIPTED, *CHATS, *REAL}
+    assert set(scenarios) == {*SCRIPTED, *CHATS, *LOOKS, *REAL}
