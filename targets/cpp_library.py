@@ -8,7 +8,7 @@ from a first link and kept by zig's version and target.
 from __future__ import annotations
 
 import hashlib
-import shutil
+import re
 from pathlib import Path
 
 from gemma4_compile.errors import TargetError
@@ -18,6 +18,10 @@ from gemma4_compile.targets.runtime_objects import Platform
 
 PROBE = "int probe() { return 0; }\n"
 """zig links its whole library with any program in C++."""
+
+
+_PLACE = re.compile(rb"\bzig/o/[0-9a-f]{32}/")
+"""How an archive names its members: the number depends on where zig is installed."""
 
 
 def library_entry(target: Platform) -> str:
@@ -50,7 +54,7 @@ def cpp_library(target: Platform, progress: Progress | None = None) -> dict[str,
         output = str(scratch / "probe")
         zig.run(["c++", *flags, source.name, "-o", output], scratch, zig_cache, waiting)
         for name in target.libraries:
-            shutil.copyfile(_find(zig_cache, name), objects / name)
+            (objects / name).write_bytes(_same_anywhere(_find(zig_cache, name).read_bytes()))
 
     paths = object_cache.find_or_make(library_entry(target), target.libraries, make, progress)
     return dict(zip(target.libraries, paths, strict=True))
@@ -64,3 +68,8 @@ def _find(zig_cache: Path, name: str) -> Path:
             hint="reinstall ziglang in the version that pyproject.toml names",
         )
     return found[0]
+
+
+def _same_anywhere(content: bytes) -> bytes:
+    """Replace what depends on the environment, in the same length."""
+    return _PLACE.sub(lambda found: b"zig/o/" + b"0" * 32 + b"/", content)

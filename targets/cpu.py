@@ -59,6 +59,11 @@ def native_platform(system: str, machine: str) -> Platform:
     return _linux(architecture) if system == "linux" else _macos(architecture)
 
 
+def this_machine() -> Platform:
+    """Return the platform of this machine; TargetError where it is not supported."""
+    return native_platform(sys.platform, platform.machine())
+
+
 def _linux(architecture: str) -> Platform:
     return Platform(
         name=f"linux-{architecture}",
@@ -81,6 +86,13 @@ def _linux(architecture: str) -> Platform:
             *("libdl.so.2", "librt.so.1", "libutil.so.1"),
             *("libc_nonshared.a", "libcompiler_rt.a"),
         ),
+        licences=(
+            ("zig's compiler-rt", "LICENSE"),
+            ("LLVM's libc++", "lib/libcxx/LICENSE.TXT"),
+            ("LLVM's libc++abi", "lib/libcxxabi/LICENSE.TXT"),
+            ("LLVM's libunwind", "lib/libunwind/LICENSE.TXT"),
+            ("glibc's libc_nonshared", "lib/libc/glibc/LICENSES"),
+        ),
     )
 
 
@@ -101,6 +113,10 @@ def _macos(architecture: str) -> Platform:
             "-rtlib=none",  # zig would build its own again: it comes from the cache
         ),
         link_order=(OBJECTS, "libcompiler_rt.a"),
+        licences=(
+            ("zig's compiler-rt", "LICENSE"),
+            ("LLVM's libc++, its headers", "lib/libcxx/LICENSE.TXT"),
+        ),
     )
 
 
@@ -126,5 +142,4 @@ def link(
     """
     if spec.name != "cpu":
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a shared library")
-    target = native_platform(sys.platform, platform.machine())
-    linker.link_library(executable, output, target, progress=progress)
+    linker.link_library(executable, output, this_machine(), progress=progress)

@@ -34,6 +34,7 @@ class Platform:
     linker : zig's command that links
     link_flags : its flags for a model library
     link_order : what is linked, in order: zig's libraries by name, and OBJECTS where ours stand
+    licences : of the libraries: what each is, and zig's file of it
     left_out : sources of TVM's runtime that the units include and that are taken as empty
     is_whole : the library holds the runtime too, and its executable is a TVM "system library"
     """
@@ -46,6 +47,7 @@ class Platform:
     linker: tuple[str, ...]
     link_flags: tuple[str, ...]
     link_order: tuple[str, ...]
+    licences: tuple[tuple[str, str], ...]
     left_out: tuple[str, ...] = ()
     is_whole: bool = False
 

@@ -159,6 +159,19 @@ WASM = Platform(
         *("crt1-reactor.o", "libc.a", "libzigc.a", "libc++.a", "libc++abi.a"),
         *(OBJECTS, "libcompiler_rt.a"),
     ),
+    licences=(
+        ("zig's compiler-rt and C library", "LICENSE"),
+        ("LLVM's libc++", "lib/libcxx/LICENSE.TXT"),
+        ("LLVM's libc++abi", "lib/libcxxabi/LICENSE.TXT"),
+        ("musl", "lib/libc/musl/COPYRIGHT"),
+        *(
+            ("wasi-libc", f"lib/libc/wasi/{name}")
+            for name in (
+                *("LICENSE", "LICENSE-APACHE-LLVM", "LICENSE-APACHE", "LICENSE-MIT"),
+                "libc-bottom-half/cloudlibc/LICENSE",
+            )
+        ),
+    ),
     left_out=(
         # Remote debugging.
         "src/runtime/rpc/rpc_channel.cc",
