@@ -11,11 +11,11 @@ from tvm import relax
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.targets import cpu, cuda, metal, webgpu
-from gemma4_compile.targets.licences import LICENSE, NOTICE, license_text, notice_text
+from gemma4_compile.targets.licences import licence_texts
 from gemma4_compile.targets.runtime_objects import Platform
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
-__all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "licences", "link", "target_spec"]
+__all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "library_licences", "link", "target_spec"]
 
 
 class Link(Protocol):
@@ -71,7 +71,6 @@ def link(
     TARGETS[spec.name].link(executable, output, spec, progress)
 
 
-def licences(spec: TargetSpec, library: str) -> dict[str, str]:
+def library_licences(spec: TargetSpec, library: str) -> dict[str, str]:
     """Return the texts that go with a linked library, by the names of their files; TargetError."""
-    platform = TARGETS[spec.name].platform()
-    return {LICENSE: license_text(platform, library), NOTICE: notice_text(library)}
+    return licence_texts(TARGETS[spec.name].platform(), library)

@@ -14,21 +14,27 @@ TVM, TVM_FFI, OWN, ZIG = "apache-tvm", "apache-tvm-ffi", "gemma4-compile", "zigl
 LICENSE, NOTICE = abi.LICENCE_FILES
 _LINE = "=" * 80
 _HEAD = """\
-Licences of what is linked into the model library `{library}` of this folder.
-
+Licences of what is linked into {what}.
+{uncovered}
+It holds parts of:
+"""
+_UNCOVERED = """
 They do not cover the weights, the tokenizer and the chat template, which are under the licence of
 the model that this package was made from.
-
-The library holds parts of:
 """
 _NOTICE_HEAD = """\
-Notices of what is linked into the model library `{library}` of this folder, whose licences are in
-the file LICENSE.
+Notices of what is linked into {what}.
+The licences are in the file LICENSE.
 """
 
 
-def license_text(target: Platform, library: str) -> str:
-    """Return the content of LICENSE for a library that is linked for a platform.
+def licence_texts(target: Platform, library: str | None) -> dict[str, str]:
+    """Return the texts that go with a library, by the names of their files.
+
+    Parameters
+    ----------
+    target : the platform that it is linked for
+    library : its name, or None for the objects that every library of this platform is linked with
 
     Raises
     ------
@@ -40,14 +46,16 @@ def license_text(target: Platform, library: str) -> str:
     for title, file in target.licences:
         text = _read(root / file, ZIG)
         parts.append((f"{title}, as in {ZIG} {zig.version()}: {file}", text))
+    notices = [_part(name, NOTICE) for name in (TVM, TVM_FFI)]
+    what = f"the objects for {target.name} in this folder"
+    if library is not None:
+        what = f"the model library `{library}` of this folder"
+    head = _HEAD.format(what=what, uncovered="" if library is None else _UNCOVERED)
     titles = "".join(f"- {title}\n" for title, _ in parts)
-    return _HEAD.format(library=library) + titles + "".join(_section(*part) for part in parts)
-
-
-def notice_text(library: str) -> str:
-    """Return the content of NOTICE; TargetError as `license_text`."""
-    parts = [_part(name, NOTICE) for name in (TVM, TVM_FFI)]
-    return _NOTICE_HEAD.format(library=library) + "".join(_section(*part) for part in parts)
+    return {
+        LICENSE: head + titles + "".join(_section(*part) for part in parts),
+        NOTICE: _NOTICE_HEAD.format(what=what) + "".join(_section(*part) for part in notices),
+    }
 
 
 def _section(title: str, text: str) -> str:

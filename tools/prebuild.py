@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gemma4_compile.targets import cpu, metal, webgpu
 from gemma4_compile.targets.cpp_library import cpp_library
+from gemma4_compile.targets.licences import licence_texts
 from gemma4_compile.targets.runtime_objects import Platform, runtime_objects
 
 PLATFORMS: tuple[Platform, ...] = (
@@ -34,6 +35,10 @@ def prebuild(output: Path, platforms: tuple[Platform, ...] = PLATFORMS) -> None:
             entry = paths[0].parent
             shutil.copytree(entry, output / entry.name)
             print(f"{output / entry.name}")
+        licences = output / f"licences-{target.name}"
+        licences.mkdir()
+        for name, text in licence_texts(target, None).items():
+            (licences / name).write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 import { defineConfig } from "vite";
+import { licenses } from "./licenses";
 
 // From its sources, so that the page builds alone.
 const FAST = new URL("../../web/src/fast.ts", import.meta.url).pathname;
 
+const LICENSES = licenses("licenses.txt");
+
 export default defineConfig({
   base: "./", // the built page may lie in any folder
-  build: {
-    target: "es2022",
-    chunkSizeWarningLimit: 8000,
-    license: { fileName: "licenses.md" }, // of the modules in the page and in its worker
-  },
-  worker: { format: "es" },
+  build: { target: "es2022", chunkSizeWarningLimit: 8000 },
+  plugins: [LICENSES.page],
+  worker: { format: "es", plugins: () => [LICENSES.worker] },
   resolve: { alias: { "gemma4-web/fast": FAST } },
   server: { fs: { allow: [".", "../../web/src"] } },
 });
