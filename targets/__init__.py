@@ -15,7 +15,15 @@ from gemma4_compile.targets.licences import licence_texts
 from gemma4_compile.targets.runtime_objects import Platform
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
-__all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "library_licences", "link", "target_spec"]
+__all__ = [
+    "TARGETS",
+    "DeviceType",
+    "Target",
+    "TargetSpec",
+    "library_licences",
+    "link",
+    "target_spec",
+]
 
 
 class Link(Protocol):
