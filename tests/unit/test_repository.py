@@ -33,7 +33,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "tests/unit/verification/test_certificate.py": ("gemma4_compile/verification/subject.py",),
     "tests/smoke/test_presets.py and every test that compiles a package": (
         "gemma4_compile/passes/library.py",
-        "gemma4_compile/passes/lowering.py",
     ),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
         "model_spec/decoder.py",
