@@ -41,7 +41,7 @@ $(VENV)/user.stamp: pyproject.toml | $(BIN)/python
 # What a developer needs on top. The CPU build of torch is a fraction of the default build's size; it is
 # taken where the package index (or PIP_EXTRA_INDEX_URL) offers it.
 # What makes a wheel, and no more: torch would be gigabytes. LOCKED has it in user.stamp, with its hash.
-$(VENV)/build.stamp: pyproject.toml | $(if $(LOCKED),$(VENV)/user.stamp,$(BIN)/python)
+$(VENV)/build.stamp: pyproject.toml | $(VENV)/user.stamp
 	@build=$$(sed -nE 's/^ *"(build[^"]+)".*/\1/p' pyproject.toml); $(BIN)/pip install -q "$$build"
 	@touch $@
 
@@ -100,13 +100,16 @@ ifdef HEADLESS
 endif
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/web/demo.py --model $(MODEL) --output $(OUT) $(if $(PORT),--port $(PORT)) $(if $(HEADLESS),--headless)
 
-# The page and gemma4-web go into the wheel as they are built here; a wheel made otherwise has neither.
+# The page, gemma4-web and the objects that every model library is linked with go into the wheel as they are built
+# here. A wheel made otherwise has neither page nor module, and compiles the objects once per machine.
+MADE := gemma4_compile/page gemma4_compile/gemma4_web targets/prebuilt
 wheel: $(VENV)/build.stamp $(addsuffix /node_modules/.package-lock.json,examples/web web)
 	cd examples/web && npm run --silent build
 	cd web && npm run --silent build
-	rm -rf gemma4_compile/page gemma4_compile/gemma4_web
+	rm -rf $(MADE)
+	$(BIN)/python tools/prebuild.py targets/prebuilt
 	cp -r examples/web/dist gemma4_compile/page && cp -r web/dist gemma4_compile/gemma4_web
-	$(BIN)/python -m build; status=$$?; rm -rf gemma4_compile/page gemma4_compile/gemma4_web; exit $$status
+	$(BIN)/python -m build; status=$$?; rm -rf $(MADE); exit $$status
 
 # gemma4-web for `npm install`, as dist/gemma4-web-VERSION.tgz.
 npm: web/node_modules/.package-lock.json

@@ -14,6 +14,8 @@ PROVENANCE_FILE = "provenance.json"
 NUMERICS_FILE = "numerics.json"
 NUMERICS_PICTURE = "numerics.svg"
 NUMERICS_FILES = (NUMERICS_FILE, NUMERICS_PICTURE)
+LICENCE_FILES = ("LICENSE", "NOTICE")
+"""Of what is linked into the library; they come and go with it."""
 LIBRARY_STEM = "model"
 
 EMBED = "embed"

@@ -73,7 +73,9 @@ def other_half(output: Path, renewed: Half, provenance: Mapping[str, Any]) -> Ke
             hint="choose another -o, or replace the whole package with --force",
         )
     if renewed == "weights":
-        return Kept(old.library, () if old.library is None else (old.library,))
-    gone = (old.library, *abi.NUMERICS_FILES)  # a certificate is of one library
+        with_library = (old.library, *abi.LICENCE_FILES)
+        return Kept(old.library, tuple(name for name in old.files if name in with_library))
+    # A certificate is of one library.
+    gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
     files = tuple(name for name in old.files if name not in gone)
     return Kept(None, files, old.build.get(NONFINITE))

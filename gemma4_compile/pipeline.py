@@ -36,7 +36,7 @@ from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, 
 from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
 from gemma4_compile.sources import TINY, Source, open_source
 from gemma4_compile.suppressed_tokens import suppressed_tokens
-from gemma4_compile.targets import TargetSpec, link, target_spec
+from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tensor_file import check_unchanged
 from gemma4_compile.terminal import Reporter
@@ -222,6 +222,8 @@ def _build_library(
     )
     name = abi.LIBRARY_STEM + build.target.library_suffix
     link(executable, directory / name, build.target, reporter.stage)
+    for file, text in library_licences(build.target, name).items():
+        packaging.write_text(directory / file, text)
     return name, report
 
 

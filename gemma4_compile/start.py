@@ -6,13 +6,16 @@ as every other end of a command.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from gemma4_compile import __version__, options
 from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
 
+VERIFICATION = "gemma4_compile.verification.cli"
 _REINSTALL = (
     "install gemma4-compile again, in this environment: "
     "`pip install --force-reinstall .` in its clone"
@@ -36,7 +39,7 @@ def run_serve() -> int:
 
 def run_verify() -> int:
     """`gemma4-verify`."""
-    return _run("gemma4_compile.verification.cli")
+    return _run(VERIFICATION)
 
 
 def _run(module: str) -> int:
@@ -45,7 +48,8 @@ def _run(module: str) -> int:
         print(f"{Path(sys.argv[0]).name} {__version__}")
         return 0
     try:
-        command = importlib.import_module(module)
+        with _without_torch(module):
+            command = importlib.import_module(module)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except (ImportError, OSError) as error:  # OSError: a library that the system cannot load
@@ -54,3 +58,21 @@ def _run(module: str) -> int:
         return EXIT_FAILED
     status: int = command.main()
     return status
+
+
+@contextlib.contextmanager
+def _without_torch(module: str) -> Iterator[None]:
+    """Keep TVM from loading torch, where it is installed: four seconds for nothing.
+
+    It loads torch for the arrays that a program may hold, of which there are none here. What
+    compares with torch loads it, and then it has to come first.
+    """
+    verifies = any(argument.startswith("--veri") for argument in sys.argv[1:])
+    if "torch" in sys.modules or verifies or module == VERIFICATION:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # "not installed", to an import
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]

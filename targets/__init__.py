@@ -11,9 +11,19 @@ from tvm import relax
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.targets import cpu, cuda, metal, webgpu
+from gemma4_compile.targets.licences import licence_texts
+from gemma4_compile.targets.runtime_objects import Platform
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
-__all__ = ["TARGETS", "DeviceType", "Target", "TargetSpec", "link", "target_spec"]
+__all__ = [
+    "TARGETS",
+    "DeviceType",
+    "Target",
+    "TargetSpec",
+    "library_licences",
+    "link",
+    "target_spec",
+]
 
 
 class Link(Protocol):
@@ -30,17 +40,18 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A target: its profiles by name (``default`` always exists) and its linker."""
+    """A target: its profiles by name (``default`` always exists), its linker and its platform."""
 
     profiles: Mapping[str, TargetSpec]
     link: Link
+    platform: Callable[[], Platform]
 
 
 TARGETS: Mapping[str, Target] = {
-    "webgpu": Target(webgpu.PROFILES, webgpu.link),
-    "metal": Target(metal.PROFILES, metal.link),
-    "cuda": Target(cuda.PROFILES, cuda.link),
-    "cpu": Target(cpu.PROFILES, cpu.link),
+    "webgpu": Target(webgpu.PROFILES, webgpu.link, lambda: webgpu.WASM),
+    "metal": Target(metal.PROFILES, metal.link, lambda: metal.MACOS),
+    "cuda": Target(cuda.PROFILES, cuda.link, cpu.this_machine),
+    "cpu": Target(cpu.PROFILES, cpu.link, cpu.this_machine),
 }
 
 
@@ -66,3 +77,8 @@ def link(
 ) -> None:
     """Link a built executable into a model library for the target that ``spec`` names."""
     TARGETS[spec.name].link(executable, output, spec, progress)
+
+
+def library_licences(spec: TargetSpec, library: str) -> dict[str, str]:
+    """Return the texts that go with a linked library, by the names of their files; TargetError."""
+    return licence_texts(TARGETS[spec.name].platform(), library)

@@ -11,6 +11,7 @@ from tvm import relax
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import linker
+from gemma4_compile.targets.runtime_objects import NATIVE, OBJECTS, Platform
 from gemma4_compile.targets.spec import UNLIMITED, DeviceType, TargetSpec
 
 PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}
@@ -40,9 +41,14 @@ OLDEST_MACOS = "13.0"
 
 ARCHITECTURES = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 """zig's name of an architecture by `platform.machine()`."""
+ELF_NAMES = {"x86_64": "elf_x86_64", "aarch64": "aarch64linux"}
+"""The linker's name of an architecture on Linux."""
+UNITS = ("kv_state.cc", "kv_functions.cc")
+COMPILE_FLAGS = ("-std=c++17", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
+SHARED = ("-shared", "-O2", "-s")
 
 
-def native_platform(system: str, machine: str) -> linker.Platform:
+def native_platform(system: str, machine: str) -> Platform:
     """Return the platform of an operating system (as in `sys.platform`) and a machine."""
     architecture = ARCHITECTURES.get(machine)
     if architecture is None or system not in ("linux", "darwin"):
@@ -50,22 +56,67 @@ def native_platform(system: str, machine: str) -> linker.Platform:
             f"target `cpu` does not support {machine} on {system}",
             hint="it supports x86-64 and ARM64 on Linux and macOS",
         )
-    if system == "linux":
-        triple = f"{architecture}-linux-gnu.{OLDEST_GLIBC}"
-        link_flags: tuple[str, ...] = (f"-Wl,--version-script={linker.NATIVE / 'exports.map'}",)
-    else:
-        triple = f"{architecture}-macos.{OLDEST_MACOS}"
-        link_flags = (
-            # TVM's symbols are found in the process that loads the library.
-            *("-undefined", "dynamic_lookup", "-install_name", "@rpath/model"),
-            *("-nostdlib++", str(linker.NATIVE / "macos" / "libc++.1.tbd")),
-        )
-    return linker.Platform(
-        name=f"{system}-{architecture}",
+    return _linux(architecture) if system == "linux" else _macos(architecture)
+
+
+def this_machine() -> Platform:
+    """Return the platform of this machine; TargetError where it is not supported."""
+    return native_platform(sys.platform, platform.machine())
+
+
+def _linux(architecture: str) -> Platform:
+    return Platform(
+        name=f"linux-{architecture}",
+        triple=f"{architecture}-linux-gnu.{OLDEST_GLIBC}",
+        units=UNITS,
+        compile_flags=COMPILE_FLAGS,
+        library_flags=SHARED,
+        linker=("ld.lld",),
+        link_flags=(
+            *("--error-limit=0", "-O3", "--build-id=none", "--image-base=0", "--gc-sections"),
+            *("--eh-frame-hdr", "-s", "-znow", "-m", ELF_NAMES[architecture], "-shared"),
+            *("-version-script", str(NATIVE / "exports.map"), "--no-undefined-version"),
+            "--as-needed",
+        ),
+        link_order=(
+            OBJECTS,
+            *("libc++abi.a", "libc++.a", "libunwind.a"),
+            # Of glibc there are only the names of its functions.
+            *("libm.so.6", "libc.so.6", "libld.so.2", "libresolv.so.2", "libpthread.so.0"),
+            *("libdl.so.2", "librt.so.1", "libutil.so.1"),
+            *("libc_nonshared.a", "libcompiler_rt.a"),
+        ),
+        licences=(
+            ("zig's compiler-rt", "LICENSE"),
+            ("LLVM's libc++", "lib/libcxx/LICENSE.TXT"),
+            ("LLVM's libc++abi", "lib/libcxxabi/LICENSE.TXT"),
+            ("LLVM's libunwind", "lib/libunwind/LICENSE.TXT"),
+            ("glibc's libc_nonshared", "lib/libc/glibc/LICENSES"),
+        ),
+    )
+
+
+def _macos(architecture: str) -> Platform:
+    triple = f"{architecture}-macos.{OLDEST_MACOS}"
+    # TVM's symbols are found in the process that loads the library.
+    flags = (*SHARED, "-nostdlib++", "-undefined", "dynamic_lookup")
+    return Platform(
+        name=f"darwin-{architecture}",
         triple=triple,
-        units=("kv_state.cc", "kv_functions.cc"),
-        compile_flags=("-std=c++17", "-O2", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"),
-        link_flags=("-shared", "-O2", "-s", *link_flags),
+        units=UNITS,
+        compile_flags=COMPILE_FLAGS,
+        library_flags=flags,
+        linker=("c++", "-target", triple),
+        link_flags=(
+            *(*flags, "-install_name", "@rpath/model"),
+            str(NATIVE / "macos" / "libc++.1.tbd"),  # the system's C++ library
+            "-rtlib=none",  # zig would build its own again: it comes from the cache
+        ),
+        link_order=(OBJECTS, "libcompiler_rt.a"),
+        licences=(
+            ("zig's compiler-rt", "LICENSE"),
+            ("LLVM's libc++, its headers", "lib/libcxx/LICENSE.TXT"),
+        ),
     )
 
 
@@ -91,5 +142,4 @@ def link(
     """
     if spec.name != "cpu":
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a shared library")
-    target = native_platform(sys.platform, platform.machine())
-    linker.link_library(executable, output, target, progress=progress)
+    linker.link_library(executable, output, this_machine(), progress=progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,5 +74,4 @@ def link(
     def pack(module: Any, folder: Path) -> Path:
         return cuda_image.pack_imports(module, folder, compile_source)
 
-    target = cpu.native_platform(sys.platform, platform.machine())
-    linker.link_library(executable, output, target, progress=progress, pack=pack)
+    linker.link_library(executable, output, cpu.this_machine(), progress=progress, pack=pack)

@@ -10,6 +10,7 @@ from tvm import relax
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import linker
+from gemma4_compile.targets.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 from gemma4_compile.targets.wasm_file import read_interface
@@ -113,7 +114,7 @@ CLIENT_OFFERS = frozenset(
 
 # --- Library ---
 
-WASM = linker.Platform(
+WASM = Platform(
     name="wasm32",
     triple="wasm32-wasi",
     units=(
@@ -140,16 +141,36 @@ WASM = linker.Platform(
         "-include",
         "single_thread.h",
     ),
+    library_flags=("-mexec-model=reactor", "-Os", "-s"),
+    linker=("wasm-ld",),
     link_flags=(
-        "-mexec-model=reactor",
-        "-Os",
+        "--error-limit=0",
+        "--export-memory",
         "-s",
-        "-Wl,-z,stack-size=1048576",
-        "-lwasi-emulated-signal",
-        "-lwasi-emulated-process-clocks",
+        "--stack-first",
+        *(f"--export={name}" for name in (*CLIENT_CALLS, *DRIVER_CALLS)),
+        *("--entry", "_initialize"),
+        *("-z", "stack-size=1048576"),
+        "--build-id=none",
         # Undefined symbols become imports, so that the check below names all of them.
-        "-Wl,--import-symbols",
-        *(f"-Wl,--export={name}" for name in (*CLIENT_CALLS, *DRIVER_CALLS)),
+        "--allow-undefined",
+    ),
+    link_order=(
+        *("crt1-reactor.o", "libc.a", "libzigc.a", "libc++.a", "libc++abi.a"),
+        *(OBJECTS, "libcompiler_rt.a"),
+    ),
+    licences=(
+        ("zig's compiler-rt and C library", "LICENSE"),
+        ("LLVM's libc++", "lib/libcxx/LICENSE.TXT"),
+        ("LLVM's libc++abi", "lib/libcxxabi/LICENSE.TXT"),
+        ("musl", "lib/libc/musl/COPYRIGHT"),
+        *(
+            ("wasi-libc", f"lib/libc/wasi/{name}")
+            for name in (
+                *("LICENSE", "LICENSE-APACHE-LLVM", "LICENSE-APACHE", "LICENSE-MIT"),
+                "libc-bottom-half/cloudlibc/LICENSE",
+            )
+        ),
     ),
     left_out=(
         # Remote debugging.

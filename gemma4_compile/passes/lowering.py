@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.s_tir import dlight
 from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.s_tir.stmt import SBlock
 from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
@@ -21,6 +23,7 @@ from gemma4_compile.passes.vector_buffers import VectorBuffers
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
+COMPACTION = "s_tir.CompactBufferAllocation"
 WORDS: Mapping[str, Callable[[], Pass]] = {"cuda": CudaWords}
 """The pass that translates WGSL's built-in functions, by target."""
 
@@ -99,7 +102,39 @@ def device_passes(target: str) -> Sequence[Pass]:
 def device_pipeline(target: str = "webgpu") -> tuple[Any, Any, Any]:
     """TVM's own lowering of kernels, with our passes before the generation of code."""
     lowering, host, _ = default_s_tir_pipeline()
-    return lowering, host, lambda: tvm.transform.Sequential(list(device_passes(target)))
+
+    @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
+    def lower_kernels(
+        module: tvm.IRModule, context: tvm.transform.PassContext
+    ) -> tvm.IRModule:
+        if _blocks_allocate(module):
+            return lowering(module)
+        # A quarter of the time of a compilation, for arrays that our kernels declare as they want
+        # them: the pass is there for what schedules allocate.
+        with tvm.transform.PassContext(
+            opt_level=context.opt_level,
+            required_pass=context.required_pass,
+            disabled_pass=[*context.disabled_pass, COMPACTION],
+            instruments=context.instruments,
+            config=context.config,
+        ):
+            return lowering(module)
+
+    return lower_kernels, host, lambda: tvm.transform.Sequential(list(device_passes(target)))
+
+
+def _blocks_allocate(module: tvm.IRModule) -> bool:
+    """Whether a block of a scheduled function has a buffer of its own."""
+    found = False
+
+    def visit(block: SBlock) -> None:
+        nonlocal found
+        found = found or bool(block.alloc_buffers)
+
+    for _, func in module.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, [(SBlock, visit)], order="post")
+    return found
 
 
 def tir_pipeline(spec: TargetSpec) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.pipeline import CompileRequest, compile_model
-from gemma4_compile.targets import linker, ptx
+from gemma4_compile.targets import linker, ptx, zig
 from tests.packages import Silent
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
@@ -28,7 +28,7 @@ CONTEXT_LENGTH = 64
 def _link(arguments: list[str], folder: Path) -> None:
     zig_cache = str(linker.cache_directory() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
-    command = [str(linker.find_zig()), "cc", "-shared", "-fPIC", "-O1", "-g0", *arguments]
+    command = [str(zig.find_zig()), "cc", "-shared", "-fPIC", "-O1", "-g0", *arguments]
     done = subprocess.run(
         command, cwd=folder, env={**environment, **os.environ}, capture_output=True, text=True
     )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import platform
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from gemma4_compile.targets import TargetSpec, cpu, linker, metal
+from gemma4_compile.targets import TargetSpec, cpu, linker, metal, runtime_objects, zig
+from gemma4_compile.targets.cpp_library import cpp_library
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
@@ -51,13 +50,22 @@ def _zig(arguments: Sequence[str]) -> None:
     zig_cache = str(linker.cache_directory() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
     done = subprocess.run(
-        [str(linker.find_zig()), "c++", *arguments],
+        [str(zig.find_zig()), "c++", *arguments],
         env={**environment, **os.environ},
         capture_output=True,
         text=True,
     )
     if done.returncode != 0:
         raise KernelError("\n".join(done.stderr.splitlines()[:40]))
+
+
+def _link(objects: Sequence[str], output: Path) -> None:
+    """Link a library that shows all its functions."""
+    machine = cpu.this_machine()
+    hiding = ("-version-script", str(runtime_objects.NATIVE / "exports.map"))
+    flags = tuple(flag for flag in machine.link_flags if flag not in hiding)
+    target = replace(machine, link_flags=flags)
+    linker.link_objects(target, objects, cpp_library(target), output)
 
 
 def _cached(name: str, texts: Sequence[str], make: Callable[[Path, Path], None]) -> Path:
@@ -88,7 +96,10 @@ def compile_kernels(sources: Mapping[str, str], flags: Sequence[str] = ()) -> Pa
 
     def make(scratch: Path, output: Path) -> None:
         units = [str(NATIVE / "threadgroup.cc"), *_units(sources, scratch)]
-        _zig(["-shared", *FLAGS, *KERNEL_FLAGS, *flags, *units, "-o", str(output)])
+        objects = [str(scratch / f"{Path(unit).stem}.o") for unit in units]
+        for unit, compiled in zip(units, objects, strict=True):
+            _zig([*FLAGS, *KERNEL_FLAGS, *flags, "-c", unit, "-o", compiled])
+        _link(objects, output)
 
     texts = [f"{name}\0{source}" for name, source in sorted(sources.items())]
     return _cached("kernels", [*_own_sources(), *flags, *texts], make)
@@ -156,12 +167,14 @@ def mistake(change: Callable[[str], str]) -> Iterator[None]:
 def install() -> tvm.runtime.Device:
     """Make `metal` a device of this process, and return it."""
     roots = [Path(module.__file__ or "").parent for module in (tvm, tvm_ffi)]
-    includes = [linker.NATIVE / "shims" / "include", linker.NATIVE / "shims"]
+    includes = [runtime_objects.NATIVE / "shims" / "include", runtime_objects.NATIVE / "shims"]
     includes += [root / "include" for root in roots] + [roots[0], NATIVE]
 
-    def make(_: Path, output: Path) -> None:
-        flags = ["-shared", *FLAGS, "-O1", "-Wno-unused", *(f"-I{path}" for path in includes)]
-        _zig([*flags, str(NATIVE / "device.cc"), "-o", str(output)])
+    def make(scratch: Path, output: Path) -> None:
+        flags = [*FLAGS, "-O1", "-Wno-unused", *(f"-I{path}" for path in includes)]
+        compiled = str(scratch / "device.o")
+        _zig([*flags, "-c", str(NATIVE / "device.cc"), "-o", compiled])
+        _link([compiled], output)
 
     path = _cached("device", [*_own_sources(), tvm.__version__, tvm_ffi.__version__], make)
     ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -175,8 +188,7 @@ def link(
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link kernels for Metal with host code for this machine, into a shared library."""
-    platform_ = cpu.native_platform(sys.platform, platform.machine())
-    linker.link_library(executable, output, platform_, progress=progress)
+    linker.link_library(executable, output, cpu.this_machine(), progress=progress)
 
 
 @contextmanager

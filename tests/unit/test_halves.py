@@ -19,7 +19,8 @@ BUILD: dict[str, Any] = {
     "parameter_schema_id": "sha256:1",
     NONFINITE: None,
 }
-FILES = ("model.so", "params_shard_0.bin", abi.CHAT_CONFIG_FILE, *abi.NUMERICS_FILES)
+LIBRARY = (*abi.LICENCE_FILES, "model.so")
+FILES = (*LIBRARY, "params_shard_0.bin", abi.CHAT_CONFIG_FILE, *abi.NUMERICS_FILES)
 WEIGHTS = (abi.CHAT_CONFIG_FILE, "params_shard_0.bin")
 
 
@@ -33,7 +34,7 @@ def make(directory: Path, **build: Any) -> Path:
 @pytest.mark.parametrize(
     ("renewed", "kept"),
     [
-        ("weights", Kept("model.so", ("model.so",), None)),
+        ("weights", Kept("model.so", LIBRARY, None)),
         ("library", Kept(None, tuple(sorted(WEIGHTS)), None)),
     ],
 )

@@ -19,6 +19,8 @@ MADE = (
     "gemma4_compile/gemma4_web/fast.js",
     "gemma4_compile/page/assets/index-1a2b.js",
     "gemma4_compile/page/index.html",
+    "targets/prebuilt/runtime-wasm32-1a2b/kv_state.o",
+    "targets/prebuilt/runtime-wasm32-1a2b/kv_state.o.sha256",
 )
 
 pytest.importorskip("build", reason="the package `build` is not installed (make setup)")
@@ -79,7 +81,7 @@ def test_wheel_holds_the_source_folders_and_nothing_else(built: Built) -> None:
     expected = {
         installed_name(name) for name in built.tracked if name.split("/")[0] in SOURCE_FOLDERS
     }
-    expected |= set(MADE)
+    expected |= set(map(installed_name, MADE))
     found = {name for name in built.wheel if ".dist-info/" not in name and not name.endswith("/")}
     assert found == expected
 

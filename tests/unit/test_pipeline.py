@@ -37,6 +37,18 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+def test_licences_come_and_go_with_the_library(request_for: CompileRequest) -> None:
+    run(request_for)
+    assert not {*abi.LICENCE_FILES} & {*files(request_for.output)}
+    run(replace(request_for, only="library"))
+    found = files(request_for.output)
+    for name in abi.LICENCE_FILES:
+        assert b"`model.so`" in found[name]
+    assert {*abi.LICENCE_FILES} <= {*json.loads(found[abi.PROVENANCE_FILE])["files"]}
+    run(request_for)
+    assert {*abi.LICENCE_FILES} <= {*files(request_for.output)}
+
+
 def test_package_is_complete_and_its_hashes_are_right(request_for: CompileRequest) -> None:
     summary = run(replace(request_for, only=None))
     found = files(request_for.output)
@@ -72,7 +84,8 @@ def test_half_with_weights_has_no_library(request_for: CompileRequest) -> None:
 
 def test_half_with_library_comes_from_the_config_alone(request_for: CompileRequest) -> None:
     run(replace(request_for, only="library"))
-    assert set(files(request_for.output)) == {"model.so", abi.PROVENANCE_FILE}
+    library = {"model.so", *abi.LICENCE_FILES}
+    assert set(files(request_for.output)) == {*library, abi.PROVENANCE_FILE}
 
 
 def test_halves_make_a_whole(request_for: CompileRequest, tmp_path: Path) -> None:

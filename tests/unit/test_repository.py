@@ -34,8 +34,8 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "tests/unit/test_dump.py": ("gemma4_compile/passes/kernel_sources.py",),
     "tests/smoke/test_presets.py and every test that compiles a package": (
         "gemma4_compile/passes/library.py",
-        "gemma4_compile/passes/lowering.py",
     ),
+    "tests/unit/test_dump.py": ("gemma4_compile/passes/kernel_sources.py",),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
         "model_spec/decoder.py",
         "model_spec/export.py",

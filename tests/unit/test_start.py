@@ -76,3 +76,42 @@ def test_how_loading_may_end(
     assert told in err
     assert "Traceback" not in err
     assert len(err.splitlines()) == (2 if told else 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "loads"),
+    [
+        ("gemma4-compile", [], False),
+        ("gemma4-chat", [], False),
+        ("gemma4-serve", ["PACKAGE"], False),
+        ("gemma4-compile", ["tiny", "--verify"], True),
+        ("gemma4-compile", ["tiny", "--verif"], True),
+        ("gemma4-verify", [], True),
+    ],
+)
+def test_torch_is_loaded_by_what_needs_it(
+    command: str,
+    arguments: list[str],
+    loads: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TVM would load it wherever it is installed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "torch.py").write_text("")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "argv", [command, *arguments])
+    found: list[bool] = []
+
+    def load(_name: str) -> object:
+        with contextlib.suppress(ImportError):
+            __import__("torch")
+        found.append(sys.modules.get("torch") is not None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start.importlib, "import_module", load)
+    monkeypatch.setattr(start.options, "main", lambda: 0)
+    assert scripts()[command]() == 130
+    assert found == [loads]
+    __import__("torch")  # who wants it afterwards gets it
+    monkeypatch.delitem(sys.modules, "torch")

@@ -31,8 +31,7 @@ def link(executable: Any, output: Path) -> None:
     if sys.platform == "linux":
         exports = output.with_suffix(".map")
         exports.write_text(EXPORTS)
-        shown = f"-Wl,--version-script={exports}"
-        flags = tuple(shown if "version-script" in flag else flag for flag in flags)
+        flags = tuple(str(exports) if flag.endswith("exports.map") else flag for flag in flags)
     target = replace(
         native,
         name=f"{native.name}-driver",

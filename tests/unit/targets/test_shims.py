@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from gemma4_compile.targets import cpu, linker
+from gemma4_compile.targets import cpu, linker, runtime_objects
+from gemma4_compile.targets.cpp_library import cpp_library
 
 
 @pytest.fixture(scope="module")
 def shims(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("shims")
     target = cpu.native_platform(sys.platform, platform.machine())
-    sources = linker._collect_sources(target)
+    sources = runtime_objects.collect_sources(target)
     sources["shims.cc"] = Path(__file__).with_name("shims.cc").read_bytes()
-    linker._lay_out(sources, folder / "tree")
-    linker._compile(target, folder / "tree", "shims.cc", folder / "shims.o")
-    linker._link(target, [str(folder / "shims.o")], folder / "shims.so")
+    runtime_objects.lay_out(sources, folder / "tree")
+    runtime_objects.compile_unit(target, folder / "tree", "shims.cc", folder / "shims.o")
+    linker.link_objects(
+        target, [str(folder / "shims.o")], cpp_library(target), folder / "shims.so"
+    )
     return tvm_ffi.load_module(str(folder / "shims.so"))
 
 

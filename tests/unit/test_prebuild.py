@@ -1,0 +1,47 @@
+"""What `make wheel` puts into the wheel is what a machine's cache would hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.targets import cpu, metal, object_cache, webgpu
+from gemma4_compile.targets.cpp_library import cpp_library, library_entry
+from gemma4_compile.targets.runtime_objects import collect_sources, entry_name, runtime_objects
+from tools import prebuild
+
+QUICK = replace(metal.MACOS, name="quick", units=("kv_state.cc",))
+
+
+def test_a_prebuilt_platform_is_found_without_a_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    output = tmp_path / "prebuilt"
+    output.mkdir()
+    (output / "of an earlier build").touch()
+    prebuild.prebuild(output, (QUICK,))
+    entries = {entry_name(QUICK, collect_sources(QUICK)), library_entry(QUICK), "licences-quick"}
+    assert {path.name for path in output.iterdir()} == entries
+    for name in abi.LICENCE_FILES:
+        assert "the objects for quick" in (output / "licences-quick" / name).read_text("utf-8")
+    built = [path.read_bytes() for path in runtime_objects(QUICK)]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    monkeypatch.setattr(object_cache, "PREBUILT", output)
+    messages: list[str] = []
+    found = runtime_objects(QUICK, messages.append)
+    found += cpp_library(QUICK, messages.append).values()
+    assert messages == []
+    assert {path.parent.parent for path in found} == {output}
+    assert [path.read_bytes() for path in found[:1]] == built
+    assert not (tmp_path / "empty").exists()
+
+
+def test_every_platform_that_packages_are_made_for_is_prebuilt() -> None:
+    names = [target.name for target in prebuild.PLATFORMS]
+    assert names == ["wasm32", "darwin-aarch64", "linux-x86_64", "linux-aarch64"]
+    assert webgpu.WASM in prebuild.PLATFORMS
+    assert cpu.native_platform("linux", "aarch64") in prebuild.PLATFORMS
