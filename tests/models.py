@@ -161,11 +161,10 @@ def _rotating(share: float) -> dict[str, Any]:
 
 # No released size has such heads: (sliding, full). The last two are no matrices for groups of 32.
 ODD_HEADS: Mapping[str, dict[str, Any]] = {
-    "heads 40, 136": {**E2B_LIKE, "head_dim": 40, "global_head_dim": 136},
+    "heads 40, 136": {**E4B_LIKE, "head_dim": 40, "global_head_dim": 136},
     "heads 72, 264": {**DENSE_LIKE, "head_dim": 72, "global_head_dim": 264, **_rotating(0.3)},
-    "heads 328, 56": {**UNIFIED_LIKE, "head_dim": 328, "global_head_dim": 56, **_rotating(1.0)},
-    "heads 64, 48": {**E4B_LIKE, "head_dim": 64, "global_head_dim": 48, **_rotating(0.77)},
-    "heads 104, 88": {**MOE_LIKE, "head_dim": 104, "global_head_dim": 88},
+    "heads 64, 48": {**E2B_LIKE, "head_dim": 64, "global_head_dim": 48, **_rotating(0.77)},
+    "heads 104, 88": {**MOE_LIKE, "head_dim": 104, "global_head_dim": 88, **_rotating(1.0)},
     "heads 8, 504": {
         **{**E2B_LIKE, "head_dim": 8, "global_head_dim": 504},
         **{"num_attention_heads": 7, "num_key_value_heads": 1},

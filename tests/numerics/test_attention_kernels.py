@@ -53,6 +53,7 @@ DECODE = {
     "groups of three": decode(6, 2, 64, 40, 3, 16),
     "groups of five": decode(5, 1, 96, None, 4, 8, cache_dtype="float32"),
     "tiny heads": decode(4, 2, 16, 7, 2, 1),
+    "smallest heads": decode(4, 2, 8, 40, 3, 4),
     "three vectors a half": decode(3, 3, 24, 50, 3, 4),
 }
 # Keys whose vectors no number of lanes divides: (heads, KV heads, head_dim) and what else differs.

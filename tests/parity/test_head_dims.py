@@ -15,7 +15,3 @@ pytestmark = pytest.mark.parity
 def test_two_turns_in_chunks(case: CaseFactory, kind: str) -> None:
     run_two_turns(case(kind))
 
-
-@pytest.mark.parametrize("activations", ["exact", "int8"])
-def test_groups_of_channels_that_lie_in_two_heads(case: CaseFactory, activations: str) -> None:
-    run_two_turns(case("heads 64, 48", "q4f16", activations=activations))

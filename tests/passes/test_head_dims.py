@@ -15,7 +15,12 @@ import pytest
 from gemma4_compile.errors import Gemma4CompileError, LoweringError
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.layer_plan import layer_plans
-from gemma4_compile.model_spec.operators.attention import ChunkAttention, SplitAttention
+from gemma4_compile.model_spec.operators.attention import (
+    ChunkAttention,
+    MergeSplits,
+    SplitAttention,
+)
+from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundRows
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.passes.library import attention_options
 from gemma4_compile.pipeline import CompileRequest, compile_model
@@ -26,7 +31,7 @@ from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention_prefill import chunk_shape
 from gemma4_compile.targets.kernels.decode_block import decode_shape
-from gemma4_compile.targets.spec import EXACT
+from gemma4_compile.targets.spec import EXACT, INT8
 from tests import models
 from tests.numerics.kernel_cases import CHUNK, operators
 from tests.packages import Silent
@@ -160,3 +165,16 @@ def test_what_the_plan_takes_has_all_its_kernels(seed: int) -> None:
     planned = problem(make_plan(config, quant, spec, CHUNK, CHUNK).check)
     built = problem(kernels)
     assert (planned is None) == (built is None), (planned, built)
+
+
+@pytest.mark.parametrize("limits", ["default", "h200"])
+def test_groups_of_channels_that_lie_in_two_heads_are_packed_after_the_merge(limits: str) -> None:
+    """32 channels of heads of 48 are a group; those of 64 are merged and packed in one launch."""
+    spec = replace(target_spec("webgpu", limits), activations=INT8)
+    wide = {"hidden_size": 9216, "num_attention_heads": 192}  # too long a row to merge while reading
+    text = {**models.E2B_LIKE, "head_dim": 64, "global_head_dim": 48, **wide}
+    found = operators(config_of(text), "q4f16", spec, 1 << 27)
+    assert all(make_kernel(operator, spec) for operator in found)
+    assert {op.head_dim for op in found if isinstance(op, RoundedMerge)} == {64}
+    assert {op.head_dim for op in found if isinstance(op, MergeSplits)} == {48}
+    assert {op.width for op in found if isinstance(op, RoundRows) and op.rows == 1} == {192 * 48}
