@@ -171,7 +171,7 @@ def test_what_the_plan_takes_has_all_its_kernels(seed: int) -> None:
 def test_groups_of_channels_that_lie_in_two_heads_are_packed_after_the_merge(limits: str) -> None:
     """32 channels of heads of 48 are a group; those of 64 are merged and packed in one launch."""
     spec = replace(target_spec("webgpu", limits), activations=INT8)
-    wide = {"hidden_size": 9216, "num_attention_heads": 192}  # too long a row to merge while reading
+    wide = {"hidden_size": 9216, "num_attention_heads": 192}  # rows too long to merge for
     text = {**models.E2B_LIKE, "head_dim": 64, "global_head_dim": 48, **wide}
     found = operators(config_of(text), "q4f16", spec, 1 << 27)
     assert all(make_kernel(operator, spec) for operator in found)
