@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.layer_plan import layer_plans
@@ -164,6 +164,15 @@ class Plan:
             "kv_full_bytes": kv.full_bytes,
             "activation_bytes": self.activation_bytes,
         }
+
+    @property
+    def problem(self) -> str | None:
+        """What `check` says of it, None of what can be built."""
+        try:
+            self.check()
+        except Gemma4CompileError as error:
+            return str(error)
+        return None
 
     def check(self) -> None:
         """Refuse what cannot work on the target.
