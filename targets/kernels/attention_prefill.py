@@ -98,13 +98,7 @@ class ChunkShape:
 
 
 def chunk_shape(operator: ChunkAttention, spec: TargetSpec) -> ChunkShape:
-    """The largest tile within the tuning that shared memory and the head allow.
-
-    Raises
-    ------
-    LoweringError
-        If the target has no kernel for such heads.
-    """
+    """The largest tile that tuning, shared memory and the head allow; LoweringError if none."""
     check_head_dim(operator.head_dim, spec)
     tuning, dim = spec.tuning.chunk_attention, operator.head_dim
     vectors = Vectors.dividing(dim)
