@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
 from gemma4_compile.model_spec.config import Gemma4Config
 from gemma4_compile.model_spec.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.layer_plan import layer_plans
@@ -18,6 +18,7 @@ from gemma4_compile.model_spec.parameters import Parameter, Role, parameter_tabl
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.targets.devices import Requirements
+from gemma4_compile.targets.kernels.head_dims import check_head_dim
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 SHADER_F16 = "shader-f16"
@@ -164,17 +165,30 @@ class Plan:
             "activation_bytes": self.activation_bytes,
         }
 
+    @property
+    def problem(self) -> str | None:
+        """What `check` says of it, None of what can be built."""
+        try:
+            self.check()
+        except Gemma4CompileError as error:
+            return str(error)
+        return None
+
     def check(self) -> None:
         """Refuse what cannot work on the target.
 
         Raises
         ------
+        LoweringError
+            If the target has no attention kernel for a layer's heads.
         QuantizationError
             If the recipe cannot store the weights.
         UsageError
             If K and V of a layer, or an activation, are larger than a binding; the hint names the
             option that helps.
         """
+        for layer in layer_plans(self.config):
+            check_head_dim(layer.head_dim, self.target)
         if self.recipe.problem is not None:
             raise QuantizationError(self.recipe.problem)
         limit = self.target.max_binding_bytes

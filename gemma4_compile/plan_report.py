@@ -26,6 +26,7 @@ def plan_json(plan: Plan, identity: Mapping[str, Any]) -> dict[str, Any]:
         "activations": plan.target.activations,
         "context_length": plan.context_length,
         "prefill_chunk": plan.prefill_chunk,
+        "problem": plan.problem,
         "parameters": {
             **dict(plan.parameters),
             "all": plan.parameter_count,
@@ -43,8 +44,7 @@ def plan_json(plan: Plan, identity: Mapping[str, Any]) -> dict[str, Any]:
         "download_bytes": plan.download_bytes,
         "requirements": {**required, "features": list(plan.features)},
         "devices": [
-            {"name": device.name, "lacks": list(device.lacks(plan.requirements))}
-            for device in _devices(plan)
+            {"name": device.name, "lacks": _lacks(plan, device)} for device in _devices(plan)
         ],
     }
 
@@ -57,6 +57,12 @@ def _recipe_json(recipe: RecipePlan) -> dict[str, Any]:
 
 def _devices(plan: Plan) -> tuple[Device, ...]:
     return typical_devices(plan.target.name)
+
+
+def _lacks(plan: Plan, device: Device) -> list[str]:
+    """Why a device does not run the package; empty if it does."""
+    impossible = [] if plan.problem is None else [plan.problem]
+    return [*impossible, *device.lacks(plan.requirements)]
 
 
 def size(nbytes: int) -> str:
@@ -168,9 +174,11 @@ def _needs(plan: Plan) -> list[list[str]]:
 
 
 def _fits(plan: Plan) -> list[list[str]]:
+    if plan.problem is not None:
+        return [["nothing", plan.problem]]
     rows = []
     for device in _devices(plan):
-        lacks = device.lacks(plan.requirements)
+        lacks = _lacks(plan, device)
         rows.append([device.name, "yes" if not lacks else f"no: {'; '.join(lacks)}"])
     width = max(len(row[1]) for row in rows)
     return [[name, verdict.ljust(width)] for name, verdict in rows]

@@ -13,6 +13,7 @@ from tvm.relax.frontend import nn
 from gemma4_compile.model_spec.operators.attention import MergeSplits
 from gemma4_compile.model_spec.operators.base import TensorSpec, emit
 from gemma4_compile.model_spec.operators.int8 import (
+    GROUP,
     RoundedMerge,
     RoundedNorm,
     RoundRows,
@@ -279,8 +280,10 @@ class PendingMerge:
         return emit(operator, [self.means, self.stats], [((1, heads * dim), self.dtype)])[0]
 
     def packed(self, interleaved: bool) -> PackedVector:
-        """Merge in a launch of its own, and pack."""
+        """Merge and pack, in one launch if no group of channels lies in two heads."""
         splits, heads, dim = self.shape
+        if dim % GROUP:
+            return round_rows(self.merge(), 1, interleaved)
         operator = RoundedMerge(heads, dim, splits, self.dtype, interleaved)
         words, scales = emit(operator, [self.means, self.stats], packed_specs(heads * dim))
         return PackedVector(words, scales)

@@ -154,6 +154,29 @@ KINDS: Mapping[str, dict[str, Any]] = {
 }
 
 
+def _rotating(share: float) -> dict[str, Any]:
+    full = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": share}
+    return {"rope_parameters": {**E2B_LIKE["rope_parameters"], FULL: full}}
+
+
+# No released size has such heads: (sliding, full). The last two are no matrices for groups of 32.
+ODD_HEADS: Mapping[str, dict[str, Any]] = {
+    "heads 40, 136": {**E4B_LIKE, "head_dim": 40, "global_head_dim": 136},
+    "heads 72, 264": {**DENSE_LIKE, "head_dim": 72, "global_head_dim": 264, **_rotating(0.3)},
+    "heads 64, 48": {**E2B_LIKE, "head_dim": 64, "global_head_dim": 48, **_rotating(0.77)},
+    "heads 104, 88": {**MOE_LIKE, "head_dim": 104, "global_head_dim": 88, **_rotating(1.0)},
+    "heads 8, 504": {
+        **{**E2B_LIKE, "head_dim": 8, "global_head_dim": 504},
+        **{"num_attention_heads": 7, "num_key_value_heads": 1},
+    },
+    "heads 200, 24": {
+        **{**E4B_LIKE, "head_dim": 200, "global_head_dim": 24},
+        **{"num_attention_heads": 6, "num_key_value_heads": 2},
+    },
+}
+ALL: Mapping[str, dict[str, Any]] = {**KINDS, **ODD_HEADS}
+
+
 def character_tokenizer() -> dict[str, Any]:
     """The shipped `tokenizer.json` cut down to control tokens and ASCII: fewer than 256 ids."""
     tokenizer: dict[str, Any] = json.loads(shipped_file("tokenizer.json"))

@@ -73,6 +73,7 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
             with T.If(begin < end):
                 with T.Then():
                     block.load_keys(begin, end - 1, g)
+                    block.pad_query()
                     with strided(thread, shape.threads, shape.heads * shape.columns) as item:
                         h = let(tirx.floordiv(item, shape.columns))
                         place = let(tirx.floormod(item, shape.columns))
@@ -121,6 +122,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
             with T.If(begin < end):
                 with T.Then():
                     block.load_keys(begin, last, g)
+                    block.pad_query()
                     norms.run(first, g)
                     block.run(begin, end, last, position, g)
                     if owns:

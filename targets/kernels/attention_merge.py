@@ -134,6 +134,8 @@ def merge_slice(shape: MergeShape, means: Any, stats: Any, h: Any, slice_: Any, 
             factor = vectors.splat(factor)
         product = vectors.cast(loaded[vectors.at(index)], "float32") * factor
         store(total, total[vectors.at(0)] + product, vectors.at(0))
+    if groups == 1:
+        return total[vectors.at(0)]
     partial = shared((groups, width * vectors.size))
     store(partial, total[vectors.at(0)], group, vectors.at(mine))
     barrier()

@@ -27,6 +27,7 @@ from gemma4_compile.targets.kernels.blocks import (
     tree,
     zero,
 )
+from gemma4_compile.targets.kernels.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.tile_loaders import below
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
@@ -97,7 +98,8 @@ class ChunkShape:
 
 
 def chunk_shape(operator: ChunkAttention, spec: TargetSpec) -> ChunkShape:
-    """The largest tile within the tuning that shared memory and the head allow."""
+    """The largest tile that tuning, shared memory and the head allow; LoweringError if none."""
+    check_head_dim(operator.head_dim, spec)
     tuning, dim = spec.tuning.chunk_attention, operator.head_dim
     vectors = Vectors.dividing(dim)
     columns = dim // vectors.size

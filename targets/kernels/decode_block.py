@@ -5,6 +5,7 @@ Of attention_decode.py, where the kernels are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,11 @@ from gemma4_compile.targets.kernels.blocks import (
     local,
     power_of_two_at_most,
     shared,
+    strided,
     tree,
     zero,
 )
+from gemma4_compile.targets.kernels.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.tile_loaders import below
 from gemma4_compile.targets.kernels.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
@@ -43,7 +46,7 @@ class DecodeShape:
     threads : of the block
     heads : query heads of the block, all of one KV head
     keys : of a tile: scored together, then used together
-    lanes : threads that share the dot products of one key
+    lanes : threads that share the dot products of one key; those beyond its vectors multiply by 0
     columns : vectors of a key
     vectors : channels of a vector
     """
@@ -68,7 +71,17 @@ class DecodeShape:
     @property
     def chunks(self) -> int:
         """Vectors of a key that one thread multiplies."""
-        return self.columns // self.lanes
+        return -(-self.columns // self.lanes)
+
+    @property
+    def padding(self) -> int:
+        """Vectors of zeros behind a query head, which the lanes beyond the last vector read."""
+        return self.chunks * self.lanes - self.columns
+
+    @property
+    def query_width(self) -> int:
+        """Channels of a query head in shared memory."""
+        return self.chunks * self.lanes * self.vectors.size
 
     @property
     def key_groups(self) -> int:
@@ -106,21 +119,43 @@ class DecodeShape:
         """Shared memory of the kernel."""
         item = 2 if operator.cache_dtype == "float16" else 4
         scores = self.keys * self.heads
-        rows = self.heads * (1 + self.spare_groups)
-        floats = rows * operator.head_dim + scores * (self.lanes + 3) + self.heads + self.threads
+        rows = self.query_width + self.spare_groups * operator.head_dim
+        floats = self.heads * (rows + 1) + scores * (self.lanes + 3) + self.threads
         return 4 * floats + 2 * item * operator.head_dim
 
 
 def decode_shape(operator: SplitAttention, spec: TargetSpec) -> DecodeShape:
     """The most heads and keys of a block that shared memory and registers allow.
 
-    Fewer heads where the blocks would be too few to fill the device.
+    Fewer heads where the blocks would be too few to fill the device. Lanes that divide a key's
+    vectors go first; where they are too few to score a tile, the key is padded.
+
+    Raises
+    ------
+    LoweringError
+        If the target has no kernel for such heads.
     """
+    check_head_dim(operator.head_dim, spec)
+    vectors = Vectors.dividing(operator.head_dim // 2)
+    columns = operator.head_dim // vectors.size
+    most = next(n for n in (MAX_LANES, 8, 4, 2, 1) if columns % n == 0)
+    padded = sorted((MAX_LANES, MAX_LANES // 2), key=lambda n: (-columns % n, -n))
+    for lanes in ((most, max(1, most // 2)), padded):
+        shape = _shape_of_lanes(operator, spec, vectors, lanes)
+        if shape is not None:
+            return shape
+    raise LoweringError(
+        f"`{operator.kind}`: no block of `{spec.name}` holds heads of {operator.head_dim}"
+    )
+
+
+def _shape_of_lanes(
+    operator: SplitAttention, spec: TargetSpec, vectors: Vectors, lane_counts: Sequence[int]
+) -> DecodeShape | None:
+    """The shape with one of these numbers of lanes, the first that fits."""
     tuning, dim = spec.tuning.decode_attention, operator.head_dim
-    vectors = Vectors.dividing(dim // 2)
     columns = dim // vectors.size
     loads = tuning.loads if operator.cache_dtype == "float16" else max(1, tuning.loads // 2)
-    most_lanes = next(n for n in (MAX_LANES, 8, 4, 2, 1) if columns % n == 0)
     group = operator.heads // operator.kv_heads
     most = min(tuning.threads, spec.max_threads_per_block)
     threads = min(most, max(MIN_THREADS, power_of_two_at_most(2 * columns - 1)))
@@ -130,12 +165,12 @@ def decode_shape(operator: SplitAttention, spec: TargetSpec) -> DecodeShape:
             continue
         keys = power_of_two_at_most(max(1, min(loads * threads // columns, MAX_KEYS)))
         while keys:
-            for lanes in (most_lanes, max(1, most_lanes // 2)):
+            for lanes in lane_counts:
                 shape = DecodeShape(threads, heads, keys, lanes, columns, vectors)
                 if shape.fits(operator, spec):
                     return shape
             keys //= 2
-    raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
+    return None
 
 
 class DecodeBlock:
@@ -147,7 +182,7 @@ class DecodeBlock:
         self.operator, self.shape, self.key, self.value = operator, shape, key, value
         self.thread, self.vectors = thread, shape.vectors
         heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
-        self.query = shared((heads, dim))
+        self.query = shared((heads, shape.query_width))
         self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
         self.tops, self.weights = shared((heads * shape.packs,)), shared((heads * shape.keys,))
         self.factors = shared((heads,))
@@ -166,7 +201,22 @@ class DecodeBlock:
         self.scored = heads * shape.packs  # threads that own one vector of scores each
         self.scores = local((shape.pack.size,))
 
+    def pad_query(self) -> None:
+        """Write the zeros behind the query heads."""
+        padding, vectors = self.shape.padding, self.vectors
+        if padding:
+            with strided(self.thread, self.shape.threads, self.shape.heads * padding) as item:
+                h, place = tirx.floordiv(item, padding), tirx.floormod(item, padding)
+                nothing = vectors.splat(zero())
+                store(self.query, nothing, h, vectors.at(self.shape.columns + place))
+
     # --- Loads ---
+
+    def _share_of_key(self, chunk: int) -> Any:
+        """One of the thread's vectors of a key; lanes beyond the last repeat it."""
+        item = chunk * self.shape.lanes + self.lane
+        is_ragged = (chunk + 1) * self.shape.lanes > self.shape.columns
+        return self.vectors.at(tirx.min(item, self.shape.columns - 1) if is_ragged else item)
 
     def load_keys(self, base: Any, last: Any, g: Any) -> None:
         """The thread's share of a tile's keys; those behind `last` repeat it."""
@@ -175,7 +225,7 @@ class DecodeBlock:
             t = base + turn * shape.keys_at_once + self.key_of_thread
             slot = fixed(self.operator.cache.row(tirx.min(t, last)))
             for chunk in range(shape.chunks):
-                item = self.key[slot, g, self.vectors.at(chunk * shape.lanes + self.lane)]
+                item = self.key[slot, g, self._share_of_key(chunk)]
                 store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
 
     def _value_position(self, base: Any, index: int) -> Any:
@@ -207,7 +257,7 @@ class DecodeBlock:
                 t = base + turn * shape.keys_at_once + self.key_of_thread
                 with when(t == position):
                     for chunk in range(shape.chunks):
-                        item = new_key[self.vectors.at(chunk * shape.lanes + self.lane)]
+                        item = new_key[self._share_of_key(chunk)]
                         store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
             for index in range(shape.own_keys):
                 with when(self._value_position(base, index) == position):

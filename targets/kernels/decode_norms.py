@@ -37,7 +37,8 @@ class DecodeNorms:
         self.rows = self.heads + (2 if operator.owns_kv else 0)
         self.pairs = operator.head_dim // 2 // self.vectors.size  # of vectors
         threads = power_of_two_at_most(block.shape.threads // self.rows)
-        self.lanes = min(threads, MAX_NORM_LANES, power_of_two_at_most(self.pairs))
+        # Two at least: TVM makes no vectors of shared memory that has constant places only.
+        self.lanes = min(threads, MAX_NORM_LANES, max(2, power_of_two_at_most(self.pairs)))
         self.shares = local((len(self._turns()) * HELD * self.vectors.size,))
         self.squares = shared((block.shape.threads,))
 

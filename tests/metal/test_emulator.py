@@ -48,6 +48,9 @@ BODIES = {
     "exchange": """
   y[thread_.x] = simd_shuffle_xor(x[thread_.x], 5) - simd_shuffle_up(x[thread_.x], 0);
 """,
+    "first_lane": """
+  y[thread_.x] = simd_shuffle(x[thread_.x], 0);
+""",
     "diverging_barrier": """
   if (thread_.x < 40) { threadgroup_barrier(mem_flags::mem_threadgroup); }
   y[thread_.x] = 0.0f;
@@ -150,6 +153,12 @@ def test_a_simdgroup_has_32_neighbours(kernels: ctypes.CDLL) -> None:
     np.testing.assert_allclose(y.reshape(2, 32), np.repeat(halves[:, None], 32, 1), rtol=1e-5)
     lanes = np.arange(64)
     np.testing.assert_array_equal(launch(kernels, "exchange", X), X[lanes ^ 5] - X)
+
+
+def test_a_smaller_launch_before_it_disturbs_no_simdgroup(kernels: ctypes.CDLL) -> None:
+    np.testing.assert_array_equal(launch(kernels, "first_lane", -X[:16]), np.repeat(-X[0], 16))
+    expected = np.repeat(X[::32], 32)
+    np.testing.assert_array_equal(launch(kernels, "first_lane", X), expected)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tests.numerics import (
     test_kernels,
 )
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
-from tests.numerics.test_attention_kernels import CHUNK, DECODE
+from tests.numerics.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
 
@@ -112,7 +112,7 @@ def _int8_gemm(tuning: str) -> Group:
 
 
 def _attention() -> Group:
-    shapes = (*DECODE.values(), *CHUNK.values())
+    shapes = (*DECODE.values(), *PADDED_DECODE, *CHUNK.values())
     cases = [make_case(operator, n, n) for operator in shapes for n in LENGTHS]
     merges = [(8, 512, 128, "float16"), (2, 16, 7, "float32"), (5, 20, 300, "float16")]
     cases += [make_case(MergeSplits(*shape), 1) for shape in merges]

@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.operators.attention import (
     SplitAttention,
 )
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.decode_block import decode_shape
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -52,8 +53,18 @@ DECODE = {
     "groups of three": decode(6, 2, 64, 40, 3, 16),
     "groups of five": decode(5, 1, 96, None, 4, 8, cache_dtype="float32"),
     "tiny heads": decode(4, 2, 16, 7, 2, 1),
-    "halves of odd length": decode(3, 3, 20, 50, 3, 4),
+    "smallest heads": decode(4, 2, 8, 40, 3, 4),
+    "three vectors a half": decode(3, 3, 24, 50, 3, 4),
 }
+# Keys whose vectors no number of lanes divides: (heads, KV heads, head_dim) and what else differs.
+PADDED_DECODE = [
+    decode(6, 2, 136, None, 7, 16),
+    decode(7, 1, 88, 40, 3, 16, cache_dtype="float32"),
+    decode(5, 1, 200, None, 4, 8, value_is_key=True),
+    decode(3, 1, 264, 70, 3, 8, cache_dtype="float32"),
+    decode(8, 2, 328, None, 5, 8),
+    decode(4, 2, 504, None, 5, 8, owns_kv=False),
+]
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -65,14 +76,24 @@ def test_one_position_at_every_length(
 
 
 @pytest.mark.parametrize("limits", LIMITS)
+def test_keys_that_no_lanes_divide(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    spec = target_spec("webgpu", limits)
+    assert all(decode_shape(operator, spec).padding for operator in PADDED_DECODE)
+    lengths = (333, 0, 64, 65, 1200, 1)
+    cases = [make_case(*case, case[1]) for case in zip(PADDED_DECODE, lengths, strict=True)]
+    check(cases, limits, lavapipe, tmp_path)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
 def test_one_position_with_its_query_ready(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    shape = {"rows": 1, "heads": 6, "kv_heads": 2, "head_dim": 128, "cache_dtype": "float16"}
+    shape = {"rows": 1, "heads": 6, "kv_heads": 2, "cache_dtype": "float16"}
     cases = []
-    for window in (None, 70):
+    for window, head_dim in ((None, 128), (70, 128), (70, 168)):
         ring = None if window is None else 100
-        operator = SplitAttention(window=window, cache_rows=ring, splits=7, grain=8, **shape)
+        fields = {**shape, "window": window, "head_dim": head_dim, "cache_rows": ring}
+        operator = SplitAttention(splits=7, grain=8, **fields)
         cases += [make_case(operator, n, n) for n in LENGTHS]
     check(cases, limits, lavapipe, tmp_path)
 
@@ -95,7 +116,9 @@ CHUNK = {
     "groups of three": ChunkAttention(None, 6, 2, 64, 9, "float16", 32, "float16"),
     "groups of five": ChunkAttention(None, 5, 1, 96, None, "float32", None),
     "tiny heads": ChunkAttention(None, 4, 2, 16, 7, "float16", 32),
-    "scalars": ChunkAttention(None, 3, 3, 18, None, "float16", None),
+    "heads of two vectors": ChunkAttention(None, 3, 3, 8, None, "float16", None),
+    "heads of 26 vectors": ChunkAttention(None, 7, 1, 104, 40, "float32", 83),
+    "heads of 126 vectors": ChunkAttention(None, 3, 1, 504, None, "float16", None, "float16"),
 }
 
 

@@ -15,7 +15,7 @@ from gemma4_compile.targets import link, ptx, target_spec
 from tests.numerics import cuda_cases, test_gemm_kernels, test_int8_kernels
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, make_case
-from tests.numerics.test_attention_kernels import CHUNK, DECODE
+from tests.numerics.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,14 @@ def test_kernels_compute_what_their_plain_forms_say(name: str, gpu: Device, tmp_
 
 @pytest.mark.usefixtures("compiler")
 def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
-    """Ragged rows and lanes, every tail, scalars where no vector fits: all the words of CUDA."""
+    """Ragged rows and lanes, every tail, padded keys: all the words of CUDA."""
     shapes = [
         *test_int8_kernels.odd_shapes()[::2],
         *test_gemm_kernels.OPERATORS,
         *test_gemm_kernels.INT8_OPERATORS,
-        *(DECODE[name] for name in ("groups of five", "halves of odd length")),
-        *(CHUNK[name] for name in ("groups of three", "scalars")),
+        *(DECODE[name] for name in ("groups of five", "three vectors a half")),
+        *PADDED_DECODE,
+        *(CHUNK[name] for name in ("groups of three", "heads of two vectors")),
     ]
     cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]
     spec = target_spec("cuda")

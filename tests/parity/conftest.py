@@ -108,7 +108,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
         folder = tmp_path_factory.mktemp(f"{kind}-{recipe}")
         checkpoint = models.write_checkpoint(
             folder / "checkpoint",
-            models.KINDS[kind],
+            models.ALL[kind],
             dtype=dtype,
             residual_scale=residual_scale,
         )

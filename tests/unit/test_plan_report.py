@@ -77,3 +77,16 @@ def test_a_recipe_that_is_not_possible_says_so() -> None:
     lines = plan_text(odd, PRESET).splitlines()
     assert [line.split() for line in lines if "q4f16" in line] == [["q4f16", "not", "possible"]]
     assert set(plan_json(odd, {})["recipes"]["q4f16"]) == {"problem"}
+
+
+def test_nothing_runs_what_cannot_be_built() -> None:
+    config = Gemma4Config.from_preset(PRESET)
+    odd = replace(config, head_dim=(100,) * config.num_hidden_layers)
+    found = make_plan(odd, "q4f16", target_spec("webgpu"), 8192, 512)
+    assert found.problem is not None
+    assert found.problem.startswith("head_dim 100: target `webgpu` has attention kernels for")
+    values = plan_json(found, {})
+    assert values["problem"] == found.problem
+    assert all(found.problem in device["lacks"] for device in values["devices"])
+    assert plan_text(found, PRESET).splitlines()[-1] == f"  nothing  {found.problem}"
+    assert plan().problem is None

@@ -29,10 +29,11 @@ SIZES = {
     "dense": Sizes(context_length=96, prefill_chunk=12),
     "unified": Sizes(context_length=96, prefill_chunk=12),
     "moe": Sizes(context_length=96, prefill_chunk=12),
+    **dict.fromkeys(models.ODD_HEADS, Sizes(context_length=96, prefill_chunk=12)),
 }
 WINDOWS = {
     TINY: 32,
-    **{kind: int(config["sliding_window"]) for kind, config in models.KINDS.items()},
+    **{kind: int(config["sliding_window"]) for kind, config in models.ALL.items()},
 }
 
 
@@ -86,9 +87,9 @@ class Compiler:
     def _checkpoint(self, kind: str) -> Path:
         path = self.root / "checkpoints" / kind
         if not path.is_dir():
-            weights = models.random_weights(models.KINDS[kind])
+            weights = models.random_weights(models.ALL[kind])
             if kind == "moe":
                 # Two builds may choose either of two experts that score nearly the same.
                 weights = routing.decided_by_token(weights)
-            models.write_checkpoint(path, models.KINDS[kind], weights=weights)
+            models.write_checkpoint(path, models.ALL[kind], weights=weights)
         return path

@@ -51,7 +51,11 @@ OTHERS = (
 )
 
 # Logits that are rounded twice are not clear enough to compare tokens.
-INT8 = (("e2b", Case("q4f16", "lavapipe", "int8", "subgroups-4")),)
+INT8 = (
+    ("e2b", Case("q4f16", "lavapipe", "int8", "subgroups-4")),
+    ("heads 64, 48", Case("q4f16", "lavapipe", "int8")),
+)
+ODD_HEADS = (("heads 40, 136", Q4F16),)
 
 
 def _name(value: object) -> str:
@@ -190,7 +194,7 @@ def compare(
     return run
 
 
-@pytest.mark.parametrize(("kind", "case"), MAIN + OTHERS + INT8, ids=_name)
+@pytest.mark.parametrize(("kind", "case"), MAIN + OTHERS + INT8 + ODD_HEADS, ids=_name)
 def test_logits_equal_the_cpu_build(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)
     for name, (ids, length) in both.prompts.items():

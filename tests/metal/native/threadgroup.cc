@@ -217,6 +217,7 @@ void run_threadgroup() {
     fiber.state = State::kReady;
     fiber.arrays = 0;
     fiber.line = 0;
+    fiber.turn = 0;  // an earlier launch may have had fewer threads
   }
   while (!all.failed) {
     for (uint32_t step = 0; step < all.threads && !all.failed; ++step) {
