@@ -31,7 +31,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "gemma4_compile/runtime/server/service.py",
     ),
     "tests/unit/verification/test_certificate.py": ("gemma4_compile/verification/subject.py",),
-    "tests/unit/test_dump.py": ("gemma4_compile/passes/kernel_sources.py",),
     "tests/smoke/test_presets.py and every test that compiles a package": (
         "gemma4_compile/passes/library.py",
     ),
