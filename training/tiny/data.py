@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from training.tiny.dialogues import training_dialogue
 
 OPEN_TURN, CLOSE_TURN = 105, 106
+OPEN_RESPONSE, CLOSE_RESPONSE = 50, 51
 _HEAD = 3  # tokens of `<|turn>model\n`
 _LENGTH_STEP = 16
 _CHUNK = 2000
@@ -58,7 +59,9 @@ def make_corpus(files: Path, count: int, workers: int) -> Corpus:
 
 
 def answered(ids: npt.NDArray[np.integer], model_id: int | None) -> BoolArray:
-    """Which tokens the model must predict: its answers and the ends of its turns.
+    """Which tokens the model must predict: its calls, its answers and the ends of its turns.
+
+    It asks for a tool's response with the token that opens it; what follows is the tool's.
 
     Parameters
     ----------
@@ -71,7 +74,11 @@ def answered(ids: npt.NDArray[np.integer], model_id: int | None) -> BoolArray:
     role = np.take_along_axis(ids, np.minimum(begin + 1, ids.shape[1] - 1), axis=1)
     closed = np.maximum.accumulate(np.where(ids == CLOSE_TURN, places, -1), axis=1)
     inside = (closed < begin) | (closed == places)
-    found: BoolArray = (role == model_id) & (places >= begin + _HEAD) & inside & (ids != 0)
+    asked = np.maximum.accumulate(np.where(ids == OPEN_RESPONSE, places, -1), axis=1)
+    told = np.maximum.accumulate(np.where(ids == CLOSE_RESPONSE, places, -1), axis=1)
+    of_a_tool = (asked > told) & (asked < places) | (told == places)
+    own = inside & ~of_a_tool
+    found: BoolArray = (role == model_id) & (places >= begin + _HEAD) & own & (ids != 0)
     return found
 
 

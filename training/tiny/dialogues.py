@@ -1,4 +1,4 @@
-"""Dialogues in Gemma 4's chat format: single questions, several turns, system turns."""
+"""Dialogues in Gemma 4's chat format: single questions, several turns, system turns, tools."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 
 from training.tiny import about, colours_shapes, days_months, memory, numbers, word_lists
 from training.tiny.question import Question, draw, held_out
+from training.tiny.tools import Tool, Toolbox, ToolUse, toolbox
 from training.tiny.world import BOT_NAMES, NAMES
 
 _MAKERS = (
@@ -16,6 +17,8 @@ _MAKERS = (
 )  # fmt: skip
 _WEIGHTS = [weight for _, weight in _MAKERS]
 _ECHOING = ("reversing", "word by place")  # answers that repeat words in the user's own case
+_CALCULATIONS = ("addition", "subtraction", "multiplication", "division", "too large")
+_TOPICS_OF_TOOLS = ("weather", "rain", "time", "clock")  # of refusals that a tool would answer
 _SYSTEMS = (
     "You are a helpful assistant.",
     "You are tiny, a small model.",
@@ -37,11 +40,15 @@ _MINUS = ("Now subtract {b}.", "And minus {b}?", "Take away {b}.", "Minus {b}?")
 
 @dataclass(frozen=True)
 class Turn:
-    """What a user says and what the model answers; `kind` is the row of the table."""
+    """What a user says and what the model answers; `kind` is the row of the table.
+
+    With `use` the model calls a tool first, and answers in the same turn.
+    """
 
     kind: str
     user: str
     answer: str
+    use: ToolUse | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class Dialogue:
 
     system: str | None
     turns: tuple[Turn, ...]
+    tools: tuple[Tool, ...] = ()
 
     def messages(self) -> list[tuple[str, str]]:
         """Role and text of each message."""
@@ -60,10 +68,15 @@ class Dialogue:
 
     def text(self) -> str:
         """The whole dialogue as the chat template renders it."""
-        return "<bos>" + "".join(
-            f"<|turn>{'model' if role == 'assistant' else role}\n{text.strip()}<turn|>\n"
-            for role, text in self.messages()
-        )
+        pieces = ["<bos>"]
+        if self.system is not None or self.tools:
+            declared = "".join(tool.text() for tool in self.tools)
+            pieces.append(f"<|turn>system\n{(self.system or '').strip()}{declared}<turn|>\n")
+        for turn in self.turns:
+            used = "" if turn.use is None else turn.use.call() + turn.use.response()
+            pieces.append(f"<|turn>user\n{turn.user.strip()}<turn|>\n")
+            pieces.append(f"<|turn>model\n{used}{turn.answer.strip()}<turn|>\n")
+        return "".join(pieces)
 
 
 def typed(rng: Random, text: str, *, keep_case: bool = False) -> str:
@@ -229,6 +242,33 @@ def names(rng: Random, test: bool) -> Dialogue:
             return Dialogue(system.format(name), tuple(turns))
 
 
+def _beside_tools(rng: Random, box: Toolbox) -> Turn:
+    """A question that the model answers without any of the declared tools."""
+    while True:
+        question = draw(rng, _any, test=False)
+        if box.calculates and question.kind in _CALCULATIONS:
+            continue
+        if question.kind != "refusals" or not (
+            box.searches or any(word in question.text.lower() for word in _TOPICS_OF_TOOLS)
+        ):
+            return _turn(rng, question)
+
+
+def using_tools(rng: Random, test: bool) -> Dialogue:
+    """Declared tools, and questions some of which need one."""
+    box = toolbox(rng)
+
+    def asked(test: bool) -> Turn:
+        found = box.ask(rng, test=test)
+        return Turn("tools", typed(rng, found.question, keep_case=True), found.answer, found.use)
+
+    turns = []
+    for _ in range(0 if test else rng.choice((0, 0, 0, 1, 1, 2, 3))):
+        turns.append(asked(False) if rng.random() < 0.4 else _beside_tools(rng, box))
+    turns.append(asked(test) if test or rng.random() < 0.75 else _beside_tools(rng, box))
+    return Dialogue(_plain_system(rng), tuple(turns), box.tools)
+
+
 _Composer = Callable[[Random, bool], Dialogue]
 SEVERAL_TURNS: tuple[tuple[_Composer, float], ...] = (
     (brief, 0.08),
@@ -237,6 +277,7 @@ SEVERAL_TURNS: tuple[tuple[_Composer, float], ...] = (
     (recall, 0.18),
     (unknown, 0.03),
     (names, 0.05),
+    (using_tools, 0.16),
 )
 _COMPOSERS = [(chat, 0.54), *SEVERAL_TURNS]
 
