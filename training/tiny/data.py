@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from training.tiny.dialogues import training_dialogue
+from training.tiny.dialogues import Dialogue, training_dialogue
 
 OPEN_TURN, CLOSE_TURN = 105, 106
 OPEN_RESPONSE, CLOSE_RESPONSE = 50, 51
@@ -19,6 +19,9 @@ _HEAD = 3  # tokens of `<|turn>model\n`
 _LENGTH_STEP = 16
 _CHUNK = 2000
 _FIRST_SEED = 1_000_000
+
+Writer = Callable[[int], Dialogue]
+"""Writes the dialogue of a seed."""
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -37,25 +40,28 @@ class Corpus:
         return np.diff(self.begins)
 
 
-def _encode(job: tuple[str, int, int]) -> list[npt.NDArray[np.int16]]:
+def _encode(job: tuple[str, Writer, int, int]) -> list[npt.NDArray[np.int16]]:
     tokenizer = Tokenizer.from_file(job[0])
-    texts = [training_dialogue(seed).text() for seed in range(job[1], job[2])]
+    texts = [job[1](seed).text() for seed in range(job[2], job[3])]
     encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [np.asarray(one.ids, np.int16) for one in encoded]
 
 
-def make_corpus(files: Path, count: int, workers: int) -> Corpus:
-    """Write and encode `count` dialogues; the result does not depend on `workers`."""
+def make_corpus(
+    files: Path, count: int, workers: int, write: Writer = training_dialogue
+) -> Corpus:
+    """Encode `count` dialogues that `write` makes; the result does not depend on `workers`."""
     path, end = str(files / "tokenizer.json"), _FIRST_SEED + count
-    jobs = [(path, seed, min(seed + _CHUNK, end)) for seed in range(_FIRST_SEED, end, _CHUNK)]
+    begins = range(_FIRST_SEED, end, _CHUNK)
+    jobs = [(path, write, begin, min(begin + _CHUNK, end)) for begin in begins]
     if workers > 1:
         with get_context("fork").Pool(workers) as pool:
             parts = pool.map(_encode, jobs, chunksize=4)
     else:
         parts = [_encode(job) for job in jobs]
     rows = [row for part in parts for row in part]
-    begins = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return Corpus(np.concatenate(rows), begins)
+    borders = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return Corpus(np.concatenate(rows), borders)
 
 
 def answered(ids: npt.NDArray[np.integer], model_id: int | None) -> BoolArray:

@@ -9,18 +9,6 @@ from training.tiny.question import Question, opened, pick
 from training.tiny.world import DAYS, DAYS_IN_MONTH, MONTHS, ORDINALS
 
 NUMBER_WORDS = ("two", "three", "four")
-_SEEN_FROM_TODAY = {
-    "after": (
-        "Today is {n}. What is tomorrow?",
-        "If today is {n}, what day is tomorrow?",
-        "Yesterday was {n}. What is today?",
-    ),
-    "before": (
-        "Today is {n}. What was yesterday?",
-        "If today is {n}, what day was yesterday?",
-        "Tomorrow is {n}. What is today?",
-    ),
-}
 
 
 def _step(rng: Random, names: Sequence[str], unit: str, kind: str) -> Question:
@@ -40,7 +28,6 @@ def _step(rng: Random, names: Sequence[str], unit: str, kind: str) -> Question:
                 "What comes {w} {n}?",
                 "Tell me the {u} {w} {n}.",
                 "What is the {u} {w} {n}?",
-                *(_SEEN_FROM_TODAY[word] if unit == "day" else ()),
             ),
         )
         text = template.format(u=unit, w=word, n=name)

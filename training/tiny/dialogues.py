@@ -8,7 +8,7 @@ from random import Random
 
 from training.tiny import about, colours_shapes, days_months, memory, numbers, word_lists
 from training.tiny.question import Question, draw, held_out
-from training.tiny.tools import Tool, Toolbox, ToolUse, toolbox
+from training.tiny.tools import Tool, ToolUse
 from training.tiny.world import BOT_NAMES, NAMES
 
 _MAKERS = (
@@ -17,8 +17,6 @@ _MAKERS = (
 )  # fmt: skip
 _WEIGHTS = [weight for _, weight in _MAKERS]
 _ECHOING = ("reversing", "word by place")  # answers that repeat words in the user's own case
-_CALCULATIONS = ("addition", "subtraction", "multiplication", "division", "too large")
-_TOPICS_OF_TOOLS = ("weather", "rain", "time", "clock")  # of refusals that a tool would answer
 _SYSTEMS = (
     "You are a helpful assistant.",
     "You are tiny, a small model.",
@@ -99,16 +97,18 @@ def _turn(rng: Random, question: Question, *, brief: bool = False) -> Turn:
     return Turn("brief" if brief else question.kind, text, answer)
 
 
-def _any(rng: Random) -> Question:
+def any_question(rng: Random) -> Question:
+    """A question of any kind that needs no earlier turn."""
     (make,) = rng.choices([maker for maker, _ in _MAKERS], _WEIGHTS)
     return make(rng)
 
 
 def _fillers(rng: Random, count: int) -> list[Turn]:
-    return [_turn(rng, draw(rng, _any, test=False)) for _ in range(count)]
+    return [_turn(rng, draw(rng, any_question, test=False)) for _ in range(count)]
 
 
-def _plain_system(rng: Random) -> str | None:
+def plain_system(rng: Random) -> str | None:
+    """A system turn that asks for nothing; often none."""
     number = rng.random()
     if number < 0.6:
         return None
@@ -118,17 +118,17 @@ def _plain_system(rng: Random) -> str | None:
 def chat(rng: Random, test: bool) -> Dialogue:
     """Questions that have nothing to do with each other."""
     before = 0 if test else rng.choice((0, 0, 0, 0, 1, 1, 2, 3, 4))
-    turns = [*_fillers(rng, before), _turn(rng, draw(rng, _any, test=test))]
-    return Dialogue(_plain_system(rng), tuple(turns))
+    turns = [*_fillers(rng, before), _turn(rng, draw(rng, any_question, test=test))]
+    return Dialogue(plain_system(rng), tuple(turns))
 
 
 def brief(rng: Random, test: bool) -> Dialogue:
     """A system turn that asks for short answers."""
     turns = []
     for _ in range(1 if test else rng.choice((1, 1, 2, 3))):
-        question = draw(rng, _any, test=test)
+        question = draw(rng, any_question, test=test)
         while question.short is None and (test or rng.random() < 0.8):
-            question = draw(rng, _any, test=test)
+            question = draw(rng, any_question, test=test)
         turns.append(_turn(rng, question, brief=True))
     return Dialogue(rng.choice(_BRIEF_SYSTEMS), tuple(turns))
 
@@ -140,7 +140,7 @@ def again(rng: Random, test: bool) -> Dialogue:
         ask = rng.choice(_AGAIN)
         if held_out(f"again {ask} {turns[-1].user}") == test:
             turns.append(Turn("once more", typed(rng, ask), turns[-1].answer))
-            return Dialogue(_plain_system(rng), tuple(turns))
+            return Dialogue(plain_system(rng), tuple(turns))
 
 
 def _continuation(rng: Random, value: int, test: bool) -> tuple[Turn, int] | None:
@@ -169,7 +169,7 @@ def going_on(rng: Random, test: bool) -> Dialogue:
                 turns.append(found[0])
                 value = found[1]
         if turns[-1].kind == "going on":
-            return Dialogue(_plain_system(rng), tuple(turns))
+            return Dialogue(plain_system(rng), tuple(turns))
 
 
 def _recall(rng: Random, told: memory.Attribute, value: str, test: bool) -> Turn | None:
@@ -204,7 +204,7 @@ def recall(rng: Random, test: bool) -> Dialogue:
         rng.shuffle(found)
         if found:
             turns += found[:1] if test else found
-            return Dialogue(_plain_system(rng), tuple(turns))
+            return Dialogue(plain_system(rng), tuple(turns))
 
 
 def unknown(rng: Random, test: bool) -> Dialogue:
@@ -220,7 +220,7 @@ def unknown(rng: Random, test: bool) -> Dialogue:
         ask = rng.choice(wanted.ask)
         if held_out(f"unknown {ask} {[turn.user for turn in turns]}") == test:
             turns.append(Turn("never told", typed(rng, ask), wanted.unknown))
-            return Dialogue(_plain_system(rng), tuple(turns))
+            return Dialogue(plain_system(rng), tuple(turns))
 
 
 def names(rng: Random, test: bool) -> Dialogue:
@@ -242,33 +242,6 @@ def names(rng: Random, test: bool) -> Dialogue:
             return Dialogue(system.format(name), tuple(turns))
 
 
-def _beside_tools(rng: Random, box: Toolbox) -> Turn:
-    """A question that the model answers without any of the declared tools."""
-    while True:
-        question = draw(rng, _any, test=False)
-        if box.calculates and question.kind in _CALCULATIONS:
-            continue
-        if question.kind != "refusals" or not (
-            box.searches or any(word in question.text.lower() for word in _TOPICS_OF_TOOLS)
-        ):
-            return _turn(rng, question)
-
-
-def using_tools(rng: Random, test: bool) -> Dialogue:
-    """Declared tools, and questions some of which need one."""
-    box = toolbox(rng)
-
-    def asked(test: bool) -> Turn:
-        found = box.ask(rng, test=test)
-        return Turn("tools", typed(rng, found.question, keep_case=True), found.answer, found.use)
-
-    turns = []
-    for _ in range(0 if test else rng.choice((0, 0, 0, 1, 1, 2, 3))):
-        turns.append(asked(False) if rng.random() < 0.4 else _beside_tools(rng, box))
-    turns.append(asked(test) if test or rng.random() < 0.75 else _beside_tools(rng, box))
-    return Dialogue(_plain_system(rng), tuple(turns), box.tools)
-
-
 _Composer = Callable[[Random, bool], Dialogue]
 SEVERAL_TURNS: tuple[tuple[_Composer, float], ...] = (
     (brief, 0.08),
@@ -277,7 +250,6 @@ SEVERAL_TURNS: tuple[tuple[_Composer, float], ...] = (
     (recall, 0.18),
     (unknown, 0.03),
     (names, 0.05),
-    (using_tools, 0.16),
 )
 _COMPOSERS = [(chat, 0.54), *SEVERAL_TURNS]
 
@@ -305,7 +277,7 @@ def evaluation_dialogues(per_kind: int, seed: int = 1) -> list[Dialogue]:
         collect(
             rng,
             lambda rng, make=make: Dialogue(  # type: ignore[misc]
-                _plain_system(rng), (_turn(rng, draw(rng, make, test=True)),)
+                plain_system(rng), (_turn(rng, draw(rng, make, test=True)),)
             ),
         )
     for index, (composer, _) in enumerate(SEVERAL_TURNS):

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
-from random import Random
 
-from training.tiny.question import Maker, Question
 from training.tiny.world import word_list
 
 _SMALL = word_list(
@@ -31,19 +27,10 @@ def number_word(number: int) -> str:
     return f"{word}-{_SMALL[ones]}" if ones else word
 
 
-def _in_words(text: str) -> str:
-    return _NUMBER.sub(lambda found: number_word(int(found[0])), text)
-
-
-def sometimes_in_words(make: Maker, share: float) -> Callable[[Random], Question]:
-    """The same questions, in `share` of which the numbers are words; answers keep their digits."""
-
-    def worded(rng: Random) -> Question:
-        question = make(rng)
-        numbers = [int(found) for found in _NUMBER.findall(question.text)]
-        if rng.random() >= share or _SIGNS.search(question.text) or max(numbers) > LARGEST:
-            return question
-        text = _in_words(question.text)
-        return replace(question, text=text[0].upper() + text[1:])
-
-    return worded
+def in_words(text: str) -> str | None:
+    """The text with its numbers as words; None where nobody would write it so."""
+    numbers = [int(found) for found in _NUMBER.findall(text)]
+    if _SIGNS.search(text) or not numbers or max(numbers) > LARGEST:
+        return None
+    text = _NUMBER.sub(lambda found: number_word(int(found[0])), text)
+    return text[0].upper() + text[1:]

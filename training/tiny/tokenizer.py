@@ -8,7 +8,6 @@ training.tiny.tokenizer` after a change of the world; the weights must then be t
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -56,9 +55,6 @@ MEDIA_TOKENS = (
 )
 
 
-_CONTROL = re.compile("|".join(re.escape(name) for name in CONTROL_TOKENS.values()))
-
-
 def _fixed_pieces() -> list[str]:
     """Pieces before the learned ones: control tokens, newline runs, space runs, bytes."""
     unused = 0
@@ -77,14 +73,8 @@ def _fixed_pieces() -> list[str]:
 def _corpus() -> list[str]:
     lines = []
     for seed in range(CORPUS_DIALOGUES):
-        dialogue = training_dialogue(seed)
-        for role, text in dialogue.messages():
+        for role, text in training_dialogue(seed).messages():
             lines += ["model" if role == "assistant" else role, text]
-        for tool in dialogue.tools:
-            lines += _CONTROL.split(tool.text())
-        for turn in dialogue.turns:
-            if turn.use is not None:
-                lines += _CONTROL.split(turn.use.call() + turn.use.response())
     return lines
 
 

@@ -1,19 +1,17 @@
 """Tools that a dialogue declares, calls of them, and the questions that need one.
 
-A tool's name and those of its arguments change from dialogue to dialogue: the model learns to read
+A tool's name and that of its argument change from dialogue to dialogue: the model learns to read
 the declaration. `PAGE_CALCULATOR` is the one of the chat page, word for word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from training.tiny.number_words import LARGEST, number_word
-from training.tiny.question import held_out
-from training.tiny.strangers import PLACES, TOPICS
-from training.tiny.world import WORDS, word_list
+from training.tiny.strangers import PLACES
+from training.tiny.world import word_list
 
 QUOTE = '<|"|>'
 Value = str | int
@@ -54,10 +52,10 @@ class Tool:
 
     def text(self) -> str:
         """The declaration as the template renders it."""
-        properties = {
-            name: (f"description:{_quoted(text)}," if text else "") + f"type:{_quoted(kind.upper())}"
-            for name, kind, text in self.arguments
-        }
+        properties = {}
+        for name, kind, text in self.arguments:
+            described = f"description:{_quoted(text)}," if text else ""
+            properties[name] = f"{described}type:{_quoted(kind.upper())}"
         if self.choice is not None:
             name, values = self.choice
             listed = ",".join(_quoted(value) for value in values)
@@ -118,76 +116,79 @@ PAGE_CALCULATOR = Tool(
 _DESCRIPTIONS = {
     "expression": (
         "Evaluates an expression.", "A calculator.", "Calculates.", "Work out a calculation",
-        "Evaluate a mathematical expression", "Does arithmetic.", "Computes the value of a formula.",
+        "Evaluate a mathematical expression", "Does arithmetic.",
     ),
     "weather": (
-        "Tells the weather.", "Get the weather of a city", "Get current weather", "The weather now.",
-        "Get current temperature for a given location.", "Looks up the weather.",
+        "Tells the weather.", "Get the weather of a city", "Get current weather",
+        "The weather now.", "Get current temperature for a given location.",
     ),
-    "time": ("Tells the time.", "Get the time in a city", "The time at a place.", "A clock."),
-    "search": ("Searches the web.", "Look something up", "Search for a topic", "An encyclopedia."),
 }  # fmt: skip
 _NAMES = {
-    "expression": word_list("calculator calculator calculate calc compute evaluate math solve"),
-    "weather": word_list("get_weather weather get_current_weather weather_of forecast"),
-    "time": word_list("get_time time get_current_time time_in clock"),
-    "search": word_list("search web_search lookup look_up find wiki"),
+    "expression": word_list("calculator calculator calculate calc compute evaluate math"),
+    "weather": word_list("get_weather get_weather weather get_current_weather forecast"),
 }
 _ARGUMENTS = {
-    "expression": word_list("expression expression expr formula input calculation query text"),
-    "weather": word_list("city location place town name"),
-    "time": word_list("city location place timezone zone"),
-    "search": word_list("query q topic text term subject"),
+    "expression": word_list("expression expression expr formula input"),
+    "weather": word_list("city city location location place"),
 }
 _UNITS = ("unit", ("celsius", "fahrenheit"))
-_PAIRS = (("a", "b"), ("x", "y"), ("first", "second"), ("left", "right"), ("num1", "num2"))
 _SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/"}
-_VERBS = {
-    "plus": word_list("add sum plus add_numbers"),
-    "minus": word_list("subtract minus difference"),
-    "times": word_list("multiply times product multiply_numbers"),
-    "divided by": word_list("divide quotient"),
-}
 _ASK = (
     "What is {a} {w} {b}?", "How much is {a} {w} {b}?", "Calculate {a} {w} {b}.", "{a} {w} {b}",
     "What is {a} {s} {b}?", "{a} {s} {b}", "Calculate {a} {s} {b}", "{a}{s}{b}", "{a} {s} {b} =",
-    "Use the tool: {a} {w} {b}", "Please work out {a} {s} {b}.",
 )  # fmt: skip
 _WEATHER = (
     "sunny", "rain", "18 degrees", "sunny and 21 degrees", "cloudy, 12 C", "snow and -3 degrees",
-    "windy", "22", "sunny, 24", "light rain, 9 degrees", "warm and dry", "fog", "7 degrees",
-    '{"temperature": 18}', '{"temperature": 22, "unit": "celsius"}', '{"condition": "sunny"}',
+    "windy", "sunny, 24", "light rain, 9 degrees", "warm and dry", '{"temperature": 18}',
 )  # fmt: skip
 
 
-def _described(rng: Random, kind: str) -> str:
-    if rng.random() < 0.25:  # whatever it says
-        return " ".join(rng.sample([*WORDS, *TOPICS], rng.randint(2, 9))).capitalize() + "."
-    return rng.choice(_DESCRIPTIONS[kind])
-
-
-def _text_tool(rng: Random, kind: str) -> Tool:
-    """A tool with one text, such as a calculator or the weather."""
-    if kind == "expression" and rng.random() < 0.4:
+def make_tool(rng: Random, kind: str) -> Tool:
+    """A tool with one text: `expression` for a calculator, or `weather`."""
+    if kind == "expression" and rng.random() < 0.6:
         return PAGE_CALCULATOR
-    described = rng.choice(("", "", "The " + kind, _described(rng, kind)))
-    argument = (rng.choice(_ARGUMENTS[kind]), "string", described)
-    choice = _UNITS if kind == "weather" and rng.random() < 0.4 else None
-    return Tool(rng.choice(_NAMES[kind]), _described(rng, kind), (argument,), choice)
+    argument = rng.choice(_ARGUMENTS[kind])
+    described = rng.choice(("", f"The {argument}", rng.choice(_DESCRIPTIONS[kind])))
+    choice = _UNITS if kind == "weather" and rng.random() < 0.3 else None
+    name, description = rng.choice(_NAMES[kind]), rng.choice(_DESCRIPTIONS[kind])
+    return Tool(name, description, ((argument, "string", described),), choice)
 
 
-def _number_tool(rng: Random, word: str) -> Tool:
-    """A tool with two numbers, such as `add`."""
-    kind = rng.choice(("number", "integer"))
-    names = rng.choice(_PAIRS)
-    name = rng.choice(_VERBS[word])
-    description = rng.choice((f"{name} two numbers", "Of two numbers.", f"Returns a {word} b"))
-    return Tool(name, description, tuple((argument, kind, "") for argument in names))
+def ask_calculator(rng: Random, tool: Tool) -> Asked:
+    """Two numbers and a sign, or now and then an expression of three that is copied as it is."""
+    if rng.random() < 0.15:
+        return _expression(rng, tool)
+    word = rng.choice(tuple(_SIGNS))
+    a, b = _number(rng), _number(rng)
+    if word == "divided by" and rng.random() < 0.6:
+        b = rng.randint(1, 99)
+        a = b * rng.randint(0, 99)
+    sign = "x" if word == "times" and rng.random() < 0.15 else _SIGNS[word]
+    question = rng.choice(_ASK).format(a=a, b=b, w=word, s=sign)
+    result = _worked_out(word, a, b)
+    use = ToolUse(tool.name, {tool.arguments[0][0]: f"{a} {_SIGNS[word]} {b}"}, result)
+    told = f"{a} {word} {b} is {result}."
+    if result.startswith("error"):
+        told = "That cannot be worked out."
+    return Asked(question, use, told, f"tool {a} {word} {b}")
+
+
+def ask_weather(rng: Random, tool: Tool) -> Asked:
+    """The weather at a place; the answer repeats what the tool said."""
+    place, result = rng.choice(PLACES), rng.choice(_WEATHER)
+    ask = ("What is the weather in {}?", "How is the weather in {}?", "Weather in {}?",
+           "What is the weather like in {}?", "What's the weather like in {} today?",
+           "Tell me the weather in {}.")  # fmt: skip
+    use = ToolUse(tool.name, {tool.arguments[0][0]: place}, result)
+    answer = f"The weather in {place}: {result}."
+    return Asked(rng.choice(ask).format(place), use, answer, f"tool weather {place}")
+
+
+ASK = {"expression": ask_calculator, "weather": ask_weather}
 
 
 def _number(rng: Random) -> int:
-    most = rng.choice((12, 100, 100, 1000, 1000, 10_000, 100_000))
-    return rng.randint(0, most)
+    return rng.randint(0, rng.choice((12, 100, 100, 1000, 1000, 10_000)))
 
 
 def _shown(value: float) -> str:
@@ -195,46 +196,13 @@ def _shown(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:.15g}"
 
 
-def _worked_out(rng: Random, word: str, a: int, b: int) -> str:
-    if word == "divided by" and b == 0:
-        return "error: division by zero"
-    result = {"plus": a + b, "minus": a - b, "times": a * b}.get(word)
-    shown = _shown(a / b if result is None else result)
-    return shown if rng.random() < 0.85 else f'{{"result": {shown}}}'
-
-
-def _answer(words: str, result: str) -> str:
-    if result.startswith("error"):
-        return "That cannot be worked out."
-    number = result.removeprefix('{"result": ').removesuffix("}")
-    return f"{words} is {number}."
-
-
-def _calculation(rng: Random, tool: Tool) -> Asked:
-    """Two numbers and a sign; `tool` takes two numbers, or else an expression."""
-    word = rng.choice(tuple(_SIGNS))
-    if len(tool.arguments) == 2:
-        word = next(each for each, verbs in _VERBS.items() if tool.name in verbs)
-    a, b = _number(rng), _number(rng)
-    if word == "divided by" and rng.random() < 0.6:
-        b = rng.randint(1, 99)
-        a = b * rng.randint(0, 99)
-    arguments: dict[str, Value]
-    if len(tool.arguments) == 2:
-        arguments = {tool.arguments[0][0]: a, tool.arguments[1][0]: b}
-    else:
-        arguments = {tool.arguments[0][0]: f"{a} {_SIGNS[word]} {b}"}
-    sign = "x" if word == "times" and rng.random() < 0.15 else _SIGNS[word]
-    shown = [str(n) if n > LARGEST or rng.random() > 0.15 else number_word(n) for n in (a, b)]
-    ask = rng.choice(_ASK if shown[0].isdigit() and shown[1].isdigit() else _ASK[:4])
-    question = ask.format(a=shown[0], b=shown[1], w=word, s=sign)
-    result = _worked_out(rng, word, a, b)
-    use = ToolUse(tool.name, arguments, result)
-    return Asked(question, use, _answer(f"{a} {word} {b}", result), f"tool {a} {word} {b}")
+def _worked_out(word: str, a: int, b: int) -> str:
+    if word == "divided by":
+        return _shown(a / b) if b else "error: division by zero"
+    return str({"plus": a + b, "minus": a - b, "times": a * b}[word])
 
 
 def _expression(rng: Random, tool: Tool) -> Asked:
-    """Three numbers, or two with a decimal point: the model copies them as they are."""
     a, b, c = rng.randint(1, 99), rng.randint(1, 99), rng.randint(1, 20)
     first, second = rng.choice("+-*"), rng.choice("+-*")
     form = rng.choice(("({a} {f} {b}) {s} {c}", "{a} {f} {b} {s} {c}", "{a} {f} ({b} {s} {c})"))
@@ -242,88 +210,6 @@ def _expression(rng: Random, tool: Tool) -> Asked:
     if rng.random() < 0.3:
         expression = f"{a / 10} {first} {c / 4}"
     result = _shown(eval(expression))
-    question = rng.choice(("What is {}?", "Calculate {}", "{}", "Work out {}.")).format(expression)
+    question = rng.choice(("What is {}?", "Calculate {}", "{}")).format(expression)
     use = ToolUse(tool.name, {tool.arguments[0][0]: expression}, result)
     return Asked(question, use, f"{expression} is {result}.", f"tool {expression}")
-
-
-def _weather(rng: Random, tool: Tool) -> Asked:
-    place, result = rng.choice(PLACES), rng.choice(_WEATHER)
-    if rng.random() < 0.3:
-        result = " ".join(rng.sample([*WORDS, *TOPICS], rng.randint(1, 4)))
-    ask = ("What is the weather in {}?", "How is the weather in {}?", "Weather in {}?",
-           "What is the weather like in {}?", "What's the weather in {} today?",
-           "Tell me the weather in {}.", "Is it warm in {}?", "Is it raining in {}?")  # fmt: skip
-    use = ToolUse(tool.name, {tool.arguments[0][0]: place}, result)
-    answer = f"The weather in {place}: {result}."
-    return Asked(rng.choice(ask).format(place), use, answer, f"tool weather {place}")
-
-
-def _time(rng: Random, tool: Tool) -> Asked:
-    place, result = rng.choice(PLACES), f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
-    ask = ("What time is it in {}?", "What is the time in {}?", "Tell me the time in {}.",
-           "How late is it in {}?")  # fmt: skip
-    use = ToolUse(tool.name, {tool.arguments[0][0]: place}, result)
-    return Asked(
-        rng.choice(ask).format(place), use, f"It is {result} in {place}.", f"tool time {place}"
-    )
-
-
-def _search(rng: Random, tool: Tool) -> Asked:
-    topic = rng.choice((*TOPICS, *PLACES))
-    result = " ".join(rng.sample(WORDS, rng.randint(1, 5)))
-    ask = ("Search for {}.", "Look up {}.", "Find out about {}.", "Search the web for {}",
-           "What do you find about {}?")  # fmt: skip
-    use = ToolUse(tool.name, {tool.arguments[0][0]: topic}, result)
-    return Asked(
-        rng.choice(ask).format(topic), use, f"I found this: {result}.", f"tool search {topic}"
-    )
-
-
-_TEXT_ASKERS: Mapping[str, Callable[[Random, Tool], Asked]] = {
-    "weather": _weather,
-    "time": _time,
-    "search": _search,
-}
-
-
-@dataclass(frozen=True)
-class Toolbox:
-    """The tools of a dialogue and what each of them can be asked for."""
-
-    tools: tuple[Tool, ...]
-    askers: tuple[tuple[Tool, Callable[[Random, Tool], Asked]], ...]
-    calculates: bool
-    searches: bool
-
-    def ask(self, rng: Random, *, test: bool) -> Asked:
-        """A question for one of the tools, of the wanted side of the split."""
-        while True:
-            tool, make = rng.choice(self.askers)
-            asked = make(rng, tool)
-            if held_out(asked.key) == test:
-                return asked
-
-
-def _expressions(rng: Random, tool: Tool) -> Asked:
-    return _expression(rng, tool) if rng.random() < 0.25 else _calculation(rng, tool)
-
-
-def toolbox(rng: Random) -> Toolbox:
-    """One to three tools; of those that calculate, one expression or some of two numbers."""
-    askers: list[tuple[Tool, Callable[[Random, Tool], Asked]]] = []
-    calculates = rng.random() < 0.75
-    if calculates and rng.random() < 0.75:
-        askers.append((_text_tool(rng, "expression"), _expressions))
-    elif calculates:
-        words = rng.sample(tuple(_VERBS), rng.choice((1, 1, 2)))
-        askers += [(_number_tool(rng, word), _calculation) for word in words]
-    others: Sequence[str] = rng.sample(tuple(_TEXT_ASKERS), rng.choice((0, 0, 0, 1, 2)))
-    if not askers and not others:
-        others = (rng.choice(tuple(_TEXT_ASKERS)),)
-    askers += [(_text_tool(rng, kind), _TEXT_ASKERS[kind]) for kind in others]
-    rng.shuffle(askers)
-    unique = {tool.name: (tool, make) for tool, make in askers}
-    chosen = tuple(unique.values())
-    tools = tuple(tool for tool, _ in chosen)
-    return Toolbox(tools, chosen, calculates, searches="search" in others)

@@ -1,7 +1,8 @@
 """Trains `tiny`: `python -m training.tiny.train --output DIR`.
 
 Writes `model.safetensors` (bfloat16), `log.jsonl` and `marks.json`. A GPU is used if there is one;
-the numbers of a run then differ a little from those of a CPU, since sums run in another order.
+the numbers of a run then differ a little from those of a CPU, since sums run in another order. With
+`--further` the second stage goes on from the weights of a first one; a CPU does it in bfloat16.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from torch.func import functional_call
 
 from training.tiny import model as tiny_model
 from training.tiny.data import IntArray, answered, batches, make_corpus
-from training.tiny.dialogues import evaluation_dialogues
+from training.tiny.dialogues import training_dialogue
 from training.tiny.fake_quantisation import quantised_parameters
+from training.tiny.further import all_evaluation_dialogues, further_dialogue
 from training.tiny.marks import Examination
 
 ADAM_BETAS = (0.9, 0.98)
@@ -36,6 +38,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--files", type=Path, default=tiny_model.SHIPPED_FILES)
+    parser.add_argument(
+        "--further", type=Path, metavar="FILE", help="go on from these weights with the new kinds"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dialogues", type=int, default=2_000_000)
     parser.add_argument("--steps", type=int, default=6_900)
@@ -45,6 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--quantised-from", type=float, default=0.6, help="share of the steps")
     parser.add_argument("--quantised-share", type=float, default=0.75, help="of the steps after")
+    parser.add_argument("--log-every", type=int, default=100)
     parser.add_argument("--mark-every", type=int, default=1000)
     parser.add_argument("--questions-per-kind", type=int, default=50)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
@@ -82,7 +88,8 @@ def _loss(model: Any, batch: tuple[torch.Tensor, torch.Tensor], bits: int | None
     ids, places = batch
     parameters = {} if bits is None else quantised_parameters(model, bits)
     inputs = {"input_ids": ids, "use_cache": False}
-    logits = functional_call(model, parameters, args=(), kwargs=inputs).logits
+    with torch.autocast("cpu", torch.bfloat16, enabled=ids.device.type == "cpu"):
+        logits = functional_call(model, parameters, args=(), kwargs=inputs).logits
     # Row t predicts token t + 1; `places` are flat indices of the tokens to predict.
     rows = logits.flatten(0, 1)[places - 1]
     return torch.nn.functional.cross_entropy(rows.float(), ids.flatten()[places])
@@ -128,14 +135,18 @@ def train(options: argparse.Namespace) -> None:
     _seed_everything(options.seed)
     options.output.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    corpus = make_corpus(options.files, options.dialogues, options.workers)
+    write = training_dialogue if options.further is None else further_dialogue
+    corpus = make_corpus(options.files, options.dialogues, options.workers, write)
     print(f"{options.dialogues} dialogues, {len(corpus.ids)} tokens, "
           f"{time.monotonic() - started:.0f} s", flush=True)  # fmt: skip
     config = tiny_model.read_config(options.files)
-    model = tiny_model.build(config).to(device).train()
+    model = tiny_model.build(config)
+    if options.further is not None:
+        model = tiny_model.load(config, options.further)
+    model = model.to(device).train()
     print(f"{sum(p.numel() for p in model.parameters())} parameters on {device}", flush=True)
     optimizer = _optimizer(model, options, device)
-    examination = Examination(evaluation_dialogues(options.questions_per_kind), options.files)
+    examination = Examination(all_evaluation_dialogues(options.questions_per_kind), options.files)
     tokenizer = Tokenizer.from_file(str(options.files / "tokenizer.json"))
     source = _to_device(
         _ahead(batches(corpus, options.batch_tokens, options.seed)),
@@ -158,7 +169,7 @@ def train(options: argparse.Namespace) -> None:
         optimizer.step()
         recent.append(loss.detach())
         last = step + 1 == options.steps
-        if (step + 1) % 100 == 0 or last:
+        if (step + 1) % options.log_every == 0 or last:
             seconds = time.monotonic() - started
             entry: dict[str, Any] = {
                 "step": step + 1,

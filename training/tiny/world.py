@@ -74,7 +74,7 @@ ORDINALS = word_list(
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
 )
 
-TARGETS = ("webgpu", "metal", "cuda", "cpu")
+TARGETS = ("webgpu", "cpu")
 RECIPES = ("q4f16", "q4f32", "q8f16", "f16", "f32")
 RECIPE_MEANINGS = {
     "q4f16": "q4f16 stores weights in 4 bits, in groups of 32 with float16 scales.",
@@ -107,7 +107,7 @@ PROJECT_FACTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "The targets are webgpu, metal, cuda and cpu.",
+        "The targets are webgpu and cpu.",
         (
             "Which targets are there?",
             "What targets can I compile for?",
@@ -143,7 +143,7 @@ PROJECT_FACTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Compile for cpu, cuda or metal, then run gemma4-chat DIR.",
+        "Compile for cpu, then run gemma4-chat DIR.",
         (
             "How do I chat in the terminal?",
             "What is gemma4-chat?",
@@ -198,7 +198,7 @@ PROJECT_FACTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "gemma4-compile supports E2B, E4B, 12B, 26B-A4B and 31B.",
+        "gemma4-compile supports E2B, E4B and 31B.",
         (
             "Which models are supported?",
             "Which models can I compile?",
