@@ -10,9 +10,8 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-from gemma4_compile import __version__, options
+from gemma4_compile import chat_options, options, serve_options, verify_options
 from gemma4_compile.process import EXIT_FAILED, EXIT_INTERRUPTED, report
 
 VERIFICATION = "gemma4_compile.verification.cli"
@@ -23,30 +22,27 @@ _REINSTALL = (
 
 
 def run_compile() -> int:
-    """`gemma4-compile`; each of these returns the exit status."""
+    """`gemma4-compile`; each of these returns the exit status, of wrong arguments at once."""
     return options.main() or _run("gemma4_compile.cli")
 
 
 def run_chat() -> int:
     """`gemma4-chat`."""
-    return _run("gemma4_compile.runtime.cli")
+    return chat_options.main() or _run("gemma4_compile.runtime.cli")
 
 
 def run_serve() -> int:
     """`gemma4-serve`."""
-    return _run("gemma4_compile.runtime.server.cli")
+    return serve_options.main() or _run("gemma4_compile.runtime.server.cli")
 
 
 def run_verify() -> int:
     """`gemma4-verify`."""
-    return _run(VERIFICATION)
+    return verify_options.main() or _run(VERIFICATION)
 
 
 def _run(module: str) -> int:
     """Load a command's module and run its `main`."""
-    if sys.argv[1:] == ["--version"]:  # as the command itself answers, which takes seconds to load
-        print(f"{Path(sys.argv[0]).name} {__version__}")
-        return 0
     try:
         with _without_torch(module):
             command = importlib.import_module(module)

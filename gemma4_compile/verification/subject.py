@@ -25,8 +25,7 @@ from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
 from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.stored_weights import StoredWeights
-
-DEFAULT_STEPS = 64
+from gemma4_compile.verify_options import DEFAULT_STEPS
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from training.tiny.dialogues import (
     typed,
 )
 from training.tiny.number_words import in_words
-from training.tiny.question import Maker, Question, draw, held_out
+from training.tiny.question import Maker, Question, draw, held_out, opened
 from training.tiny.tools import ASK, make_tool
 from training.tiny.world import DAYS
 
@@ -103,7 +103,8 @@ def today(rng: Random) -> Question:
     index, (template, step) = rng.randrange(7), rng.choice(_TODAY)
     found, name = DAYS[(index + step) % 7], DAYS[index]
     answer = f"{found} comes {'after' if step > 0 else 'before'} {name}."
-    return Question("today", f"today {name} {template}", template.format(n=name), answer, found)
+    text = opened(rng, template.format(n=name))
+    return Question("today", f"today {text}", text, answer, found)
 
 
 def _asked(rng: Random, make: Maker, *, test: bool) -> Turn:
@@ -155,6 +156,7 @@ _NEW: tuple[tuple[Callable[[Random, bool], Dialogue], float], ...] = (
     (using_tools, 0.28),
 )
 _EARLIER = 0.48
+_APART = 1 << 32
 
 
 def further_dialogue(seed: int) -> Dialogue:
@@ -163,7 +165,9 @@ def further_dialogue(seed: int) -> Dialogue:
     composers = [compose for compose, _ in _NEW]
     weights = [weight for _, weight in _NEW]
     (compose,) = rng.choices([None, *composers], [_EARLIER, *weights])
-    return corrected(training_dialogue(seed)) if compose is None else compose(rng, False)
+    if compose is None:  # from a seed apart: the same one would draw the same first number again
+        return corrected(training_dialogue(seed + _APART))
+    return compose(rng, False)
 
 
 def all_evaluation_dialogues(per_kind: int, seed: int = 1) -> list[Dialogue]:

@@ -2,7 +2,7 @@
 
 Writes `model.safetensors` (bfloat16), `log.jsonl` and `marks.json`. A GPU is used if there is one;
 the numbers of a run then differ a little from those of a CPU, since sums run in another order. With
-`--further` the second stage goes on from the weights of a first one; a CPU does it in bfloat16.
+`--further` the second stage goes on from the weights of a first one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--quantised-from", type=float, default=0.6, help="share of the steps")
     parser.add_argument("--quantised-share", type=float, default=0.75, help="of the steps after")
-    parser.add_argument("--log-every", type=int, default=100)
     parser.add_argument("--mark-every", type=int, default=1000)
     parser.add_argument("--questions-per-kind", type=int, default=50)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
@@ -88,8 +87,7 @@ def _loss(model: Any, batch: tuple[torch.Tensor, torch.Tensor], bits: int | None
     ids, places = batch
     parameters = {} if bits is None else quantised_parameters(model, bits)
     inputs = {"input_ids": ids, "use_cache": False}
-    with torch.autocast("cpu", torch.bfloat16, enabled=ids.device.type == "cpu"):
-        logits = functional_call(model, parameters, args=(), kwargs=inputs).logits
+    logits = functional_call(model, parameters, args=(), kwargs=inputs).logits
     # Row t predicts token t + 1; `places` are flat indices of the tokens to predict.
     rows = logits.flatten(0, 1)[places - 1]
     return torch.nn.functional.cross_entropy(rows.float(), ids.flatten()[places])
@@ -169,7 +167,7 @@ def train(options: argparse.Namespace) -> None:
         optimizer.step()
         recent.append(loss.detach())
         last = step + 1 == options.steps
-        if (step + 1) % options.log_every == 0 or last:
+        if (step + 1) % 100 == 0 or last:
             seconds = time.monotonic() - started
             entry: dict[str, Any] = {
                 "step": step + 1,

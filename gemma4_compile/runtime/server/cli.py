@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import socket
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import uvicorn
 from starlette.routing import BaseRoute
 
-from gemma4_compile.errors import UsageError
-from gemma4_compile.process import Parser, run_command, warn
+from gemma4_compile.process import run_command, warn
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
@@ -29,91 +25,19 @@ from gemma4_compile.runtime.server.connections import ConnectionLimits, server_c
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
+from gemma4_compile.serve_options import API_KEY_VARIABLE, BUILD_PAGE, api_key, check, make_parser
 
-API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
-_BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
-_ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="gemma4-serve",
-        description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
-        "the page that chats with it in the browser.",
-        epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
-    )
-    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
-    parser.add_argument(
-        "--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (%(default)s)"
-    )
-    parser.add_argument(
-        "--port", type=int, metavar="N", default=8000, help="port; 0: a free one (%(default)s)"
-    )
-    parser.add_argument(
-        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
-    )
-    parser.add_argument(
-        "--strict-model",
-        action="store_true",
-        help="refuse requests for another name than the model's, instead of answering with a note",
-    )
-    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
-    parser.add_argument(
-        "--thinking", action="store_true", help="think before answering, unless a request says"
-    )
-    parser.add_argument(
-        "--literal-specials",
-        action="store_true",
-        help="take control tokens that a message spells out, such as <|turn>, as text",
-    )
-    parser.add_argument(
-        "--page",
-        type=Path,
-        metavar="FOLDER",
-        help="serve this built chat page at `/` (for browsers: the one that is found)",
-    )
-    parser.add_argument(
-        "--open",
-        action=argparse.BooleanOptionalAction,
-        default=sys.stdout.isatty(),
-        help="open the page in a browser (default: in a terminal)",
-    )
-    parser.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let this origin's pages use the API; may be given again",
-    )
-    parser.add_argument(
-        "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
-    )
-    parser.add_argument(
-        "--max-body-mib",
-        type=int,
-        metavar="N",
-        default=8,
-        help="longest request in MiB (%(default)s)",
-    )
-    parser.add_argument(
-        "--check",
-        choices=[check.value for check in Check],
-        default=Check.ONCE.value,
-        help="hash the package's files and compare: once and whenever one changed, always, or "
-        "not at all (default: %(default)s)",
-    )
-    parser.add_common()
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status: 0, 1 failed, 2 usage, 130 left by Ctrl-C."""
-    return run_command(_parser(), _serve, argv)
+    return run_command(make_parser(), _serve, argv)
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    _check(arguments)
+    check(arguments)
+    _warn_of_strangers(arguments.host)
     provenance = read_provenance(arguments.package)
     with take_address(arguments.host, arguments.port) as taken:
         if (provenance.library or "").endswith(_BROWSER_SUFFIX):
@@ -121,7 +45,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             return
         service = _load(arguments)
         limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
-        routes = api_routes(service, limits, _api_key())
+        routes = api_routes(service, limits, api_key())
         routes += folder_routes(arguments.page, None)
         stop = service.worker.begin_stop
         base = f"{address_of(taken, arguments.host)}/v1"
@@ -168,51 +92,19 @@ def _serve_page(arguments: argparse.Namespace, taken: socket.socket) -> None:
     if page is None:
         warn(
             f"no built page here, so only the package is served, at {PACKAGE_PATH}",
-            f"{_BUILD_PAGE}, then --page its dist",
+            f"{BUILD_PAGE}, then --page its dist",
         )
     routes = folder_routes(page, arguments.package)
     opens = arguments.open and page is not None
     listen(routes, taken, arguments.host, arguments.allow_origin, opens=opens)
 
 
-def _api_key() -> str | None:
-    """The key of the environment; UsageError for one that no client can bring."""
-    key = os.environ.get(API_KEY_VARIABLE)
-    if key is not None and (not key or key != key.strip() or any(c < " " for c in key)):
-        raise UsageError(
-            f"{API_KEY_VARIABLE} is empty, or holds spaces at its ends or control characters",
-            hint=f"set a key, or `unset {API_KEY_VARIABLE}` to let everybody in who reaches this",
-        )
-    return key
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    key = _api_key()
-    if not is_loopback(arguments.host) and key is None:
+def _warn_of_strangers(host: str) -> None:
+    if not is_loopback(host) and api_key() is None:
         warn(
-            f"everybody who reaches {arguments.host} can use this server: there is no key",
+            f"everybody who reaches {host} can use this server: there is no key",
             f"set the variable {API_KEY_VARIABLE}, or listen on 127.0.0.1",
         )
-    if arguments.page is not None and not (arguments.page / "index.html").is_file():
-        raise UsageError(
-            f"--page: `{arguments.page}` has no `index.html`",
-            hint=f"give the folder that was built: {_BUILD_PAGE}",
-        )
-    for origin in arguments.allow_origin:
-        if not _ORIGIN.fullmatch(origin):
-            raise UsageError(
-                f"--allow-origin: expected an origin, found `{origin}`",
-                hint="scheme, host and port without a path: https://example.org",
-            )
-    ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
-    for name, (lowest, highest) in ranges.items():
-        value = getattr(arguments, name)
-        if not lowest <= value <= highest:
-            option = name.replace("_", "-")
-            raise UsageError(
-                f"--{option}: expected {lowest} to {highest}, found {value}",
-                hint=f"leave it out for {_parser().get_default(name)}",
-            )
 
 
 class _Server(uvicorn.Server):

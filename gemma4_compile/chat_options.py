@@ -1,0 +1,141 @@
+"""The arguments of `gemma4-chat` and what can be wrong with them; loads nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemma4_compile.errors import UsageError
+from gemma4_compile.process import Parser, run_command
+from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
+
+CHECKS = ("once", "always", "off")
+"""When a package's files are hashed: `runtime.integrity.Check`."""
+DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
+_SAMPLING = ("temperature", "top_p", "top_k")
+_OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
+
+
+def make_parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog="gemma4-chat",
+        description="Chat with a package that gemma4-compile made for this computer. "
+        "Answers go to stdout, everything else to stderr.",
+    )
+    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--prompt", metavar="TEXT", help="ask this one question and leave")
+    asked.add_argument(
+        "--prompt-file", metavar="FILE", help="ask what this file holds and leave; `-` is stdin"
+    )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="go on with a text as it is, without a chat template: for base models",
+    )
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument("--thinking", action="store_true", help="let the model think first")
+    parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
+    )
+    parser.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="most tokens of a reply (default: no limit)"
+    )
+    sampling = parser.add_argument_group("sampling", "defaults are the package's own")
+    sampling.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    sampling.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from this share of the probability"
+    )
+    sampling.add_argument(
+        "--top-k", type=int, metavar="N", help="draw from this many tokens; 0: all"
+    )
+    sampling.add_argument("--seed", type=int, metavar="N", help="repeat the same draws")
+    sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
+    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
+    parser.add_argument(
+        "--no-history",
+        action="store_true",
+        help="neither read nor keep the lines that are typed in a terminal",
+    )
+    parser.add_argument(
+        "--check",
+        choices=CHECKS,
+        default=CHECKS[0],
+        help="hash the package's files and compare: once and whenever one changed, always, or "
+        "not at all (default: %(default)s)",
+    )
+    tools = parser.add_argument_group("instead of a conversation")
+    tools.add_argument("--bench", action="store_true", help="measure speed and memory")
+    tools.add_argument(
+        "--diagnose",
+        nargs="?",
+        type=Path,
+        const=DIAGNOSIS_FILE,
+        metavar="FILE",
+        help="write what a report of a fault needs: versions, device, a test of every kernel "
+        "(default: %(const)s)",
+    )
+    parser.add_common()
+    return parser
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for values that cannot be, and for options that exclude each other."""
+    for name in ("max_tokens", "context_length"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(
+                f"{_option(name)}: expected at least 1, found {value}",
+                hint="leave it out for no limit"
+                if name == "max_tokens"
+                else "leave it out for the package's own",
+            )
+    for name in _SAMPLING:
+        _check_sampling(name, getattr(arguments, name))
+    if arguments.greedy and arguments.temperature:
+        raise UsageError("--greedy and --temperature exclude each other", hint="give one of them")
+    if arguments.seed is not None and arguments.seed < 0:
+        raise UsageError(
+            f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
+        )
+    given = [_option(name) for name in _OF_A_CONVERSATION if getattr(arguments, name)]
+    if arguments.raw and given:
+        raise UsageError(
+            f"--raw goes on with a text and has no messages: {', '.join(given)} cannot be with it",
+            hint=f"leave out --raw, or {given[0]}",
+        )
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        raise empty_question()
+
+
+def empty_question() -> UsageError:
+    """What is said of a question without words."""
+    return UsageError("the question is empty", hint="give a text with --prompt or --prompt-file")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _check_sampling(name: str, value: float | None) -> None:
+    if value is None:
+        return
+    try:
+        read_sampling(name, value)
+    except SamplingValueError as error:
+        raise UsageError(
+            f"{_option(name)}: {error}", hint="leave it out for the package's own"
+        ) from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look at the arguments alone; returns the exit status: 0 or 2, wrong usage."""
+    return run_command(make_parser(), check, argv)

@@ -1,0 +1,136 @@
+"""The arguments of `gemma4-serve` and what can be wrong with them; loads nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gemma4_compile.chat_options import CHECKS
+from gemma4_compile.errors import UsageError
+from gemma4_compile.process import Parser, run_command
+
+API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
+BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
+_ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
+
+
+def make_parser() -> Parser:
+    """Return the command's arguments."""
+    parser = Parser(
+        prog="gemma4-serve",
+        description="Serve a compiled package: with OpenAI's API, or, compiled for webgpu, with "
+        "the page that chats with it in the browser.",
+        epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
+    )
+    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (%(default)s)"
+    )
+    parser.add_argument(
+        "--port", type=int, metavar="N", default=8000, help="port; 0: a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
+    )
+    parser.add_argument(
+        "--strict-model",
+        action="store_true",
+        help="refuse requests for another name than the model's, instead of answering with a note",
+    )
+    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
+    parser.add_argument(
+        "--thinking", action="store_true", help="think before answering, unless a request says"
+    )
+    parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
+    )
+    parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FOLDER",
+        help="serve this built chat page at `/` (for browsers: the one that is found)",
+    )
+    parser.add_argument(
+        "--open",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stdout.isatty(),
+        help="open the page in a browser (default: in a terminal)",
+    )
+    parser.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let this origin's pages use the API; may be given again",
+    )
+    parser.add_argument(
+        "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-body-mib",
+        type=int,
+        metavar="N",
+        default=8,
+        help="longest request in MiB (%(default)s)",
+    )
+    parser.add_argument(
+        "--check",
+        choices=CHECKS,
+        default=CHECKS[0],
+        help="hash the package's files and compare: once and whenever one changed, always, or "
+        "not at all (default: %(default)s)",
+    )
+    parser.add_common()
+    return parser
+
+
+def api_key() -> str | None:
+    """The key of the environment; UsageError for one that no client can bring."""
+    key = os.environ.get(API_KEY_VARIABLE)
+    if key is not None and (not key or key != key.strip() or any(c < " " for c in key)):
+        raise UsageError(
+            f"{API_KEY_VARIABLE} is empty, or holds spaces at its ends or control characters",
+            hint=f"set a key, or `unset {API_KEY_VARIABLE}` to let everybody in who reaches this",
+        )
+    return key
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for values that cannot be."""
+    api_key()
+    if arguments.page is not None and not (arguments.page / "index.html").is_file():
+        raise UsageError(
+            f"--page: `{arguments.page}` has no `index.html`",
+            hint=f"give the folder that was built: {BUILD_PAGE}",
+        )
+    for origin in arguments.allow_origin:
+        if not _ORIGIN.fullmatch(origin):
+            raise UsageError(
+                f"--allow-origin: expected an origin, found `{origin}`",
+                hint="scheme, host and port without a path: https://example.org",
+            )
+    ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
+    for name, (lowest, highest) in ranges.items():
+        value = getattr(arguments, name)
+        if not lowest <= value <= highest:
+            option = name.replace("_", "-")
+            raise UsageError(
+                f"--{option}: expected {lowest} to {highest}, found {value}",
+                hint=f"leave it out for {make_parser().get_default(name)}",
+            )
+    if arguments.context_length is not None and arguments.context_length < 1:
+        raise UsageError(
+            f"--context-length: expected at least 1, found {arguments.context_length}",
+            hint="leave it out for the package's own",
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Look at the arguments alone; returns the exit status: 0 or 2, wrong usage."""
+    return run_command(make_parser(), check, argv)
