@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator as Steps
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,21 @@ class Reply:
     thought: str = ""
     first_token_s: float = field(default=0.0, compare=False)
     tokens_per_s: float = field(default=0.0, compare=False)
+
+
+    @classmethod
+    def of(cls, generation: Generation) -> Reply:
+        """What a generation that has ended says."""
+        return cls(
+            text=generation.text,
+            token_ids=tuple(generation.token_ids),
+            finish_reason=generation.finish_reason,
+            prompt_tokens=generation.prompt_tokens,
+            reused_tokens=generation.reused_tokens,
+            thought=generation.thought,
+            first_token_s=generation.first_token_s,
+            tokens_per_s=generation.decode_tokens_per_s,
+        )
 
 
 class Chat:
@@ -109,6 +124,24 @@ class Chat:
         self.last_reply = None
         self.messages = [] if self._system is None else [Message("system", self._system)]
 
+    @property
+    def system(self) -> str | None:
+        """The system message; a new one counts from the next question on, for all of them."""
+        return self._system
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        said = self.messages if self._system is None else self.messages[1:]
+        self._system = text
+        self.messages = [*([] if text is None else [Message("system", text)]), *said]
+
+    def restore(self, messages: Sequence[Message]) -> None:
+        """Go on with another conversation: a system message or none, questions and replies."""
+        first = messages[0] if messages else None
+        self._system = first.content if first is not None and first.role == "system" else None
+        self.clear()
+        self.messages = list(messages)
+
     def forget_oldest(self) -> bool:
         """Drop the oldest question and its reply; False where there is none."""
         begin = 0 if self._system is None else 1
@@ -156,15 +189,6 @@ class Chat:
             )
 
     def _keep(self, question: Message, generation: Generation) -> None:
-        ids = tuple(generation.token_ids)
-        self.messages += [question, Message("assistant", generation.text, ids)]
-        self.last_reply = Reply(
-            text=generation.text,
-            token_ids=ids,
-            finish_reason=generation.finish_reason,
-            prompt_tokens=generation.prompt_tokens,
-            reused_tokens=generation.reused_tokens,
-            thought=generation.thought,
-            first_token_s=generation.first_token_s,
-            tokens_per_s=generation.decode_tokens_per_s,
-        )
+        reply = Reply.of(generation)
+        self.messages += [question, Message("assistant", reply.text, reply.token_ids)]
+        self.last_reply = reply

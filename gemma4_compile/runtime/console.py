@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Generator as Steps
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from tqdm import tqdm
 
 from gemma4_compile.errors import printable, printable_text
-from gemma4_compile.runtime.chat import Chat, Reply
+from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
@@ -21,6 +22,17 @@ from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 _SOON_S = 0.5  # what is done by then needs no bar
 _LONG_S = 2.0  # what takes longer is told
+
+
+class Answerer(Protocol):
+    """What a text is put to: a `Chat` or a `TextCompletion`."""
+
+    last_reply: Reply | None
+
+    def events(
+        self, text: str, sampler: TokenChooser, *, max_tokens: int | None = None
+    ) -> Steps[Event | PromptProgress, None, None]:
+        """Yield the reply's parts as they come."""
 
 
 class _Count:
@@ -88,7 +100,9 @@ class Console:
     def _counting(self, text: str) -> closing[_Count]:
         return closing(_Count(text, shown=not self._quiet and sys.stderr.isatty()))
 
-    def answer(self, chat: Chat, text: str, chooser: TokenChooser, max_tokens: int | None) -> None:
+    def answer(
+        self, chat: Answerer, text: str, chooser: TokenChooser, max_tokens: int | None
+    ) -> None:
         """Ask, and show the reply as it comes: thoughts on stderr, the answer on stdout.
 
         Whatever ends the reply, the line ends, and its speed is shown.

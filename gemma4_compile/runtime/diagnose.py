@@ -35,7 +35,6 @@ from gemma4_compile.runtime.kernel_check import KernelResult, check_kernels, ker
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package, read_provenance
 
-DEFAULT_FILE = Path("gemma4-diagnosis.txt")
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "tokenizers", "llguidance")
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",

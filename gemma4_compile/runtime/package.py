@@ -182,13 +182,26 @@ class Package:
         except ConversationError as error:
             raise ArtifactError(str(error), hint=_COMPILE_AGAIN) from error
 
+    def bos_token_id(self, tokenizer: Tokenizer) -> int | None:
+        """The token that every prompt begins with; None where the model has none."""
+        name = self.special_tokens().get("bos_token")
+        if name is not None:
+            found: int | None = tokenizer.token_to_id(name)
+            return found
+        declared = self.chat_config.conversation.get("bos_token_id")
+        known = type(declared) is int and 0 <= declared < self.chat_config.vocab_size
+        return declared if known else None
+
     def load_chat_template(self) -> str:
         """Source of the chat template; ArtifactError if the package has none."""
         source = self._chat_template()
         if source is None:
             raise ArtifactError(
-                f"`{self.directory}` has no chat template",
-                hint="compile an instruction-tuned checkpoint (its name ends in `-it`)",
+                f"`{self.directory}` has no chat template: its model goes on with texts, as base "
+                "models do",
+                hint=f"gemma4-chat {self.directory} --raw, or gemma4-serve and /v1/completions; "
+                "for conversations compile an instruction-tuned checkpoint (its name ends in "
+                "`-it`)",
             )
         return source
 

@@ -17,12 +17,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import CONTEXT_HINT
 from gemma4_compile.runtime.literal_specials import Hider
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.tool_calls import ToolCall
 
+NO_TEMPLATE = "this model has no chat template: it goes on with texts, as base models do"
 _MARK = "\ue000{}\ue001"  # private-use characters: no template or tokenizer gives them a meaning
 _MARKS = re.compile("\ue000([0-9]+)\ue001")
 _PIECE = 1 << 16  # characters that are encoded at a time where a text may be too long
@@ -114,7 +116,7 @@ class PromptBuilder:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        template: ChatTemplate,
+        template: ChatTemplate | None,
         context_length: int | None = None,
         *,
         literal_specials: bool = False,
@@ -123,6 +125,7 @@ class PromptBuilder:
 
         Parameters
         ----------
+        template : None for a model that has none, which takes texts and no messages
         context_length : most tokens of a prompt; None for any number
         literal_specials : take control tokens in messages as text; UsageError if the tokenizer
             has no text for one
@@ -171,10 +174,12 @@ class PromptBuilder:
         Raises
         ------
         UsageError
-            If the template refuses the messages or the tools.
+            If the template refuses the messages or the tools, or there is none.
         ContextFullError
             If they do not fit into the context.
         """
+        if self._template is None:
+            raise UsageError(NO_TEMPLATE, hint="give it a text to go on with")
         self._check_bytes(sum(_characters(message) for message in messages) + _length(tools))
         messages = _open_for_the_reply(messages)
         if self._hider is not None:

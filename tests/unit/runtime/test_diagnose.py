@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.chat_options import DIAGNOSIS_FILE
 from gemma4_compile.runtime.cli import main
-from gemma4_compile.runtime.diagnose import DEFAULT_FILE
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -73,9 +73,9 @@ def test_a_planted_file_is_not_written_through(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thesis.txt").write_text("precious")
     if kind == "link":
-        (tmp_path / DEFAULT_FILE).symlink_to("thesis.txt")
+        (tmp_path / DIAGNOSIS_FILE).symlink_to("thesis.txt")
     else:
-        os.mkfifo(DEFAULT_FILE)
+        os.mkfifo(DIAGNOSIS_FILE)
     status, out, err = run(capsys, tiny_package, "--diagnose")
     assert (status, out) == (2, "")
     assert f"but a {kind}" in err

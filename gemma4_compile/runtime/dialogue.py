@@ -1,0 +1,198 @@
+"""A session in the terminal: messages and commands in turn, until the user leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gemma4_compile.errors import Gemma4CompileError, UsageError, printable_text
+from gemma4_compile.process import report
+from gemma4_compile.runtime.chat import Chat
+from gemma4_compile.runtime.completion import TextCompletion
+from gemma4_compile.runtime.console import Console
+from gemma4_compile.runtime.engine import ContextFullError
+from gemma4_compile.runtime.generation import TokenChooser
+from gemma4_compile.runtime.lines import Lines, PipedLines, Typed, read_typed
+from gemma4_compile.runtime.transcript import load, save
+
+HELP = """\
+/clear            starts a new conversation, with the same system message
+/forget           drops the oldest question and answer
+/system TEXT      sets the system message; /system shows it, /system clear removes it
+/save FILE        writes the conversation as JSON; /save --force FILE replaces a file
+/load FILE        goes on with a conversation that /save wrote
+/help             shows this
+/exit             leaves, as Ctrl-D does
+\"""               opens a message of several lines, and ends it; pasted lines are one message
+Ctrl-C            stops an answer; at the prompt, twice, it leaves"""
+RAW_HELP = """\
+/help             shows this
+/exit             leaves, as Ctrl-D does
+\"""               opens a text of several lines, and ends it; pasted lines are one text
+Ctrl-C            stops a text; at the prompt, twice, it leaves
+every other line is a text that the model goes on with; none knows of those before"""
+GREETING = 'type a message, or /help for commands; """ opens a message of several lines'
+RAW_GREETING = 'type a text to go on with, or /help; """ opens a text of several lines'
+_FULL_HINT = "/forget drops the oldest question and answer, /clear starts a new conversation"
+_RAW_FULL_HINT = "give a shorter text, or compile with a larger --context"
+_COMMANDS = ("clear", "forget", "system", "save", "load", "help", "exit")
+_RAW_COMMANDS = ("help", "exit")
+_FORCE = "--force "
+
+
+def utf8(what: str, text: str) -> str:
+    """Text from arguments or stdin, where bytes that the locale does not know are surrogates."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError as error:
+        raise UsageError(f"{what} is not UTF-8: {error}", hint="save the text as UTF-8") from error
+
+
+class Dialogue:
+    """Asks with the command line's options."""
+
+    def __init__(
+        self,
+        answerer: Chat | TextCompletion,
+        console: Console,
+        new_chooser: Callable[[], TokenChooser],
+        limit: int | None,
+    ) -> None:
+        """Join them.
+
+        Parameters
+        ----------
+        new_chooser : makes what chooses the tokens of one reply
+        limit : most tokens of a reply
+        """
+        self._answerer, self._console = answerer, console
+        self._new_chooser, self._limit = new_chooser, limit
+        self._raw = isinstance(answerer, TextCompletion)
+
+    def ask(self, text: str) -> None:
+        """Show the reply to one message; what ends it is raised."""
+        self._console.answer(self._answerer, text, self._new_chooser(), self._limit)
+
+    def converse(self, lines: Lines) -> None:
+        """Take messages and commands until the input ends; KeyboardInterrupt leaves, too."""
+        piped = isinstance(lines, PipedLines)
+        self._console.note(RAW_GREETING if self._raw else GREETING)
+        interrupted = False
+        while True:
+            try:
+                typed = read_typed(lines)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                if piped or interrupted:
+                    raise
+                interrupted = True
+                self._console.note("(Ctrl-C again leaves, as /exit and Ctrl-D do)")
+                continue
+            except UsageError as error:
+                report(str(error), error.hint or HELP)
+                if piped:
+                    return
+                continue
+            interrupted = False
+            stripped = typed.text.strip()
+            if stripped and self._survive(typed):
+                return
+
+    def _survive(self, typed: Typed) -> bool:
+        """Act on what was typed; what ends an answer or a command does not end the conversation.
+
+        Returns
+        -------
+        bool
+            Whether it leaves.
+        """
+        try:
+            stripped = typed.text.strip()
+            if typed.command and _is_command(stripped):
+                return self._command(stripped)
+            text = utf8("this text" if self._raw else "this question", typed.text)
+            self.ask(text if self._raw else text.strip())
+        except ContextFullError as error:
+            report(str(error), _RAW_FULL_HINT if self._raw else _FULL_HINT)
+        except Gemma4CompileError as error:
+            report(str(error), error.hint or GREETING)
+        except KeyboardInterrupt:
+            self._console.note("(stopped)")
+        return False
+
+    def _command(self, line: str) -> bool:
+        """Carry a command out; return whether it leaves."""
+        word, _, rest = line[1:].partition(" ")
+        rest = utf8(f"/{word}", rest.strip())
+        known = _RAW_COMMANDS if self._raw else _COMMANDS
+        if word not in known:
+            shown = ", ".join(f"/{name}" for name in known)
+            raise UsageError(
+                f"unknown command /{word}",
+                hint=f'{shown}; to send this as it is, put it between """ and """',
+            )
+        if word in ("exit", "help", "clear", "forget") and rest:
+            raise UsageError(f"/{word} takes nothing behind it", hint=f"type /{word} alone")
+        if word == "exit":
+            return True
+        if word == "help":
+            self._say(RAW_HELP if self._raw else HELP)
+        elif isinstance(self._answerer, Chat):
+            self._chat_command(self._answerer, word, rest)
+        return False
+
+    def _chat_command(self, chat: Chat, word: str, rest: str) -> None:
+        if word == "clear":
+            chat.clear()
+            self._console.note("a new conversation")
+        elif word == "forget":
+            forgotten = chat.forget_oldest()
+            self._console.note("forgotten" if forgotten else "there is nothing to forget")
+        elif word == "system":
+            self._system(chat, rest)
+        elif word == "save":
+            self._save(chat, rest)
+        else:
+            self._load(chat, rest)
+
+    def _system(self, chat: Chat, text: str) -> None:
+        if text:
+            chat.system = None if text == "clear" else text
+        said = "there is no system message" if chat.system is None else f"system: {chat.system}"
+        self._say(said)
+
+    def _save(self, chat: Chat, rest: str) -> None:
+        path = _path("/save", rest.removeprefix(_FORCE))
+        if not chat.messages:
+            raise UsageError("there is nothing to save", hint="say something first")
+        save(path, chat.messages, replace=rest.startswith(_FORCE))
+        self._console.note(f"saved {_count(chat)} as {path}")
+
+    def _load(self, chat: Chat, rest: str) -> None:
+        chat.restore(load(_path("/load", rest)))
+        self._console.note(f"loaded {_count(chat)}; the conversation before is gone")
+
+    def _say(self, text: str) -> None:
+        """Show what was asked for, `--quiet` or not."""
+        print(printable_text(text), file=sys.stderr, flush=True)
+
+
+def _is_command(line: str) -> bool:
+    """Whether a line begins with a slash and a word; a path such as /tmp/x is none."""
+    return line.startswith("/") and line[1:].split(" ", 1)[0].isalpha()
+
+
+def _path(command: str, text: str) -> Path:
+    if not text.strip():
+        raise UsageError(f"{command} needs the name of a file", hint=f"such as {command} chat.json")
+    try:
+        return Path(text.strip()).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{command}: {error}", hint="give the whole path") from error
+
+
+def _count(chat: Chat) -> str:
+    count = len(chat.messages)
+    return f"{count} message{'' if count == 1 else 's'}"

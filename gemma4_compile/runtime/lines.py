@@ -1,0 +1,113 @@
+'''What a user types: messages, commands and blocks, from a terminal or from a pipe.
+
+In a terminal, pasted lines are one message (bracketed paste), and lines of earlier runs come back
+with the arrow keys. Everywhere `"""` opens a block of lines that ends with `"""`.
+'''
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Protocol
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.history import DummyHistory, History, InMemoryHistory
+from prompt_toolkit.output import create_output
+
+from gemma4_compile.errors import UsageError
+
+QUOTES = '"""'
+PROMPT, CONTINUED = "> ", ". "
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What was typed; `command` is whether it may be one."""
+
+    text: str
+    command: bool
+
+
+class Lines(Protocol):
+    """Where lines come from."""
+
+    def read(self, prompt: str, *, kept: bool = True) -> str:
+        """Return the next line without its end; EOFError where there is none.
+
+        Parameters
+        ----------
+        kept : whether it belongs into the history
+        """
+
+
+class PipedLines:
+    """Lines of stdin."""
+
+    def read(self, prompt: str, *, kept: bool = True) -> str:
+        """Return the next one; `prompt` is shown to nobody."""
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.removesuffix("\n")
+
+
+class TerminalLines:
+    """Lines that a person edits; a pasted text is one of them, with all its line ends."""
+
+    def __init__(self, history: History | None) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        history : None: of this run alone
+        """
+        stream = sys.stdout if sys.stdout.isatty() else sys.stderr
+        output = create_output(stdout=stream)
+        self._session: PromptSession[str] = PromptSession(
+            history=history or InMemoryHistory(), output=output, enable_suspend=True
+        )
+        self._unkept: PromptSession[str] = PromptSession(
+            history=DummyHistory(), output=output, enable_suspend=True
+        )
+
+    def read(self, prompt: str, *, kept: bool = True) -> str:
+        """Return what was typed until Enter; KeyboardInterrupt for Ctrl-C."""
+        session = self._session if kept else self._unkept
+        return session.prompt(prompt)
+
+
+def is_terminal() -> bool:
+    """Whether a person types, and sees what is typed."""
+    return sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
+
+
+def read_typed(lines: Lines) -> Typed:
+    """Read a message or a command.
+
+    Raises
+    ------
+    EOFError, KeyboardInterrupt
+        If the input ends, or Ctrl-C is pressed.
+    UsageError
+        If the input ends inside of a block.
+    """
+    text = lines.read(PROMPT)
+    stripped = text.strip()
+    if stripped.startswith(QUOTES):
+        return Typed(_block(lines, stripped.removeprefix(QUOTES)), command=False)
+    return Typed(text, command="\n" not in stripped)
+
+
+def _block(lines: Lines, text: str) -> str:
+    """The text of a block, whose first line is `text`."""
+    pieces = [text]
+    while not pieces[-1].rstrip().endswith(QUOTES):
+        try:
+            pieces.append(lines.read(CONTINUED, kept=False))
+        except EOFError as error:
+            raise UsageError(
+                f"a block that {QUOTES} opened has no end, and is not sent",
+                hint=f"end it with {QUOTES}",
+            ) from error
+    pieces[-1] = pieces[-1].rstrip().removesuffix(QUOTES)
+    return "\n".join(pieces).strip("\n")
