@@ -42,6 +42,15 @@ def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
+def template_of(tokenizer_config: Mapping[str, Any]) -> str | None:
+    """The chat template in a parsed `tokenizer_config.json`; of several, the `default` one."""
+    found = tokenizer_config.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import regular_files
-from gemma4_compile.chat_template import special_tokens
+from gemma4_compile.chat_template import special_tokens, template_of
 from gemma4_compile.confined.conversation import ConversationError, try_conversation
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.json_text import MAX_VALUES, parse_object
@@ -115,14 +115,7 @@ class Checkpoint:
 
     def chat_template(self) -> str | None:
         """The Jinja chat template, None when the checkpoint has none."""
-        file = self.path / TEMPLATE_FILE
-        if file.is_file():
-            return _read_text(file)
-        if not (self.path / TOKENIZER_CONFIG_FILE).is_file():
-            return None
-        template = read_json(self.path / TOKENIZER_CONFIG_FILE).get("chat_template")
-        return template if isinstance(template, str) else None
-
+        return read_chat_template(self.path)
 
     def special_tokens(self) -> dict[str, str]:
         """Texts of the tokens that chat templates name, such as `bos_token`."""
@@ -143,6 +136,22 @@ class Checkpoint:
             try_conversation(self.path / TOKENIZER_FILE, template, special, vocab_size)
         except ConversationError as error:
             raise CheckpointError(str(error), hint=error.hint) from error
+
+
+def read_chat_template(directory: Path) -> str | None:
+    """The Jinja chat template of a checkpoint's directory; None where there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If its file is damaged.
+    """
+    file = directory / TEMPLATE_FILE
+    if file.is_file():
+        return _read_text(file)
+    if not (directory / TOKENIZER_CONFIG_FILE).is_file():
+        return None
+    return template_of(read_json(directory / TOKENIZER_CONFIG_FILE))
 
 
 def _check_place(path: Path) -> None:

@@ -52,7 +52,9 @@ def _print_summary(summary: Summary, target: str) -> None:
         ("peak memory", _mebibytes(summary.peak_memory_bytes)),
     ]
     if summary.whole:
-        rows.append(("run it", f"{RUN_BY.get(target, 'gemma4-chat')} {summary.output}"))
+        program = RUN_BY.get(target, "gemma4-chat")
+        raw = "" if summary.converses or program in RUN_BY.values() else " --raw"
+        rows.append(("run it", f"{program} {summary.output}{raw}"))
     for name, value in rows:
         print(f"{name + ':':<20}{value}")
 

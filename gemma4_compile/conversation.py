@@ -87,11 +87,14 @@ def chat_template_config(
     Raises
     ------
     CheckpointError
-        If the tokenizer lacks a token that the conversation needs, or a sampling default is not a
+        If the tokenizer lacks a token that a conversation needs, or a sampling default is not a
         number.
     """
-    turn_ids = _token_ids(tokenizer, (BEGIN_TURN, END_TURN))
-    stop_ids = _stop_token_ids(generation_config, eos_token_ids, turn_ids[END_TURN], vocab_size)
+    known = _added_tokens(tokenizer)
+    if chat_template is not None:
+        _check_turns(known)
+    end_turn = known.get(END_TURN)
+    stop_ids = _stop_token_ids(generation_config, eos_token_ids, end_turn, vocab_size)
     return {
         "conv_template": conversation_template(bos_token_id, stop_ids, chat_template),
         "tokenizer_info": tokenizer_info(tokenizer),
@@ -108,16 +111,19 @@ def conversation_template(
 
     The reply is opened with an empty thought exactly where the checkpoint's own template does so
     while thinking is off: the larger models' templates hold that text, those of the models with
-    per-layer embeddings do not, and these models get worse with it. No template: nothing is added.
+    per-layer embeddings do not, and these models get worse with it. A checkpoint without a template
+    is a base model, which knows no turns: messages are glued together as they are, and it goes on.
     """
+    plain = chat_template is None
+    user, model = CLOSE + OPEN_USER, CLOSE + OPEN_MODEL
     return {
-        "name": "gemma4",
-        "system_template": f"{OPEN_SYSTEM}{{system_message}}",
+        "name": "gemma4-text" if plain else "gemma4",
+        "system_template": "{system_message}" if plain else f"{OPEN_SYSTEM}{{system_message}}",
         "system_message": "",
         "system_prefix_token_ids": [bos_token_id],
         "add_role_after_system_message": True,
         "render_empty_system_message": True,
-        "roles": {"user": CLOSE + OPEN_USER, "assistant": CLOSE + OPEN_MODEL},
+        "roles": {"user": "" if plain else user, "assistant": "" if plain else model},
         "role_templates": {"user": "{user_message}", "assistant": "{assistant_message}"},
         "messages": [],
         "seps": [""],
@@ -180,32 +186,34 @@ def _opens_with_empty_thought(chat_template: str | None) -> bool:
     return EMPTY_THOUGHT in chat_template or EMPTY_THOUGHT.replace("\n", "\\n") in chat_template
 
 
-def _token_ids(tokenizer: Mapping[str, object], names: Sequence[str]) -> dict[str, int]:
+def _added_tokens(tokenizer: Mapping[str, object]) -> dict[str, int]:
     added = tokenizer.get("added_tokens")
-    known = {
-        token.get("content"): token.get("id")
-        for token in (added if isinstance(added, list) else [])
-        if isinstance(token, Mapping) and isinstance(token.get("content"), str)
-    }
-    ids: dict[str, int] = {}
-    for name in names:
-        token_id = known.get(name)
-        if not isinstance(token_id, int):
+    found: dict[str, int] = {}
+    for token in added if isinstance(added, list) else []:
+        if isinstance(token, Mapping):
+            name, token_id = token.get("content"), token.get("id")
+            if isinstance(name, str) and isinstance(token_id, int):
+                found[name] = token_id
+    return found
+
+
+def _check_turns(known: Mapping[str, int]) -> None:
+    """Raise CheckpointError for a tokenizer without the tokens around a turn."""
+    for name in (BEGIN_TURN, END_TURN):
+        if name not in known:
             raise CheckpointError(
                 f"tokenizer.json: the special token `{name}` is not among `added_tokens`",
                 hint="take the tokenizer files of an instruction-tuned Gemma 4 model",
             )
-        ids[name] = token_id
-    return ids
 
 
 def _stop_token_ids(
     generation_config: Mapping[str, object],
     eos_token_ids: Sequence[int],
-    end_turn: int,
+    end_turn: int | None,
     vocab_size: int,
 ) -> list[int]:
-    """Return the ids that end a reply: the declared end-of-sequence ids, and always `<turn|>`."""
+    """Return the ids that end a reply: the declared end-of-sequence ids, and `<turn|>`, if any."""
     declared = generation_config.get("eos_token_id")
     if declared is None:
         declared = list(eos_token_ids)
@@ -224,7 +232,7 @@ def _stop_token_ids(
                 f"{vocab_size}, found {str(token_id)[:40]}",
                 hint=_EOS_HINT,
             )
-    return list(dict.fromkeys([*declared, end_turn]))
+    return list(dict.fromkeys([*declared, *([] if end_turn is None else [end_turn])]))
 
 
 def _step_types(step: object) -> set[str]:

@@ -84,6 +84,7 @@ class Summary:
     peak_memory_bytes: int
     nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
     whole: bool = True  # library and weights
+    converses: bool = True  # the checkpoint has a chat template
 
 
 @dataclass(frozen=True)
@@ -384,5 +385,6 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,
         nonfinite=provenance[NONFINITE],
+        converses=checkpoint is None or checkpoint.chat_template() is not None,
         whole=library is not None and abi.TENSOR_CACHE_FILE in package.files,
     )

@@ -121,3 +121,12 @@ def check_inside(path: Path) -> None:
     in_cache = directory.parent.name == "snapshots" and real.is_relative_to(blobs)
     if not in_cache and not real.is_relative_to(directory):
         raise OSError(errno.EPERM, f"it is a link that leads out of `{path.parent}`")
+
+
+def gguf_in(path: Path) -> Path | None:
+    """The file of llama.cpp that a path names, or that is in a directory without a config.json."""
+    if path.suffix.lower() == ".gguf" and not path.is_dir():
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    return min((each for each in path.iterdir() if each.suffix.lower() == ".gguf"), default=None)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile import hub, tiny
+from gemma4_compile import abi, hub, tiny
 from gemma4_compile.checkpoint import (
     CONFIG_FILE,
+    TOKENIZER_FILE,
     Checkpoint,
+    read_chat_template,
     read_generation_config,
     read_json,
 )
@@ -21,6 +23,7 @@ from gemma4_compile.errors import CheckpointError, UsageError, printable
 from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config, preset_names
 from gemma4_compile.options import DEFAULT_MODEL
 from gemma4_compile.process import warn
+from gemma4_compile.regular_files import gguf_in
 
 TINY = "tiny"
 _SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
@@ -60,6 +63,7 @@ def _warn_of_unknown(names: list[str]) -> None:
 
 def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Source:
     _refuse_gguf(path)
+    _refuse_package(path)
     if path.exists() and not path.is_dir():
         raise CheckpointError(
             f"`{path}` is no directory", hint="give the directory that holds config.json"
@@ -69,15 +73,22 @@ def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Sou
 
 
 def _refuse_gguf(path: Path) -> None:
-    """Call llama.cpp's files by their name, where there is nothing else."""
-    found = [path] if path.suffix == ".gguf" else []
-    if path.is_dir() and not (path / CONFIG_FILE).exists():
-        found = sorted(path.glob("*.gguf"))
-    if found:
+    """Call llama.cpp's files by their name, where there is no checkpoint."""
+    found = gguf_in(path)
+    if found is not None:
         raise CheckpointError(
-            f"`{found[0]}` is a GGUF file, for llama.cpp; only safetensors are read",
+            f"`{found}` is a GGUF file, for llama.cpp; only safetensors are read",
             hint="take the original checkpoint that it was made from, by its hub id "
             f"(such as {DEFAULT_MODEL}) or its directory",
+        )
+
+
+def _refuse_package(path: Path) -> None:
+    if (path / abi.PROVENANCE_FILE).is_file() and not (path / CONFIG_FILE).exists():
+        raise CheckpointError(
+            f"`{path}` is a package, compiled already",
+            hint="give the checkpoint that it was made from; a package runs in gemma4-chat or "
+            "gemma4-serve",
         )
 
 
@@ -85,6 +96,13 @@ def _source(
     identity: Mapping[str, Any], path: Path, config: Gemma4Config, *, weights: bool
 ) -> Source:
     checkpoint = Checkpoint.open(path) if weights else None
+    if (path / TOKENIZER_FILE).is_file() and read_chat_template(path) is None:
+        warn(
+            "the checkpoint has no chat template, as base models: its package goes on with texts "
+            "and holds no conversation",
+            "use gemma4-chat --raw, or /v1/completions of gemma4-serve; for conversations take the "
+            "instruction-tuned checkpoint (its name ends in `-it`), or its chat_template.jinja",
+        )
     return Source(identity, config, read_generation_config(path), checkpoint)
 
 

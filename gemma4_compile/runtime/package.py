@@ -21,10 +21,10 @@ from gemma4_compile.artifacts import (
     TensorRecord,
     read_artifact,
 )
-from gemma4_compile.chat_template import special_tokens
+from gemma4_compile.chat_template import special_tokens, template_of
 from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.regular_files import MAX_JSON_BYTES, open_regular, read_regular
+from gemma4_compile.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
 from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.device import usable
 from gemma4_compile.runtime.integrity import (
@@ -54,7 +54,11 @@ def read_provenance(directory: Path) -> Provenance:
         f"there is no directory `{directory}`",
         "give the directory that gemma4-compile made (its -o)",
     )
-    if directory.is_file():
+    gguf = gguf_in(directory) if directory.exists() else None
+    if gguf is not None:
+        what = f"`{gguf}` is a GGUF file, for llama.cpp, and no package"
+        hint = "compile the original checkpoint: gemma4-compile MODEL --target cpu -o DIR"
+    elif directory.is_file():
         what = f"`{directory}` is a file, and a package is a directory"
         if (directory.parent / abi.PROVENANCE_FILE).exists():
             hint = f"give the directory that it is in: {directory.parent}"
@@ -221,8 +225,7 @@ class Package:
                 ) from error
         if not os.path.lexists(self.directory / "tokenizer_config.json"):
             return None
-        source = read_artifact(self.directory / "tokenizer_config.json").get("chat_template")
-        return source if isinstance(source, str) else None
+        return template_of(read_artifact(self.directory / "tokenizer_config.json"))
 
     def special_tokens(self) -> dict[str, str]:
         """Texts of the tokens that chat templates name, such as `bos_token`."""

@@ -11,7 +11,15 @@ MAX_LINES = 400
 # A module imports from its own layer and the ones above it in this list, never from one below.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "errors", "abi", "chat_template", "nvidia", "process", "regular_files"),
-    ("confined", "options", "sampling_ranges", "tiny"),
+    (
+        "chat_options",
+        "confined",
+        "options",
+        "sampling_ranges",
+        "serve_options",
+        "tiny",
+        "verify_options",
+    ),
     ("model_spec",),
     ("quantization",),
     ("targets",),
@@ -47,6 +55,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # Stands beside the layers: it runs packages and shares only the words and the file formats.
 RUNTIME_MAY_IMPORT = {
     "__init__",
+    "chat_options",
+    "serve_options",
+    "json_text",
     "errors",
     "abi",
     "nvidia",

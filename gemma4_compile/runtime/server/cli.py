@@ -17,6 +17,7 @@ from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.package import Package, read_provenance
+from gemma4_compile.runtime.prompt import NO_TEMPLATE
 from gemma4_compile.runtime.server.address import address_of, is_loopback, take_address
 from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
@@ -50,6 +51,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         stop = service.worker.begin_stop
         base = f"{address_of(taken, arguments.host)}/v1"
         Console().note(f"OpenAI's API for model `{service.model.name}`: {base}")
+        if service.model.template is None:
+            warn(NO_TEMPLATE, f"ask {base}/completions; {base}/chat/completions answers 400")
         try:
             listen(
                 routes,

@@ -18,7 +18,7 @@ from gemma4_compile.runtime.generation import Generation, Generator, TokenChoose
 from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.logprobs import AnswerTokens
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.runtime.prompt import PromptBuilder
+from gemma4_compile.runtime.prompt import NO_TEMPLATE, PromptBuilder
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -45,12 +45,13 @@ class Model:
     name : the model's name in requests
     context_length : most tokens of a prompt and its reply
     stop_ids : tokens that end a reply
+    template : None for a base model, which serves completions alone
     bos_id : the token that every prompt begins with, or None
     """
 
     name: str
     tokenizer: Tokenizer
-    template: ChatTemplate
+    template: ChatTemplate | None
     defaults: SamplingOptions
     context_length: int
     vocab_size: int
@@ -61,17 +62,18 @@ class Model:
     def of(cls, package: Package, name: str, context_length: int | None) -> Model:
         """Read a package; ArtifactError if its tokenizer or chat template is damaged."""
         tokenizer = package.load_tokenizer()
-        special = package.special_tokens()
-        bos = special.get("bos_token")
+        template = None
+        if package.has_chat_template:
+            template = ChatTemplate(package.load_chat_template(), package.special_tokens())
         return cls(
             name=name,
             tokenizer=tokenizer,
-            template=ChatTemplate(package.load_chat_template(), special),
+            template=template,
             defaults=package.sampling_defaults(),
             context_length=context_length or package.chat_config.context_window_size,
             vocab_size=package.chat_config.vocab_size,
             stop_ids=package.stop_token_ids,
-            bos_id=None if bos is None else tokenizer.token_to_id(bos),
+            bos_id=package.bos_token_id(tokenizer),
         )
 
 
@@ -170,6 +172,14 @@ class Service:
 
     def chat_prompt(self, request: ChatRequest) -> list[int]:
         """Ids of the prompt; ApiError if the template refuses it or it does not fit."""
+        if self.model.template is None:
+            raise ApiError(
+                400,
+                f"{NO_TEMPLATE}; use /v1/completions, or a package of an instruction-tuned "
+                "checkpoint",
+                param="messages",
+                code="no_chat_template",
+            )
         thinking = self._thinks(request)
         try:
             ids = self._prompts.build(request.messages, thinking=thinking, tools=request.tools)
