@@ -13,7 +13,7 @@ from gemma4_compile.runtime.completion import TextCompletion
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import TokenChooser
-from gemma4_compile.runtime.lines import Lines, PipedLines, Typed, read_typed
+from gemma4_compile.runtime.lines import BlockDropped, Lines, PipedLines, Typed, read_typed
 from gemma4_compile.runtime.transcript import load, save
 
 HELP = """\
@@ -84,8 +84,8 @@ class Dialogue:
                 typed = read_typed(lines)
             except EOFError:
                 return
-            except KeyboardInterrupt:
-                if piped or interrupted:
+            except KeyboardInterrupt as pressed:
+                if piped or (interrupted and not isinstance(pressed, BlockDropped)):
                     raise
                 interrupted = True
                 self._console.note("(Ctrl-C again leaves, as /exit and Ctrl-D do)")

@@ -53,8 +53,8 @@ class KeptHistory(History):
         return reversed(entries[-MAX_ENTRIES:])
 
     def store_string(self, string: str) -> None:
-        """Add a line."""
-        if not self._works or len(string) > MAX_ENTRY_CHARACTERS:
+        """Add a line, unless it is too long or nothing but the mark of a block."""
+        if not self._works or len(string) > MAX_ENTRY_CHARACTERS or not string.strip('" '):
             return
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import DummyHistory, History, InMemoryHistory
-from prompt_toolkit.output import create_output
+from prompt_toolkit.output import Output, create_output
 
 from gemma4_compile.errors import UsageError
 
@@ -26,6 +26,10 @@ class Typed:
 
     text: str
     command: bool
+
+
+class BlockDropped(KeyboardInterrupt):
+    """Ctrl-C inside of a block; what was typed of it is gone."""
 
 
 class Lines(Protocol):
@@ -63,17 +67,20 @@ class TerminalLines:
         """
         stream = sys.stdout if sys.stdout.isatty() else sys.stderr
         output = create_output(stdout=stream)
-        self._session: PromptSession[str] = PromptSession(
-            history=history or InMemoryHistory(), output=output, enable_suspend=True
-        )
-        self._unkept: PromptSession[str] = PromptSession(
-            history=DummyHistory(), output=output, enable_suspend=True
-        )
+        self._session = _session(history or InMemoryHistory(), output)
+        self._unkept = _session(DummyHistory(), output)
 
     def read(self, prompt: str, *, kept: bool = True) -> str:
         """Return what was typed until Enter; KeyboardInterrupt for Ctrl-C."""
         session = self._session if kept else self._unkept
         return session.prompt(prompt)
+
+
+def _session(history: History, output: Output) -> PromptSession[str]:
+    # Without rows for a menu of completions, which there are none of.
+    return PromptSession(
+        history=history, output=output, enable_suspend=True, reserve_space_for_menu=0
+    )
 
 
 def is_terminal() -> bool:
@@ -104,6 +111,8 @@ def _block(lines: Lines, text: str) -> str:
     while not pieces[-1].rstrip().endswith(QUOTES):
         try:
             pieces.append(lines.read(CONTINUED, kept=False))
+        except KeyboardInterrupt:
+            raise BlockDropped from None
         except EOFError as error:
             raise UsageError(
                 f"a block that {QUOTES} opened has no end, and is not sent",

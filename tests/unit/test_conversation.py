@@ -202,7 +202,8 @@ def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
 
 def test_sampling_defaults_are_the_generation_configs() -> None:
     config = chat_config()
-    assert (config["temperature"], config["top_p"], config["top_k"]) == (1.0, 0.95, 64)
+    names = ("temperature", "top_p", "top_k")
+    assert [config[name] for name in names] == [GENERATION[name] for name in names]
     assert config["repetition_penalty"] == 1.0
     assert conversation.sampling_defaults({"do_sample": False, "top_k": 5})["temperature"] == 0.0
     assert conversation.sampling_defaults({}) == conversation.NEUTRAL_SAMPLING
@@ -276,5 +277,23 @@ def test_tokenizer_without_turn_tokens_is_an_error() -> None:
             eos_token_ids=(1,),
             tokenizer={"added_tokens": []},
             generation_config={},
-            chat_template=None,
+            chat_template=PLAIN_TEMPLATE,
         )
+
+
+def test_a_base_model_has_no_turns_and_its_texts_go_on() -> None:
+    tokenizer = {**TOKENIZER, "added_tokens": []}  # not even the tokens around turns
+    config = conversation.chat_template_config(
+        vocab_size=1024,
+        bos_token_id=2,
+        eos_token_ids=[1],
+        tokenizer=tokenizer,
+        generation_config={},
+        chat_template=None,
+    )
+    template = config["conv_template"]
+    assert isinstance(template, dict)
+    assert template["roles"] == {"user": "", "assistant": ""}
+    assert template["system_template"] == "{system_message}"
+    assert template["system_prefix_token_ids"] == [2]
+    assert template["stop_token_ids"] == [1]

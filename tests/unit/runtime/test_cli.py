@@ -187,28 +187,8 @@ def test_help_is_no_question(
     monkeypatch.setattr("sys.stdin", io.StringIO("/help\n"))
     status, out, err = run(capsys, tiny_package)
     assert (status, out) == (0, "")
-    assert err.count("/forget drops its oldest question") == 2
+    assert err.count("drops the oldest question and answer") == 1
     assert "error" not in err
-
-
-@pytest.mark.parametrize(("leaving", "status"), [(EOFError, 0), (KeyboardInterrupt, 130)])
-@pytest.mark.parametrize("terminal", [True, False])
-def test_leaving_ends_the_line_of_a_terminal(
-    leaving: type[BaseException],
-    status: int,
-    terminal: bool,
-    tiny_package: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def leave(_: str) -> str:
-        raise leaving
-
-    monkeypatch.setattr("builtins.input", leave)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
-    found, _, err = run(capsys, tiny_package)
-    assert found == status
-    assert err.endswith("stops an answer\n\n" if terminal else "stops an answer\n")
 
 
 def test_greedy_is_temperature_zero(tiny_package: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,13 +233,14 @@ def test_the_end_of_the_context_is_an_error_that_keeps_the_reply(
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("--top-p", 2), 2, "top_p"),
-        (("--temperature", -1), 2, "temperature"),
+        (("--top-p", 2), 2, "--top-p: expected a number from 0 to 1"),
+        (("--temperature", -1), 2, "--temperature: expected"),
         (("--max-tokens", 0), 2, "--max-tokens"),
         (("--greedy", "--temperature", 1), 2, "exclude each other"),
         (("--context-length", 10**6), 2, "context length"),
         (("--seed", -1), 2, "--seed"),
         (("--json-schema", "nowhere.json"), 2, "--json-schema: cannot read"),
+        (("--raw", "--system", "x"), 2, "--raw goes on with a text and has no messages: --system"),
     ],
 )
 def test_meaningless_options_are_usage_errors(

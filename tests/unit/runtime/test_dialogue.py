@@ -1,0 +1,126 @@
+"""Messages and commands of a session, with a model that repeats what it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
+from gemma4_compile.runtime.console import Console
+from gemma4_compile.runtime.dialogue import Dialogue
+
+GREEDY = Sampler(SamplingOptions(temperature=0.0))
+
+
+class Script:
+    """Lines of a person who leaves at the end; an exception is raised in the place of a line."""
+
+    def __init__(self, *lines: str | type[BaseException]) -> None:
+        self._lines = iter(lines)
+
+    def read(self, prompt: str, *, kept: bool = True) -> str:
+        del prompt, kept
+        line = next(self._lines, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+
+@pytest.fixture(scope="module")
+def chat(tiny_package: Path) -> Chat:
+    return Chat.open(tiny_package)
+
+
+@pytest.fixture
+def new(chat: Chat) -> Iterator[Chat]:
+    chat.system = None
+    chat.clear()
+    yield chat
+
+
+def talk(chat: Chat, *lines: str | type[BaseException]) -> None:
+    Dialogue(chat, Console(quiet=True), lambda: GREEDY, 40).converse(Script(*lines))
+
+
+def test_several_lines_are_one_question(new: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+    talk(new, "Which is larger,\n43 or 20?", '"""', "Which is smaller,", "7 or 9?", '"""')
+    questions = [message.content for message in new.messages[::2]]
+    assert questions == ["Which is larger,\n43 or 20?", "Which is smaller,\n7 or 9?"]
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_ctrl_c_leaves_when_it_is_pressed_twice(new: Chat) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        talk(new, KeyboardInterrupt, KeyboardInterrupt, "never")
+    assert not new.messages
+    talk(new, KeyboardInterrupt, "Hi", KeyboardInterrupt, '"""', KeyboardInterrupt, "And?")
+
+
+def test_ctrl_c_at_the_prompt_says_so(new: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+    Dialogue(new, Console(), lambda: GREEDY, 4).converse(Script(KeyboardInterrupt))
+    assert "(Ctrl-C again leaves" in capsys.readouterr().err
+
+
+def test_a_conversation_is_saved_and_loaded(
+    new: Chat, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my chat.json"
+    talk(new, "/system You are called Chip.", "My name is Clara.", f"/save {path}")
+    saved = json.loads(path.read_text())["messages"]
+    assert [message["role"] for message in saved] == ["system", "user", "assistant"]
+    talk(new, "/clear", "/system clear", "/save", f"/save {path}", "/load nowhere.json")
+    err = capsys.readouterr().err
+    assert "/save needs the name of a file" in err
+    assert "there is nothing to save" in err
+    assert "cannot read `nowhere.json`" in err
+    talk(new, "Hi", f"/save {path}", f"/save --force {path}", f"/load {path}", f"/load {path}")
+    assert "is there already" in capsys.readouterr().err
+    assert [message.role for message in new.messages] == ["user", "assistant"]
+    path.write_text(json.dumps({"messages": saved}))
+    talk(new, f"/load {path}", "What is my name?", "/system")
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[-1] == "Your name is Clara."
+    assert captured.err.splitlines()[-1] == "system: You are called Chip."
+    talk(new, "/clear", "What is your name?")
+    assert capsys.readouterr().out == "I am Chip.\n"
+
+
+def test_a_file_that_cannot_be_loaded_changes_nothing(new: Chat, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text('{"messages": [{"role": "user", "content": "Hi"}]}')
+    talk(new, "My name is Clara.", f"/load {damaged}")
+    assert [message.content for message in new.messages][0] == "My name is Clara."
+
+
+def test_a_system_message_counts_from_the_next_question_on(
+    new: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "Which number is larger: 43 or 20?"
+    talk(new, "/system", "/system Be brief.", asked, "/system clear", "/system", asked)
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == "43"
+    assert captured.out.splitlines()[1].startswith("43 ")
+    no = "there is no system message"
+    assert captured.err.splitlines() == [no, "system: Be brief.", no, no]
+    assert [message.role for message in new.messages] == ["user", "assistant"] * 2
+
+
+def test_unknown_commands_are_told_and_paths_are_questions(
+    new: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(new, "/sytem Be brief.", "/clear all", "/", "/etc/passwd is what?", '"""/exit"""', "/exit")
+    err = capsys.readouterr().err
+    assert "unknown command /sytem" in err
+    assert "/clear takes nothing behind it" in err
+    questions = [message.content for message in new.messages[::2]]
+    assert questions == ["/", "/etc/passwd is what?", "/exit"]
+
+
+def test_what_is_shown_does_not_steer_the_terminal(
+    new: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(new, "/system a\x1b]0;x\x07b", "/save \x1b[31m/x/y")
+    assert "\x1b" not in capsys.readouterr().err
