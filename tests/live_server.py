@@ -88,12 +88,12 @@ def serving(
         socket.close()
 
 
-def scripted_model(template: str) -> Model:
-    """A model whose tokenizer is that of `tiny`, under a chat template."""
+def scripted_model(template: str | None) -> Model:
+    """A model whose tokenizer is that of `tiny`, under a chat template or without one."""
     return Model(
         name="scripted",
         tokenizer=tiny_tokenizer(),
-        template=ChatTemplate(template, {"bos_token": "<bos>"}),
+        template=None if template is None else ChatTemplate(template, {"bos_token": "<bos>"}),
         defaults=SamplingOptions(temperature=0.0),
         context_length=512,
         vocab_size=VOCABULARY,
@@ -105,7 +105,7 @@ def scripted_model(template: str) -> Model:
 @contextmanager
 def serving_script(
     engine: ScriptedEngine,
-    template: str,
+    template: str | None,
     *,
     queue: int = 4,
     limits: Limits | None = None,

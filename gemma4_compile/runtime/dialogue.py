@@ -180,7 +180,7 @@ class Dialogue:
 
 
 def _is_command(line: str) -> bool:
-    """Whether a line begins with a slash and a word; a path such as /tmp/x is none."""
+    """Whether a line begins with a slash and a word; a path such as /etc/x is none."""
     return line.startswith("/") and line[1:].split(" ", 1)[0].isalpha()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import hub, sources
+from gemma4_compile import hub, sources, tiny
 from gemma4_compile.errors import CheckpointError, ConfigError, UsageError
 from gemma4_compile.sources import open_source
 from tests.models import DENSE_LIKE, write_checkpoint
@@ -174,3 +174,48 @@ def test_files_of_llama_cpp_are_called_by_their_name(name: str, tmp_path: Path) 
     ):
         pytest.fail("must not open")
     assert "original checkpoint" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_checkpoint_without_a_chat_template_is_told(
+    weights: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.materialize(tmp_path)
+    with open_source(str(tmp_path), None, weights=weights):
+        assert capsys.readouterr().err == ""
+    template = (tmp_path / "chat_template.jinja").read_text()
+    (tmp_path / "chat_template.jinja").unlink()
+    with open_source(str(tmp_path), None, weights=weights):
+        err = capsys.readouterr().err
+    assert err.startswith("warning: the checkpoint has no chat template")
+    assert "--raw" in err
+    assert "/v1/completions" in err
+    for stored in (template, [{"name": "default", "template": template}]):
+        settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+        settings["chat_template"] = stored
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        with open_source(str(tmp_path), None, weights=weights) as source:
+            assert capsys.readouterr().err == ""
+            if source.checkpoint is not None:
+                assert source.checkpoint.chat_template() == template
+
+
+@pytest.mark.parametrize("name", ["model-Q4.gguf", "MODEL.GGUF"])
+def test_a_folder_of_such_files_is_told_whatever_their_letters(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"GGUF")
+    for model in (tmp_path, tmp_path / name):
+        with (
+            pytest.raises(CheckpointError, match=r"is a GGUF file, for llama\.cpp") as found,
+            open_source(str(model), None, weights=False),
+        ):
+            pytest.fail("must not open")
+        assert "original checkpoint" in str(found.value.hint)
+
+
+def test_a_package_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "provenance.json").write_text("{}")
+    with (
+        pytest.raises(CheckpointError, match="is a package, compiled already"),
+        open_source(str(tmp_path), None, weights=True),
+    ):
+        pytest.fail("must not open")

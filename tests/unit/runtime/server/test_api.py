@@ -14,7 +14,6 @@ import openai
 import pytest
 
 from gemma4_compile.runtime.server.body import Limits
-from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import LOCAL, Live, serving_script
 from tests.scripted_engine import ScriptedEngine, encode
 
@@ -280,10 +279,22 @@ def test_paths_and_methods_that_do_not_exist(live: Live) -> None:
 
 
 def test_what_the_template_refuses_is_a_bad_request(engine: ScriptedEngine) -> None:
-    with serving_script(engine, shipped_file("chat_template.jinja").decode()) as live:
+    template = "{{ raise_exception('this chat template declares no tools') if tools }}Hi"
+    with serving_script(engine, template) as live:
         create = live.client().chat.completions.create
         with pytest.raises(openai.BadRequestError, match="declares no tools"):
             create(model="scripted", messages=QUESTION, tools=[WEATHER])
+
+
+def test_a_model_without_a_chat_template_goes_on_with_texts(engine: ScriptedEngine) -> None:
+    says(engine, "yes")
+    with serving_script(engine, None) as live:
+        client = live.client()
+        with pytest.raises(openai.BadRequestError, match="use /v1/completions") as found:
+            client.chat.completions.create(model="scripted", messages=QUESTION)
+        assert found.value.code == "no_chat_template"
+        assert client.completions.create(model="scripted", prompt="Hi").choices[0].text == "yes"
+        assert live.request("GET", "/health")[0] == 200
 
 
 def test_a_key_must_be_brought_where_one_is_set(engine: ScriptedEngine) -> None:
