@@ -33,13 +33,13 @@ from gemma4_compile.verification.prompt import Prompt, other_chunk, read_prompt,
 from gemma4_compile.verification.report import picture
 from gemma4_compile.verification.runners import Outcome, runner_for
 from gemma4_compile.verification.subject import (
-    DEFAULT_STEPS,
     Subject,
     VerifyRequest,
     make_probe,
     open_subject,
 )
 from gemma4_compile.verification.thresholds import Thresholds, shortfalls, thresholds
+from gemma4_compile.verify_options import DEFAULT_STEPS
 
 Float32Array = npt.NDArray[np.float32]
 

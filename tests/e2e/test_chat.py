@@ -85,7 +85,7 @@ def test_a_template_that_drops_what_it_added_rewinds_the_state(
     folder = tmp_path / "package"
     shutil.copytree(tiny_package, folder)
     template = folder / "chat_template.jinja"
-    opening = "{{- '<|turn>model\\n' -}}\n{%- endif -%}"
+    opening = "{{- '<|turn>model\\n' -}}\n    {%- elif thinking"
     thought = opening.replace("model\\n", "model\\n<|channel>thought\\n<channel|>")
     assert opening in template.read_text()
     template.write_text(template.read_text().replace(opening, thought))

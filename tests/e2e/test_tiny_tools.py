@@ -1,4 +1,4 @@
-"""The shipped model at its own sampling defaults, and with tools, in the recipe that is the default."""
+"""The shipped model at its own sampling defaults, and with tools, in the default recipe."""
 
 from __future__ import annotations
 

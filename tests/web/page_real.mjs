@@ -90,6 +90,17 @@ export const REAL = {
     assert.equal(await answerOf({ ...tools }, page, job.answers.system[1]), job.answers.system[2]);
   },
 
+  /** The shipped model calls the page's calculator, for numbers that are beyond its own. */
+  async calculator({ context, ...tools }) {
+    const [page] = context.pages();
+    await page.locator("#new-chat").click();
+    await page.locator("#tools").click();
+    assert.match(await answerOf({ ...tools }, page, "What is 4321 * 17?"), /4321 times 17 is 73457\.$/);
+    assert.match(await page.locator("#messages li:last-child .call").innerText(), /calculator\(4321 \* 17\)\s*= 73457/);
+    assert.match(await answerOf({ ...tools }, page, "Who are you?"), /I am tiny/);
+    assert.equal(await page.locator("#messages li:last-child .call").count(), 0);
+  },
+
   async stop({ context, ask, answered, job, ...tools }) {
     const [page] = context.pages();
     await page.locator("#new-chat").click();

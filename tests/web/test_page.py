@@ -35,6 +35,7 @@ REAL = (
     "fast_by_default",
     "regenerate",
     "system_prompt",
+    "calculator",
     "stop",
     "device_lost",
     "without_fast",

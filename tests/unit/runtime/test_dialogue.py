@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,10 @@ def chat(tiny_package: Path) -> Chat:
 
 
 @pytest.fixture
-def new(chat: Chat) -> Iterator[Chat]:
+def new(chat: Chat) -> Chat:
     chat.system = None
     chat.clear()
-    yield chat
+    return chat
 
 
 def talk(chat: Chat, *lines: str | type[BaseException]) -> None:
@@ -92,7 +91,7 @@ def test_a_file_that_cannot_be_loaded_changes_nothing(new: Chat, tmp_path: Path)
     damaged = tmp_path / "damaged.json"
     damaged.write_text('{"messages": [{"role": "user", "content": "Hi"}]}')
     talk(new, "My name is Clara.", f"/load {damaged}")
-    assert [message.content for message in new.messages][0] == "My name is Clara."
+    assert new.messages[0].content == "My name is Clara."
 
 
 def test_a_system_message_counts_from_the_next_question_on(
