@@ -27,7 +27,7 @@ from gemma4_compile.runtime import Engine
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests import models
-from training.tiny.dialogues import evaluation_dialogues
+from training.tiny.further import all_evaluation_dialogues
 from training.tiny.evaluate import mark, tasks
 
 RESULTS = Path(__file__).resolve().parent / "results" / "activation_loss.jsonl"
@@ -113,7 +113,7 @@ def compare(quant: str, factor: float) -> dict[str, Any]:
 def answers(quant: str, activations: str, per_kind: int) -> dict[str, Any]:
     """The share of `tiny`'s held-out questions that are answered word for word."""
     tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
-    questions = tasks(evaluation_dialogues(per_kind), tokenizer)
+    questions = tasks(all_evaluation_dialogues(per_kind), tokenizer)
     marks = mark("cpu", quant, questions, activations)
     return {
         "measure": "tiny",

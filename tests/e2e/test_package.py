@@ -15,6 +15,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.packaging import finish
 from gemma4_compile.runtime import Chat, Engine, Package, conversation_check
 from gemma4_compile.runtime.integrity import Check
+from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.packages import list_files
 
 Edit = Callable[[Path], None]
@@ -166,8 +167,10 @@ def test_template_may_stand_in_the_tokenizer_config(tiny_package: Path, tmp_path
 
 
 def test_sampling_defaults_are_the_checkpoints(tiny_package: Path) -> None:
+    said = json.loads(shipped_file("generation_config.json"))
     defaults = Package.open(tiny_package).sampling_defaults()
-    assert (defaults.temperature, defaults.top_k, defaults.top_p) == (1.0, 64, 0.95)
+    for name in ("temperature", "top_k", "top_p"):
+        assert getattr(defaults, name) == said[name]
 
 
 def test_running_does_not_change_the_weights_on_disk(tiny_package: Path) -> None:

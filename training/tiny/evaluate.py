@@ -28,12 +28,14 @@ from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.web.dawn import LAVAPIPE, SWIFTSHADER, run_on_dawn
 from tests.web.webllm import chat, run_in_webllm
 from training.tiny.data import CLOSE_TURN
-from training.tiny.dialogues import Dialogue, evaluation_dialogues
+from training.tiny.dialogues import Dialogue
+from training.tiny.further import all_evaluation_dialogues
 
 RECIPES = ("f32", "f16", "q8f16", "q4f16", "q4f32")
 PREFILL_CHUNK = 64
 _DIALOGUES_PER_RUN = 6  # the slowest device needs minutes for them
 _OPEN_ANSWER = "<|turn>model\n"
+OPEN_RESPONSE = "<|tool_response>"
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,13 @@ class Task:
 
     Attributes
     ----------
-    messages : role and content of each message up to the question
+    messages : role and content of each message up to the question; None where tools are declared
     text : the right answer
     prompt, answer : the ids of both; the answer's last one ends the turn
     """
 
     kind: str
-    messages: list[dict[str, str]]
+    messages: list[dict[str, str]] | None
     text: str
     prompt: list[int]
     answer: list[int]
@@ -67,16 +69,28 @@ class _Silent:
 
 
 def tasks(dialogues: Sequence[Dialogue], tokenizer: Tokenizer) -> list[Task]:
-    """Encode dialogues, cut in front of their last answer."""
+    """Encode dialogues, cut in front of their last answer; a call is a task of its own."""
+
+    def encoded(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
     found = []
     for dialogue in dialogues:
         before, _, last = dialogue.text().rpartition(_OPEN_ANSWER)
-        prompt = tokenizer.encode(before + _OPEN_ANSWER, add_special_tokens=False).ids
-        answer = tokenizer.encode(last.rstrip("\n"), add_special_tokens=False).ids
-        assert answer[-1] == CLOSE_TURN, "an answer ends its turn"
-        turn = dialogue.turns[-1]
+        before += _OPEN_ANSWER
+        turn, use = dialogue.turns[-1], dialogue.turns[-1].use
         messages = [{"role": role, "content": text} for role, text in dialogue.messages()[:-1]]
-        found.append(Task(turn.kind, messages, turn.answer, prompt, answer))
+        kind = turn.kind
+        if use is not None:
+            call = encoded(use.call() + OPEN_RESPONSE)
+            found.append(Task("tools: calls", None, use.call(), encoded(before), call))
+            before += use.call() + use.response()
+            last, kind = last.removeprefix(use.call() + use.response()), "tools: answers"
+        answer = encoded(last.rstrip("\n"))
+        assert answer[-1] == CLOSE_TURN, "an answer ends its turn"
+        told = None if dialogue.tools else messages
+        found.append(Task(kind, told, turn.answer, encoded(before), answer))
     return found
 
 
@@ -112,7 +126,10 @@ def on_dawn(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]
 
 
 def on_webllm(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]:
-    """The same in stock WebLLM, which puts an empty system turn where there is none."""
+    """The same in stock WebLLM, which puts an empty system turn where there is none.
+
+    It has no words for tools: those questions are left out by `mark`.
+    """
     del recipe
     right = []
     for begin in range(0, len(questions), _DIALOGUES_PER_RUN):
@@ -120,6 +137,7 @@ def on_webllm(package: Path, questions: Sequence[Task], recipe: str) -> list[boo
         steps = [
             chat(question.messages, temperature=0, max_tokens=len(question.answer) + 1)
             for question in some
+            if question.messages is not None
         ]
         with tempfile.TemporaryDirectory() as folder:
             replies = run_in_webllm(package, steps, Path(folder))
@@ -140,6 +158,8 @@ def mark(
 ) -> dict[str, float]:
     """Compile `tiny`, let it answer, and return the share of right answers by kind and of `all`."""
     answerer, target = ANSWERERS[through]
+    if answerer is on_webllm:
+        questions = [question for question in questions if question.messages is not None]
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "package"
         request = CompileRequest(
@@ -164,7 +184,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
-    questions = tasks(evaluation_dialogues(options.per_kind), tokenizer)
+    questions = tasks(all_evaluation_dialogues(options.per_kind), tokenizer)
     marks = {}
     for recipe in options.recipes:
         started = time.monotonic()

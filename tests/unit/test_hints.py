@@ -1,0 +1,87 @@
+"""What messages and hints tell a user to type exists: options, targets, recipes, limits, commands."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gemma4_compile import chat_options, options, serve_options, verify_options
+from gemma4_compile.process import Parser
+from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
+PARSERS = (
+    options.make_parser(),
+    chat_options.make_parser(),
+    serve_options.make_parser(),
+    verify_options.make_parser(),
+)
+OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
+NO_NAME = r"(?!(?:and|is|or)\b)"  # a sentence goes on
+LIMITS = {name for profiles in options.PROFILES.values() for name in profiles}
+
+
+@functools.cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Place and value of every sentence in the sources; an expression in one is `{}`."""
+    return tuple(each for each in _all_texts() if " " in each[1])
+
+
+def _all_texts() -> Iterator[tuple[str, str]]:
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+                if isinstance(node, ast.JoinedStr):
+                    parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
+                    yield place, "".join(map(str, parts))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield place, node.value
+
+
+def known_options(parser: Parser) -> set[str]:
+    return {name for action in parser._actions for name in action.option_strings}
+
+
+def named(pattern: str) -> Iterator[tuple[str, str]]:
+    """Place and first group of every match in a text that is shown."""
+    for place, text in texts():
+        for found in re.finditer(pattern, text):
+            yield place, found[1]
+
+
+def test_options_exist() -> None:
+    known = set().union(*map(known_options, PARSERS))
+    wrong = [
+        f"{place}: {option}"
+        for place, option in named(r"(?<![\w-])(--[a-z][a-z0-9-]*[a-z0-9])(?![\w-])")
+        if option not in known and option not in OTHERS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_targets_recipes_and_limits_exist() -> None:
+    wanted = {
+        rf"--target `?{NO_NAME}([a-z][a-z0-9]*)": set(TARGETS),
+        rf"--quant `?{NO_NAME}([a-z][a-z0-9]*)": set(RECIPES),
+        rf"--limits `?{NO_NAME}([a-z][a-z0-9-]*)": LIMITS,
+    }
+    for pattern, names in wanted.items():
+        found = [*named(pattern)]
+        wrong = [f"{place}: {name}" for place, name in found if name not in names]
+        assert not wrong, "\n".join(wrong)
+
+
+def test_commands_exist() -> None:
+    programs = {parser.prog for parser in PARSERS} | {"gemma4-web"}
+    shown = [
+        (place, name)
+        for place, name in named(r"(?<![\w./-])(gemma4-[a-z]+)(?![\w-])")
+        if name not in programs
+    ]
+    assert {name for _, name in shown} <= {"gemma4-tiny", "gemma4-diagnosis", "gemma4-text"}, shown
