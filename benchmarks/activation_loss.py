@@ -27,8 +27,8 @@ from gemma4_compile.runtime import Engine
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests import models
-from training.tiny.further import all_evaluation_dialogues
 from training.tiny.evaluate import mark, tasks
+from training.tiny.further import all_evaluation_dialogues
 
 RESULTS = Path(__file__).resolve().parent / "results" / "activation_loss.jsonl"
 WIDE = {"hidden_size": 512, "intermediate_size": 1024}

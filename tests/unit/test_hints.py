@@ -1,4 +1,4 @@
-"""What messages and hints tell a user to type exists: options, targets, recipes, limits, commands."""
+"""What messages and hints tell a user to type exists: options, targets, recipes, commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARSERS = (
     verify_options.make_parser(),
 )
 OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
-NO_NAME = r"(?!(?:and|is|or)\b)"  # a sentence goes on
+NO_NAME = r"(?!(?:and|is|or|profile|say)\b)"  # a sentence goes on
 LIMITS = {name for profiles in options.PROFILES.values() for name in profiles}
 
 

@@ -110,7 +110,8 @@ def test_torch_is_loaded_by_what_needs_it(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(start.importlib, "import_module", load)
-    monkeypatch.setattr(start.options, "main", lambda: 0)
+    for each in (start.options, start.chat_options, start.serve_options, start.verify_options):
+        monkeypatch.setattr(each, "main", lambda: 0)
     assert scripts()[command]() == 130
     assert found == [loads]
     __import__("torch")  # who wants it afterwards gets it
