@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
+from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 
 pytestmark = pytest.mark.parity
@@ -47,3 +48,58 @@ def test_text_and_ids_are_those_of_transformers(
 
     assert template.render(messages, thinking=thinking) == text
     assert PromptBuilder(tokenizer, template).build(messages, thinking=thinking) == ids
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "type": {"type": "string"},
+                "unit": {"type": "string", "enum": ["C", "F"], "description": "Of degrees"},
+                "days": {"type": "array", "items": {"type": "integer"}, "default": 1},
+            },
+            "required": ["type"],
+            "additionalProperties": False,
+        },
+    },
+}
+DECLARED = (
+    '<|tool>declaration:get_weather{description:<|"|>Tells the weather.<|"|>,parameters:{'
+    'properties:{days:{items:{type:<|"|>INTEGER<|"|>},type:<|"|>ARRAY<|"|>},type:{type:<|"|>STRING<|"|>},'
+    'unit:{description:<|"|>Of degrees<|"|>,enum:[<|"|>C<|"|>,<|"|>F<|"|>],type:<|"|>STRING<|"|>}},'
+    'required:[<|"|>type<|"|>],type:<|"|>OBJECT<|"|>}}<tool|>'
+)
+CALLS = (ToolCall("get_weather", {"type": "now", "days": [1, 2], "deep": {"a": None}}, "1"),)
+CALL = '<|tool_call>call:get_weather{days:[1,2],deep:{a:null},type:<|"|>now<|"|>}<tool_call|>'
+RESPONSE = '<|tool_response>response:get_weather{value:<|"|>sunny<|"|>}<tool_response|>'
+ASKED = Message("user", "Weather?")
+CALLED = Message("assistant", "", tool_calls=CALLS)
+TOLD = Message("tool", "sunny", tool_call_id="1")
+SYSTEM = f"<bos><|turn>system\n{DECLARED}<turn|>\n<|turn>user\nWeather?<turn|>\n<|turn>model\n"
+TOOL_CONVERSATIONS = {
+    "question": ([ASKED], SYSTEM),
+    "call": ([ASKED, CALLED], f"{SYSTEM}{CALL}<|tool_response>"),
+    "result": ([ASKED, CALLED, TOLD], f"{SYSTEM}{CALL}{RESPONSE}"),
+    "answer": (
+        [ASKED, CALLED, TOLD, Message("assistant", "Sunny."), Message("user", "Thanks")],
+        f"{SYSTEM}{CALL}{RESPONSE}Sunny.<turn|>\n<|turn>user\nThanks<turn|>\n<|turn>model\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOOL_CONVERSATIONS)
+def test_tools_follow_gemmas_form_here_and_in_transformers(
+    truth: PreTrainedTokenizerBase, name: str
+) -> None:
+    messages, expected = TOOL_CONVERSATIONS[name]
+    template = ChatTemplate(shipped_file("chat_template.jinja").decode(), {"bos_token": "<bos>"})
+    assert template.render(messages, tools=[WEATHER]) == expected
+    plain = [message.for_template() for message in messages]
+    found = truth.apply_chat_template(
+        plain, tools=[WEATHER], tokenize=False, add_generation_prompt=True
+    )
+    assert found == expected

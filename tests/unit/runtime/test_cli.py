@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from gemma4_compile.runtime import Chat, Sampler
 from gemma4_compile.runtime.cli import main
 from gemma4_compile.runtime.reply import TextDelta
+from tests.packages import list_files
 from tests.scripted_engine import END_OF_TURN, encode
 
 LONG_REPLY = "Chess"  # which `tiny` knows nothing about, and says so at length
@@ -304,3 +306,32 @@ def test_control_tokens_may_be_taken_as_text(
         assert status == 0
         sizes.append(int(err.split("prompt of ")[1].split(",")[0]))
     assert sizes[1] > sizes[0]
+
+
+def test_a_base_models_package_goes_on_with_texts(
+    tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(tiny_package, folder)
+    (folder / "chat_template.jinja").unlink()
+    list_files(folder)
+    status, out, err = run(capsys, folder, "--prompt", "Hi")
+    assert (status, out) == (1, "")
+    assert "has no chat template" in err
+    assert f"hint: gemma4-chat {folder} --raw" in err
+    text = "<|turn>user\nWho are you?<turn|>\n<|turn>model\n"
+    for package in (folder, tiny_package):  # those of other models as well
+        status, out, _ = run(capsys, package, "--raw", "--prompt", text, "--greedy")
+        assert (status, out.split(",")[0]) == (0, "I am tiny")
+
+
+def test_raw_texts_come_from_a_pipe(
+    tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = '"""\n<|turn>user\nWho are you?<turn|>\n<|turn>model\n\n"""\n'
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{block}/clear\n/help\n/exit\nnever\n"))
+    status, out, err = run(capsys, tiny_package, "--raw", "--greedy", "--max-tokens", 4)
+    assert status == 0
+    assert len(out.splitlines()) == 1
+    assert "unknown command /clear" in err
+    assert "every other line is a text" in err
