@@ -1,0 +1,49 @@
+"""Links in the documentation: every file and heading that one points to exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def pages() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is nothing to list")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def headings(path: Path) -> set[str]:
+    """Names of a page's headings in links, as GitHub makes them."""
+    lines = re.findall(r"^#+ (.*)$", without_code(path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def test_links_point_to_what_exists() -> None:
+    wrong = []
+    for page in pages():
+        for file, heading in LINK.findall(without_code(page.read_text("utf-8"))):
+            target = (page.parent / file) if file else page
+            if not target.exists():
+                wrong.append(f"{page.relative_to(ROOT)}: {file} does not exist")
+            elif heading and heading not in headings(target):
+                wrong.append(f"{page.relative_to(ROOT)}: {file} has no heading #{heading}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text("utf-8")
+    missing = [path.name for path in (ROOT / "docs").glob("*.md") if f"]({path.name})" not in index]
+    assert missing == ["README.md"]
