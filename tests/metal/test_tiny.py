@@ -19,7 +19,7 @@ from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions, devic
 from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.targets import TARGETS, Target
+from gemma4_compile.targets import TARGETS, Target, cpu
 from tests import packages
 from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS
@@ -42,7 +42,7 @@ def package(
         if name != "tvm_runtime_metal":
             load(name, mode)
 
-    here = Target({"default": emulator.SPEC}, emulator.link)
+    here = Target({"default": emulator.SPEC}, emulator.link, cpu.this_machine)
     folder = tmp_path_factory.mktemp("tiny") / "package"
     with pytest.MonkeyPatch.context() as patch, emulator.fast_math():
         patch.setitem(TARGETS, "metal", here)  # type: ignore[arg-type]
