@@ -149,7 +149,9 @@ def make_probe(
         reporter,
     )
     made = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
-    kept = [name for name in provenance.files if name != provenance.library]
+    # Its library and what goes with one are there already.
+    of_library = {*made.files, provenance.library}
+    kept = [name for name in provenance.files if name not in of_library]
     for name in kept:
         (probe / name).symlink_to((request.package / name).resolve())
     files = {**{name: provenance.files[name] for name in kept}, **made.files}
