@@ -106,7 +106,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
         )
-    given = [_option(name) for name in _OF_A_CONVERSATION if getattr(arguments, name)]
+    set_to = {name: getattr(arguments, name) for name in _OF_A_CONVERSATION}
+    given = [_option(name) for name, value in set_to.items() if value not in (None, False)]
     if arguments.raw and given:
         raise UsageError(
             f"--raw goes on with a text and has no messages: {', '.join(given)} cannot be with it",

@@ -104,6 +104,11 @@ def api_key() -> str | None:
 def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for values that cannot be."""
     api_key()
+    if not arguments.host.strip():
+        raise UsageError(
+            "--host is empty",
+            hint="leave it out for 127.0.0.1, this machine; 0.0.0.0 lets every network in",
+        )
     if arguments.page is not None and not (arguments.page / "index.html").is_file():
         raise UsageError(
             f"--page: `{arguments.page}` has no `index.html`",

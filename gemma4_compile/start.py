@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 
@@ -23,22 +24,34 @@ _REINSTALL = (
 
 def run_compile() -> int:
     """`gemma4-compile`; each of these returns the exit status, of wrong arguments at once."""
+    open_streams()
     return options.main() or _run("gemma4_compile.cli")
 
 
 def run_chat() -> int:
     """`gemma4-chat`."""
+    open_streams()
     return chat_options.main() or _run("gemma4_compile.runtime.cli")
 
 
 def run_serve() -> int:
     """`gemma4-serve`."""
+    open_streams()
     return serve_options.main() or _run("gemma4_compile.runtime.server.cli")
 
 
 def run_verify() -> int:
     """`gemma4-verify`."""
+    open_streams()
     return verify_options.main() or _run(VERIFICATION)
+
+
+def open_streams() -> None:
+    """Give a program that was started without a standard stream an empty one in its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
 
 
 def _run(module: str) -> int:

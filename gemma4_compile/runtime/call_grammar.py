@@ -51,54 +51,67 @@ def call_grammar(
             "this model's tokenizer has no tokens for tool calls", hint="ask without tools"
         )
     bodies = []
+    rules = _Rules()
     for tool in tools:
         function = tool["function"]
         parameters = function.get("parameters", {})
-        bodies.append(f"{json.dumps('call:' + function['name'])} {_object(parameters, 0)}")
+        bodies.append(f"{json.dumps('call:' + function['name'])} {rules.object(parameters, 0)}")
     call = f"<[{marks.open_call}]> ({' | '.join(bodies)}) <[{marks.close_call}]>"
     calls = f"call{{1,{_MOST_CALLS}}}" if several else "call"
     letters = f"LETTERS: /(.|\\n){{0,{longest_text}}}/"
-    grammar = f"start: {calls}\ncall: {call}\n{letters}\n{_COMMON}"
+    grammar = f"start: {calls}\ncall: {call}\n{letters}\n{rules.text()}{_COMMON}"
     return grammar.replace(_QUOTE, f"<[{marks.quote}]>")
 
 
-def _object(schema: Any, depth: int) -> str:
-    """Arguments: those that are required in their order, then any of the others."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if depth > _MAX_DEPTH or not isinstance(properties, Mapping):
-        return "object"
-    if not all(_BARE.fullmatch(name) for name in properties):
-        return "object"
-    required = schema.get("required")
-    needed = [n for n in properties if isinstance(required, list) and n in required]
-    pair = {
-        name: f"{json.dumps(name + ':')} {_value(inner, depth + 1)}"
-        for name, inner in properties.items()
-    }
-    others = " | ".join(text for name, text in pair.items() if name not in needed)
-    fixed = ' "," '.join(pair[name] for name in needed)
-    if not others:
-        return f'"{{" {fixed} "}}"'
-    most = len(properties) - len(needed)
-    if needed:
-        return f'"{{" {fixed} ("," ({others})){{0,{most}}} "}}"'
-    rest = f' ("," ({others})){{0,{most - 1}}}' if most > 1 else ""
-    return f'"{{" (({others}){rest})? "}}"'
+class _Rules:
+    """Rules with names: what stands in a grammar twice would double at each level of nesting."""
 
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
 
-def _value(schema: Any, depth: int) -> str:
-    if not isinstance(schema, Mapping):
-        return "value"
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices):
-        return f"({_QUOTE} ({' | '.join(json.dumps(c) for c in choices)}) {_QUOTE})"
-    kind = schema.get("type")
-    if kind == "array" and depth <= _MAX_DEPTH:
-        item = _value(schema.get("items"), depth + 1)
-        return f'("[" ({item} ("," {item}){{0,{_MOST_ITEMS}}})? "]")'
-    if kind == "object":
-        return f"({_object(schema, depth)})"
-    known = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "null": '"null"'}
-    if kind == "boolean":
-        return '("true" | "false")'
-    return known.get(kind, "value") if isinstance(kind, str) else "value"
+    def text(self) -> str:
+        """Return the rules, a line each."""
+        return "".join(f"{name}: {body}\n" for body, name in self._names.items())
+
+    def _name(self, body: str) -> str:
+        return self._names.setdefault(body, f"part{len(self._names)}")
+
+    def object(self, schema: Any, depth: int) -> str:
+        """Arguments: those that are required in their order, then any of the others."""
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        if depth > _MAX_DEPTH or not isinstance(properties, Mapping):
+            return "object"
+        if not all(_BARE.fullmatch(name) for name in properties):
+            return "object"
+        required = schema.get("required")
+        needed = {n for n in properties if isinstance(required, list) and n in required}
+        pair = {
+            name: f"{json.dumps(name + ':')} {self._value(inner, depth + 1)}"
+            for name, inner in properties.items()
+        }
+        fixed = ' "," '.join(pair[name] for name in properties if name in needed)
+        others = " | ".join(text for name, text in pair.items() if name not in needed)
+        if not others:
+            return f'"{{" {fixed} "}}"'
+        other, most = self._name(others), len(properties) - len(needed)
+        if needed:
+            return f'"{{" {fixed} ("," {other}){{0,{most}}} "}}"'
+        rest = f' ("," {other}){{0,{most - 1}}}' if most > 1 else ""
+        return f'"{{" ({other}{rest})? "}}"'
+
+    def _value(self, schema: Any, depth: int) -> str:
+        if not isinstance(schema, Mapping):
+            return "value"
+        choices = schema.get("enum")
+        if isinstance(choices, list) and choices and all(isinstance(c, str) for c in choices):
+            return f"({_QUOTE} ({' | '.join(json.dumps(c) for c in choices)}) {_QUOTE})"
+        kind = schema.get("type")
+        if kind == "array" and depth <= _MAX_DEPTH:
+            item = self._name(self._value(schema.get("items"), depth + 1))
+            return f'("[" ({item} ("," {item}){{0,{_MOST_ITEMS}}})? "]")'
+        if kind == "object":
+            return f"({self.object(schema, depth)})"
+        known = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "null": '"null"'}
+        if kind == "boolean":
+            return '("true" | "false")'
+        return known.get(kind, "value") if isinstance(kind, str) else "value"

@@ -38,7 +38,7 @@ _FULL_HINT = "/forget drops the oldest question and answer, /clear starts a new 
 _RAW_FULL_HINT = "give a shorter text, or compile with a larger --context"
 _COMMANDS = ("clear", "forget", "system", "save", "load", "help", "exit")
 _RAW_COMMANDS = ("help", "exit")
-_FORCE = "--force "
+_FORCE = "--force"
 
 
 def utf8(what: str, text: str) -> str:
@@ -124,8 +124,8 @@ class Dialogue:
 
     def _command(self, line: str) -> bool:
         """Carry a command out; return whether it leaves."""
-        word, _, rest = line[1:].partition(" ")
-        rest = utf8(f"/{word}", rest.strip())
+        word, *others = line[1:].split(None, 1)
+        rest = utf8(f"/{word}", "".join(others).strip())
         known = _RAW_COMMANDS if self._raw else _COMMANDS
         if word not in known:
             shown = ", ".join(f"/{name}" for name in known)
@@ -164,10 +164,17 @@ class Dialogue:
         self._say(said)
 
     def _save(self, chat: Chat, rest: str) -> None:
-        path = _path("/save", rest.removeprefix(_FORCE))
+        option, *others = rest.split(None, 1)[:2] or [""]
+        name = "".join(others) if option == _FORCE else rest
+        if name.startswith("--"):
+            raise UsageError(
+                f"/save: unknown option {name.split()[0]}",
+                hint=f"/save {_FORCE} FILE replaces a file; a file of this name is ./{name}",
+            )
+        path = _path("/save", name)
         if not chat.messages:
             raise UsageError("there is nothing to save", hint="say something first")
-        save(path, chat.messages, replace=rest.startswith(_FORCE))
+        save(path, chat.messages, replace=option == _FORCE)
         self._console.note(f"saved {_count(chat)} as {path}")
 
     def _load(self, chat: Chat, rest: str) -> None:
@@ -181,7 +188,7 @@ class Dialogue:
 
 def _is_command(line: str) -> bool:
     """Whether a line begins with a slash and a word; a path such as /etc/x is none."""
-    return line.startswith("/") and line[1:].split(" ", 1)[0].isalpha()
+    return line.startswith("/") and line[1:2].isalpha() and line[1:].split(None, 1)[0].isalpha()
 
 
 def _path(command: str, text: str) -> Path:

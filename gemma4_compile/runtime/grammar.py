@@ -85,6 +85,12 @@ class Grammars:
             several=several,
             longest_text=max(MIN_ARGUMENT, min(MAX_ARGUMENT, room // _ARGUMENTS)),
         )
+        if len(grammar) > MAX_SCHEMA_BYTES:
+            raise UsageError(
+                f"the tools' declarations cannot be followed: their grammar has {len(grammar)} "
+                f"characters, and at most {MAX_SCHEMA_BYTES} are served",
+                hint="declare fewer tools, or with fewer and shorter values to choose from",
+            )
         return JsonGrammar(self._server, grammar.encode(), schemas.LARK, self._marks)
 
     def close(self) -> None:

@@ -39,6 +39,11 @@ def save(path: Path, messages: Sequence[Message], *, replace: bool = False) -> N
     ArtifactError
         If that cannot be done.
     """
+    if path.name in ("", ".."):
+        raise ArtifactError(
+            f"cannot write `{path}`: that is a folder",
+            hint="give the name of a file in a folder of yours",
+        )
     plain = [{"role": message.role, "content": message.content} for message in messages]
     content = {"format": FORMAT, "version": VERSION, "messages": plain}
     text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
@@ -108,9 +113,10 @@ def load(path: Path) -> list[Message]:
 
 def _messages(content: dict[str, Any]) -> list[Message]:
     """The messages of a parsed file; ValueError says what is wrong with them."""
-    version = content.get("version", VERSION)
-    if version != VERSION:
-        raise ValueError(f"expected version {VERSION}, found {str(version)[:40]}")
+    for key, expected in (("format", FORMAT), ("version", VERSION)):
+        found = content.get(key, expected)
+        if type(found) is not type(expected) or found != expected:
+            raise ValueError(f"`{key}`: expected {expected!r}, found {str(found)[:40]!r}")
     entries = content.get("messages")
     if not isinstance(entries, list) or not entries:
         raise ValueError("`messages` is missing, empty or no list")
@@ -135,4 +141,6 @@ def _message(index: int, entry: Any) -> Message:
         raise ValueError(f"message {index}: unknown role {str(role)[:40]!r}")
     if not isinstance(content, str):
         raise ValueError(f"message {index}: `content` is no text")
+    if entry.get("tool_calls"):
+        raise ValueError(f"message {index} calls tools, which this chat has none of")
     return Message(role, content)

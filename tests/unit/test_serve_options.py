@@ -16,5 +16,12 @@ def test_a_key_that_no_client_can_bring_is_refused_at_once(
         serve_options.check(arguments)
 
 
+@pytest.mark.parametrize("host", ["", " "])
+def test_an_empty_host_is_not_every_network(host: str) -> None:
+    arguments = serve_options.make_parser().parse_args(["DIR", "--host", host])
+    with pytest.raises(UsageError, match="--host is empty"):
+        serve_options.check(arguments)
+
+
 def test_what_is_right_is_left_to_the_command() -> None:
     assert serve_options.main(["DIR", "--port", "0", "--allow-origin", "*"]) == 0

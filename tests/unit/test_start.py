@@ -23,6 +23,16 @@ def scripts() -> dict[str, Callable[[], int]]:
     return {command: getattr(start, function) for command, function in found.items()}
 
 
+def test_streams_that_are_closed_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    start.open_streams()
+    assert sys.stdin.read() == ""
+    assert sys.stdout.write("lost") == sys.stderr.write("lost") == 4
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+
 def test_four_commands_begin_here() -> None:
     assert [*scripts()] == ["gemma4-compile", "gemma4-chat", "gemma4-serve", "gemma4-verify"]
 

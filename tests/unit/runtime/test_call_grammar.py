@@ -119,6 +119,23 @@ def test_what_is_declared_badly_may_be_anything(grammars: Grammars) -> None:
         assert isinstance(call, ToolCall)
 
 
+def test_nested_arguments_do_not_double(grammars: Grammars) -> None:
+    deep: dict[str, Any] = {"enum": ["x" * 1000]}
+    for _ in range(8):
+        deep = {"type": "object", "properties": {"a": deep, "b": {"type": "null"}}}
+    parameters = {"properties": {"a": deep, "c": {"type": "array", "items": deep}}}
+    marks = MarkIds.of(TOKENIZER)
+    assert len(call_grammar([tool("f", parameters)], marks, several=True, longest_text=9)) < 8000
+    (call,) = calls(grammars, [tool("f", parameters)], 3, several=False)
+    assert isinstance(call, ToolCall)
+
+
+def test_declarations_that_make_a_long_grammar_are_refused(grammars: Grammars) -> None:
+    declared = [tool(f"f{i}", {"properties": {"a": {"enum": [f"{i:01000}"]}}}) for i in range(300)]
+    with pytest.raises(UsageError, match="at most 262144 are served"):
+        grammars.compile_calls(declared, several=True, room=64)
+
+
 def test_a_tokenizer_without_marks_cannot_call() -> None:
     with pytest.raises(UsageError, match="no tokens for tool calls"):
         call_grammar(TOOLS, MarkIds(None, None, None, None, None), several=True, longest_text=9)

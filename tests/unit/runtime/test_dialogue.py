@@ -87,6 +87,19 @@ def test_a_conversation_is_saved_and_loaded(
     assert capsys.readouterr().out == "I am Chip.\n"
 
 
+def test_a_save_that_cannot_be_ends_nothing(
+    new: Chat, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    talk(new, "Hi", "/save .", "/save --force", "/save --froce x", "/save\tchat.json", "Hello")
+    err = capsys.readouterr().err
+    assert "`.`: that is a folder" in err
+    assert "/save needs the name of a file" in err
+    assert "unknown option --froce" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["chat.json"]
+    assert len(new.messages) == 4
+
+
 def test_a_file_that_cannot_be_loaded_changes_nothing(new: Chat, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.json"
     damaged.write_text('{"messages": [{"role": "user", "content": "Hi"}]}')

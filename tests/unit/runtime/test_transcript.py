@@ -89,6 +89,16 @@ def test_names_that_cannot_be_are_errors(name: str, tmp_path: Path) -> None:
         load(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", [".", "./", "/", "..", ""])
+def test_a_folder_is_no_file_to_save_in(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError, match="that is a folder"):
+        save(Path(name), MESSAGES, replace=True)
+    assert not [*tmp_path.iterdir()]
+
+
 def said(*pairs: tuple[Any, Any]) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": content} for role, content in pairs]}
 
@@ -115,7 +125,13 @@ def test_a_conversation_of_another_program_is_taken(tmp_path: Path) -> None:
         ({"messages": []}, "`messages` is missing, empty"),
         ({"messages": {"role": "user"}}, "`messages` is missing, empty or no list"),
         ({"messages": ["Hi"]}, "message 0 is no object"),
-        ({**said(USER, REPLY), "version": 2}, "expected version 1, found 2"),
+        ({**said(USER, REPLY), "version": 2}, "`version`: expected 1, found '2'"),
+        ({**said(USER, REPLY), "version": True}, "`version`: expected 1, found 'True'"),
+        ({**said(USER, REPLY), "format": "a table"}, "`format`: expected 'gemma4-chat"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+            "message 0 calls tools",
+        ),
         (said(("tool", "x")), "unknown role 'tool'"),
         (said((["user"], "x")), "unknown role"),
         (said(("user", ["x"])), "`content` is no text"),
