@@ -128,7 +128,7 @@ def test_the_module_runs_steps_ahead_and_has_nothing_to_complain(session: Sessio
     assert session.stats["reasons"] == []
     assert session.stats["device"].startswith("passed")  # loaded twice
     assert session.stats["aheadSteps"] > 50
-    assert session.stats["replayedSteps"] > 50
+    assert session.stats["replayedSteps"] > 20
 
 
 def prompt_of(session: Session, runtime: Runtime, name: str) -> list[int]:
