@@ -28,7 +28,7 @@ def test_layers_and_logits_on_webgpu(
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     package = shutil.copytree(compiled(TINY, "webgpu", "q4f16"), tmp_path / "package")
-    asked = VerifyRequest(package, TINY, steps=4, node_modules=HERE / "node_modules")
+    asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
     content = read_artifact(package / "numerics.json")
