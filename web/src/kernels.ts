@@ -21,6 +21,8 @@ interface Kernel {
   readonly form: Form;
   readonly pipeline: GPUComputePipeline;
   readonly layout: GPUBindGroupLayout;
+  /** Launches issued before, by a hash of their arguments. */
+  readonly kept: Map<number, Kept[]>;
 }
 
 /** A launch that was issued before, with the arguments that lead to it. */
@@ -60,8 +62,7 @@ export class Kernels {
   private readonly forms = new Map<string, Form>();
   /** By the runtime's number of the callback. */
   private readonly known = new Map<number, Kernel>();
-  private readonly kept = new Map<number, Kept[]>();
-  private keptCount = 0;
+  private keptCount = 0; // an upper bound: of kernels that were forgotten, too
   private words = new Int32Array(16);
   private readonly float = new Float32Array(1);
   private readonly floatBits = new Int32Array(this.float.buffer);
@@ -92,7 +93,6 @@ export class Kernels {
   clear(): void {
     this.forms.clear();
     this.known.clear();
-    this.kept.clear();
     this.keptCount = 0;
   }
 
@@ -104,7 +104,9 @@ export class Kernels {
   launch(self: number, { words, doubles }: Memory, args: number, count: number): Launch | undefined {
     const kernel = this.known.get(self);
     if (!kernel || count !== kernel.form.count) return undefined;
-    return this.read(kernel.form, words, doubles, args, count) ? (this.find(self, count) ?? this.make(self, kernel, count)) : undefined;
+    if (!this.read(kernel.form, words, doubles, args, count)) return undefined;
+    const hash = this.hash(count);
+    return this.find(kernel, hash) ?? this.make(kernel, hash);
   }
 
   /** A callback of the runtime's encoded one launch: if the module would have encoded the same, it will from now on. */
@@ -112,8 +114,8 @@ export class Kernels {
     const name = this.device().kernelNames.get(issued.pipeline);
     const form = name === undefined ? undefined : this.forms.get(name);
     if (!form || count !== form.count || !this.read(form, words, doubles, args, count)) return;
-    const kernel = { form, pipeline: issued.pipeline, layout: issued.group.layout };
-    const own = this.make(self, kernel, count);
+    const kernel = { form, pipeline: issued.pipeline, layout: issued.group.layout, kept: new Map<number, Kept[]>() };
+    const own = this.make(kernel, this.hash(count));
     if (own && own.group === issued.group && own.x === issued.x && own.y === issued.y && own.z === issued.z) this.known.set(self, kernel);
     else if (own) {
       because("the client launches kernels in a way that the module does not know: it goes on launching them itself");
@@ -138,27 +140,25 @@ export class Kernels {
     return true;
   }
 
-  private hash(self: number, count: number): number {
-    let hash = self;
+  private hash(count: number): number {
+    let hash = count;
     for (let i = 0; i < count; i++) hash = Math.imul(hash ^ this.words[i]!, 0x01000193) ^ (hash >>> 15);
     return hash;
   }
 
-  private find(self: number, count: number): Launch | undefined {
+  private find({ form: { buffers }, kept }: Kernel, hash: number): Launch | undefined {
     const { words } = this;
-    next: for (const { words: other, launch } of this.kept.get(this.hash(self, count)) ?? []) {
-      if (other.length !== count + 1 || other[count] !== self) continue;
-      for (let i = 0; i < count; i++) if (other[i] !== words[i]) continue next;
+    next: for (const { words: other, launch } of kept.get(hash) ?? []) {
+      for (let i = 0; i < other.length; i++) if (other[i] !== words[i]) continue next;
       // The runtime's number of a buffer that is gone may be another buffer's by now.
       const { storage } = launch.group;
-      const { buffers } = this.known.get(self)!.form;
       for (let i = 0; i < buffers.length; i++) if (storage[i]!.handle !== words[buffers[i]!]) continue next;
       return launch;
     }
     return undefined;
   }
 
-  private make(self: number, { form, pipeline, layout }: Kernel, count: number): Launch | undefined {
+  private make({ form, pipeline, layout, kept }: Kernel, hash: number): Launch | undefined {
     const { words } = this;
     const [x, y, z] = form.grid.map((i) => (i < 0 ? 1 : words[i]!)) as [number, number, number];
     if (x >= MAX_GRID || z !== 1) return undefined; // the runtime spreads the first over z, and refuses the second
@@ -172,21 +172,15 @@ export class Kernels {
     }
     const scalars = Int32Array.from([...form.scalars.map((i) => words[i]!), x]);
     const group = this.device().groups.kernel(layout, storage, new Uint8Array(scalars.buffer));
-    return group && this.keep(self, count, { kind: "launch", pipeline, group, x, y, z });
-  }
-
-  private keep(self: number, count: number, launch: Launch): Launch {
+    if (!group) return undefined;
     if (++this.keptCount > MAX_KEPT) {
-      this.kept.clear();
+      for (const kernel of this.known.values()) kernel.kept.clear();
       this.keptCount = 1;
     }
-    const words = this.words.slice(0, count + 1);
-    words[count] = self;
-    const hash = this.hash(self, count);
-    const same = this.kept.get(hash);
-    if (same && same.length < 4) same.push({ words, launch });
-    else this.kept.set(hash, [{ words, launch }]);
+    const launch: Launch = { kind: "launch", pipeline, group, x, y, z };
+    const same = kept.get(hash);
+    if (same && same.length < 4) same.push({ words: words.slice(0, form.count), launch });
+    else kept.set(hash, [{ words: words.slice(0, form.count), launch }]);
     return launch;
   }
 }
-

@@ -14,6 +14,7 @@ type Argument = readonly [type: number, value: number];
 let states: Map<number, BufferState>;
 let groups: BindGroups;
 let kernels: Kernels;
+let names: WeakMap<GPUComputePipeline, string>;
 const pipeline = {} as GPUComputePipeline;
 const layout = {} as GPUBindGroupLayout;
 
@@ -24,7 +25,8 @@ beforeEach(() => {
   const { native } = fakeNative();
   groups = new BindGroups(() => native, () => undefined);
   noteLayout(layout, { entries: ["read-only-storage", "storage", "uniform"].map((type, binding) => ({ binding, visibility: 4, buffer: { type: type as GPUBufferBindingType } })) });
-  kernels = new Kernels(() => ({ groups, kernelNames: new WeakMap([[pipeline, "kernel"]]) }), (handle) => states.get(handle)?.buffer);
+  names = new WeakMap([[pipeline, "kernel"]]);
+  kernels = new Kernels(() => ({ groups, kernelNames: names }), (handle) => states.get(handle)?.buffer);
   kernels.describe(JSON.stringify({ kernel: KERNEL }));
 });
 
@@ -91,6 +93,15 @@ describe("launches from a library's arguments", () => {
     const after = launch(call(3, 4, 10, 0.5))!;
     expect(after.group).not.toBe(before.group);
     expect(after.group.storage[0]).toBe(states.get(3));
+  });
+
+  it("forgets a kernel's launches with its number", () => {
+    learn(call(3, 4, 10, 0.5), issued(3, 4, 10, 0.5));
+    kernels.forget(SELF);
+    const other = {} as GPUComputePipeline;
+    names.set(other, "kernel");
+    learn(call(3, 4, 11, 0.5), { ...issued(3, 4, 11, 0.5), pipeline: other });
+    expect(launch(call(3, 4, 10, 0.5))?.pipeline).toBe(other);
   });
 
   it("leaves to the runtime what only that can do", () => {
