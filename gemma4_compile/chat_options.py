@@ -37,11 +37,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--thinking", action="store_true", help="let the model think first")
-    parser.add_argument(
-        "--literal-specials",
-        action="store_true",
-        help="take control tokens that a message spells out, such as <|turn>, as text",
-    )
+    add_literal_specials(parser)
     parser.add_argument(
         "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
     )
@@ -65,13 +61,7 @@ def make_parser() -> Parser:
         action="store_true",
         help="neither read nor keep the lines that are typed in a terminal",
     )
-    parser.add_argument(
-        "--check",
-        choices=CHECKS,
-        default=CHECKS[0],
-        help="hash the package's files and compare: once and whenever one changed, always, or "
-        "not at all (default: %(default)s)",
-    )
+    add_check(parser)
     tools = parser.add_argument_group("instead of a conversation")
     tools.add_argument("--bench", action="store_true", help="measure speed and memory")
     tools.add_argument(
@@ -87,17 +77,37 @@ def make_parser() -> Parser:
     return parser
 
 
+def add_literal_specials(parser: Parser) -> None:
+    """Add the option of both `gemma4-chat` and `gemma4-serve`."""
+    parser.add_argument(
+        "--literal-specials",
+        action="store_true",
+        help="take control tokens that a message spells out, such as <|turn>, as text",
+    )
+
+
+def add_check(parser: Parser) -> None:
+    """Add the option of both `gemma4-chat` and `gemma4-serve`."""
+    parser.add_argument(
+        "--check",
+        choices=CHECKS,
+        default=CHECKS[0],
+        help="hash the package's files and compare: once and whenever one changed, always, or "
+        "not at all (default: %(default)s)",
+    )
+
+
+def check_positive(arguments: argparse.Namespace, name: str, hint: str) -> None:
+    """Raise UsageError for an argument below 1; None is none."""
+    value = getattr(arguments, name)
+    if value is not None and value < 1:
+        raise UsageError(f"{option(name)}: expected at least 1, found {value}", hint=hint)
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for values that cannot be, and for options that exclude each other."""
-    for name in ("max_tokens", "context_length"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(
-                f"{_option(name)}: expected at least 1, found {value}",
-                hint="leave it out for no limit"
-                if name == "max_tokens"
-                else "leave it out for the package's own",
-            )
+    check_positive(arguments, "max_tokens", "leave it out for no limit")
+    check_positive(arguments, "context_length", "leave it out for the package's own")
     for name in _SAMPLING:
         _check_sampling(name, getattr(arguments, name))
     if arguments.greedy and arguments.temperature:
@@ -107,7 +117,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
         )
     set_to = {name: getattr(arguments, name) for name in _OF_A_CONVERSATION}
-    given = [_option(name) for name, value in set_to.items() if value not in (None, False)]
+    given = [option(name) for name, value in set_to.items() if value not in (None, False)]
     if arguments.raw and given:
         raise UsageError(
             f"--raw goes on with a text and has no messages: {', '.join(given)} cannot be with it",
@@ -122,7 +132,8 @@ def empty_question() -> UsageError:
     return UsageError("the question is empty", hint="give a text with --prompt or --prompt-file")
 
 
-def _option(name: str) -> str:
+def option(name: str) -> str:
+    """Return how the option of an argument is written."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -133,7 +144,7 @@ def _check_sampling(name: str, value: float | None) -> None:
         read_sampling(name, value)
     except SamplingValueError as error:
         raise UsageError(
-            f"{_option(name)}: {error}", hint="leave it out for the package's own"
+            f"{option(name)}: {error}", hint="leave it out for the package's own"
         ) from error
 
 

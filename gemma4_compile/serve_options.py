@@ -9,7 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gemma4_compile.chat_options import CHECKS
+from gemma4_compile.chat_options import (
+    add_check,
+    add_literal_specials,
+    check_positive,
+    option,
+)
 from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Parser, run_command
 
@@ -45,11 +50,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request says"
     )
-    parser.add_argument(
-        "--literal-specials",
-        action="store_true",
-        help="take control tokens that a message spells out, such as <|turn>, as text",
-    )
+    add_literal_specials(parser)
     parser.add_argument(
         "--page",
         type=Path,
@@ -79,13 +80,7 @@ def make_parser() -> Parser:
         default=8,
         help="longest request in MiB (%(default)s)",
     )
-    parser.add_argument(
-        "--check",
-        choices=CHECKS,
-        default=CHECKS[0],
-        help="hash the package's files and compare: once and whenever one changed, always, or "
-        "not at all (default: %(default)s)",
-    )
+    add_check(parser)
     parser.add_common()
     return parser
 
@@ -124,16 +119,11 @@ def check(arguments: argparse.Namespace) -> None:
     for name, (lowest, highest) in ranges.items():
         value = getattr(arguments, name)
         if not lowest <= value <= highest:
-            option = name.replace("_", "-")
             raise UsageError(
-                f"--{option}: expected {lowest} to {highest}, found {value}",
+                f"{option(name)}: expected {lowest} to {highest}, found {value}",
                 hint=f"leave it out for {make_parser().get_default(name)}",
             )
-    if arguments.context_length is not None and arguments.context_length < 1:
-        raise UsageError(
-            f"--context-length: expected at least 1, found {arguments.context_length}",
-            hint="leave it out for the package's own",
-        )
+    check_positive(arguments, "context_length", "leave it out for the package's own")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
