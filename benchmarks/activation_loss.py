@@ -21,14 +21,14 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from benchmarks.environment import environment
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.package.shards import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from gemma4_compile.runtime import Engine
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests import models
-from training.tiny.evaluate import mark, tasks
-from training.tiny.further import all_evaluation_dialogues
+from tools.training.tiny.evaluate import mark, tasks
+from tools.training.tiny.further import all_evaluation_dialogues
 
 RESULTS = Path(__file__).resolve().parent / "results" / "activation_loss.jsonl"
 WIDE = {"hidden_size": 512, "intermediate_size": 1024}

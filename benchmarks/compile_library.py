@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.environment import environment
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.package.shards import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_library.jsonl"

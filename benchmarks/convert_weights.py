@@ -21,14 +21,14 @@ from pathlib import Path
 
 from benchmarks.environment import environment
 from benchmarks.synthetic_checkpoint import SyntheticCheckpoint, config_json, write_tensors
-from gemma4_compile.checkpoint import match, row_reader
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import Parameter, parameter_table
-from gemma4_compile.packaging import write_weights
+from gemma4_compile.checkpoint.match import match, row_reader
+from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import Parameter, parameter_table
+from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import target_spec
-from gemma4_compile.tensor_file import read_header
 
 RESULTS = Path(__file__).resolve().parent / "results" / "convert_weights.jsonl"
 BLOCK_BYTES = 8 << 20

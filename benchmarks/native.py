@@ -27,7 +27,7 @@ from benchmarks.environment import environment
 from benchmarks.samples import summary
 from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
-from gemma4_compile.artifacts import Provenance, read_artifact
+from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.package import Package

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.config import PRESETS_DIR, Gemma4Config
-from gemma4_compile.model_spec.parameters import Source, parameter_table
+from gemma4_compile.model_spec.text.config import PRESETS_DIR, Gemma4Config
+from gemma4_compile.model_spec.text.parameters import Source, parameter_table
 from gemma4_compile.tiny.checkpoint import TOKENIZER_FILES, shipped_file
 
 Float32Array = npt.NDArray[np.float32]
@@ -33,7 +33,7 @@ _BFLOAT16_ONE = 0x3F80
 class SyntheticCheckpoint:
     """The tensors of a text model.
 
-    `read_rows` is what `gemma4_compile.checkpoint.row_reader` gives for a real checkpoint.
+    `read_rows` is what `gemma4_compile.checkpoint.match.row_reader` gives for a real checkpoint.
     """
 
     def __init__(self, config: Gemma4Config) -> None:

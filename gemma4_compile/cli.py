@@ -15,12 +15,12 @@ from gemma4_compile.pipeline import (
     compile_model,
     plan_model,
 )
-from gemma4_compile.plan_report import plan_json, plan_text
 from gemma4_compile.process import Hints, run_command
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
-from gemma4_compile.quantization_report import report_json, report_model, report_text
+from gemma4_compile.reports.plan_report import plan_json, plan_text
+from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.terminal import Terminal
-from gemma4_compile.verification.certificate import check_tools, verify_package
+from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 

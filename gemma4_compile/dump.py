@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gemma4_compile import regular_files
-from gemma4_compile.output_directory import write_errors
+from gemma4_compile.package.output_directory import write_errors
 
 
 class Dump:

@@ -11,34 +11,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile import __version__, abi, artifacts, options, packaging
-from gemma4_compile.checkpoint import Checkpoint, match, row_reader
-from gemma4_compile.conversation import chat_template_config
+from gemma4_compile import __version__, abi, options
+from gemma4_compile.checkpoint.float16_range import check_norms
+from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
+from gemma4_compile.checkpoint.safetensors_file import check_unchanged
+from gemma4_compile.checkpoint.sources import TINY, Source, open_source
+from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
-from gemma4_compile.float16_range import check_norms
-from gemma4_compile.halves import NONFINITE, Half, Kept, other_half
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import Role, parameter_table
-from gemma4_compile.nonfinite import Counts, open_reader
-from gemma4_compile.output_directory import (
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import Role, parameter_table
+from gemma4_compile.package import artifacts
+from gemma4_compile.package import shards as packaging
+from gemma4_compile.package.conversation import chat_template_config
+from gemma4_compile.package.digest import package_identity
+from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
     check_place,
     output_directory,
 )
-from gemma4_compile.package_identity import package_identity
+from gemma4_compile.package.partial_build import NONFINITE, Half, Kept, other_half
 from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
-from gemma4_compile.plan import Plan, make_plan
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
-from gemma4_compile.sources import TINY, Source, open_source
-from gemma4_compile.suppressed_tokens import suppressed_tokens
+from gemma4_compile.reports.plan import Plan, make_plan
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
-from gemma4_compile.tensor_file import check_unchanged
 from gemma4_compile.terminal import Reporter
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
@@ -371,9 +373,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             if request.only != "weights":
                 library, report = _build_library(build, directory, request, reporter)
             if checkpoint is not None:
-                sha256, nonfinite = _write_weights(
-                    *(build, checkpoint, chat, directory, reporter)
-                )
+                sha256, nonfinite = _write_weights(*(build, checkpoint, chat, directory, reporter))
             packaging.take_over(request.output, kept.files, directory)
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             package = packaging.finish(directory, library, provenance, sha256)

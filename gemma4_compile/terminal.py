@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tqdm import tqdm
 
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.package.shards import ByteProgress
 
 SECONDS_BETWEEN_LINES = 10.0
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.pending import PackedVector, PendingChoice, PendingMerge, PendingNorm
+from gemma4_compile.operators.epilogue import Tail
 
 
 class Matrix(Protocol):

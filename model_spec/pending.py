@@ -10,27 +10,27 @@ from typing import Any, ClassVar
 from tvm import DataType
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.operators.attention import MergeSplits
-from gemma4_compile.model_spec.operators.base import TensorSpec, emit
-from gemma4_compile.model_spec.operators.int8 import (
+from gemma4_compile.operators.activation_quantization import (
     GROUP,
     RoundedMerge,
     RoundedNorm,
     RoundRows,
     packed_specs,
 )
-from gemma4_compile.model_spec.operators.norms import ResidualNorm
-from gemma4_compile.model_spec.operators.router import (
+from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.base import TensorSpec, emit
+from gemma4_compile.operators.moe import (
     ChooseExperts,
     ExpertResidualNorm,
     RouterScores,
     routed_width,
 )
+from gemma4_compile.operators.norms import ResidualNorm
 
 
 @dataclass(frozen=True)
 class PackedVector:
-    """Vectors in int8, as model_spec/operators/int8.py describes them."""
+    """Vectors in int8, as gemma4_compile/operators/activation_quantization.py describes them."""
 
     words: nn.Tensor
     scales: nn.Tensor

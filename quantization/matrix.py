@@ -10,8 +10,6 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.matrices import Matrix
-from gemma4_compile.model_spec.operators.base import TensorSpec, emit
-from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.pending import (
     PackedVector,
     PendingMerge,
@@ -19,13 +17,15 @@ from gemma4_compile.model_spec.pending import (
     PendingRouting,
     round_rows,
 )
-from gemma4_compile.quantization.fused_operators import (
+from gemma4_compile.operators.base import TensorSpec, emit
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.fused_linear import (
     MERGED_BUFFERS,
     MergedLinear,
     NormedLinear,
     RoutedLinear,
 )
-from gemma4_compile.quantization.int8_operators import (
+from gemma4_compile.operators.int8_linear import (
     PACKED,
     PACKED_ROWS,
     Int8Linear,
@@ -34,7 +34,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8RoutedLinear,
     takes_int8,
 )
-from gemma4_compile.quantization.operators import EmbedRows, Linear, WeightLayout
+from gemma4_compile.operators.linear import EmbedRows, Linear, WeightLayout
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
 

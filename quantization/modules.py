@@ -8,17 +8,17 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.matrices import Experts
-from gemma4_compile.model_spec.operators.base import TensorSpec, emit
-from gemma4_compile.model_spec.operators.int8 import packed_specs
-from gemma4_compile.model_spec.operators.linear import Tail
 from gemma4_compile.model_spec.pending import PackedVector, PendingChoice, round_rows
-from gemma4_compile.quantization.expert_operators import (
+from gemma4_compile.operators.activation_quantization import packed_specs
+from gemma4_compile.operators.base import TensorSpec, emit
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.expert_linear import (
     ExpertDown,
     ExpertGateUp,
     ExpertGemm,
     OverExperts,
 )
-from gemma4_compile.quantization.int8_operators import (
+from gemma4_compile.operators.int8_linear import (
     PACKED,
     PACKED_ROWS,
     Int8ExpertDown,

@@ -11,8 +11,8 @@ from tvm import relax
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.targets import cpu, cuda, metal, webgpu
-from gemma4_compile.targets.licences import licence_texts
-from gemma4_compile.targets.runtime_objects import Platform
+from gemma4_compile.targets.linker.licences import licence_texts
+from gemma4_compile.targets.linker.runtime_objects import Platform
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 __all__ = [

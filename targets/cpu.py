@@ -10,8 +10,8 @@ from pathlib import Path
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets import linker
-from gemma4_compile.targets.runtime_objects import NATIVE, OBJECTS, Platform
+from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker.runtime_objects import NATIVE, OBJECTS, Platform
 from gemma4_compile.targets.spec import UNLIMITED, DeviceType, TargetSpec
 
 PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}

@@ -10,7 +10,9 @@ from typing import Any
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets import cpu, cuda_image, linker, ptx
+from gemma4_compile.targets import cpu
+from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker.link import cuda_image, ptx
 from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 

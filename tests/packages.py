@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import Arrangement, Parameter, parameter_table
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import Arrangement, Parameter, parameter_table
+from gemma4_compile.package.shards import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from gemma4_compile.targets import cpu, metal, webgpu
-from gemma4_compile.targets.cpp_library import cpp_library
-from gemma4_compile.targets.licences import licence_texts
-from gemma4_compile.targets.runtime_objects import Platform, runtime_objects
+from gemma4_compile.targets.linker.cpp_library import cpp_library
+from gemma4_compile.targets.linker.licences import licence_texts
+from gemma4_compile.targets.linker.runtime_objects import Platform, runtime_objects
 
 PLATFORMS: tuple[Platform, ...] = (
     webgpu.WASM,

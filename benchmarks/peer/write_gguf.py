@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.config import AttentionKind, Gemma4Config, preset_names
-from gemma4_compile.model_spec.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config, preset_names
+from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 MOSTLY_Q4_0 = 2  # general.file_type

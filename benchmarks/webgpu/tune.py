@@ -25,14 +25,14 @@ from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile import abi
+from gemma4_compile.build import SOFTMAX_BLOCKS, calls_of, decoder_options, kernel_limits
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.export import export_module
-from gemma4_compile.model_spec.operators.base import Operator, operator_of
-from gemma4_compile.model_spec.parameters import parameter_table
-from gemma4_compile.model_spec.sampler import SamplerOptions
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.export import export_module
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.model_spec.text.sampler import SamplerOptions
+from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.passes.check_limits import check_limits
-from gemma4_compile.passes.library import SOFTMAX_BLOCKS, calls_of, decoder_options, kernel_limits
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan

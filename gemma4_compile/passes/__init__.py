@@ -1,6 +1,6 @@
 """From the config to an executable: Relax passes, their order, and the checks on their result."""
 
-from gemma4_compile.passes.library import (
+from gemma4_compile.build import (
     LibraryOptions,
     LibraryReport,
     build_executable,

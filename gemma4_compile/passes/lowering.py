@@ -16,10 +16,10 @@ from tvm.s_tir.stmt import SBlock
 from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
-from gemma4_compile.passes.cuda_words import CudaWords
+from gemma4_compile.passes.lower_cuda_intrinsics import CudaWords
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
-from gemma4_compile.passes.vector_buffers import VectorBuffers
+from gemma4_compile.passes.vectorize_buffers import VectorBuffers
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
@@ -104,9 +104,7 @@ def device_pipeline(target: str = "webgpu") -> tuple[Any, Any, Any]:
     lowering, host, _ = default_s_tir_pipeline()
 
     @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
-    def lower_kernels(
-        module: tvm.IRModule, context: tvm.transform.PassContext
-    ) -> tvm.IRModule:
+    def lower_kernels(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
         if _blocks_allocate(module):
             return lowering(module)
         # A quarter of the time of a compilation, for arrays that our kernels declare as they want

@@ -47,7 +47,6 @@ class Reply:
     first_token_s: float = field(default=0.0, compare=False)
     tokens_per_s: float = field(default=0.0, compare=False)
 
-
     @classmethod
     def of(cls, generation: Generation) -> Reply:
         """What a generation that has ended says."""

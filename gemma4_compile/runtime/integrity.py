@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import abi
-from gemma4_compile.artifacts import (
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import (
     ChatConfig,
     Provenance,
     TensorCache,
@@ -26,7 +27,6 @@ from gemma4_compile.artifacts import (
     parameter_schema_id,
     read_artifact,
 )
-from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import (
     MAX_JSON_BYTES,
     MAX_TOKENIZER_BYTES,

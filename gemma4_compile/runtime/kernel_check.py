@@ -1,7 +1,7 @@
 """Every kernel of a package's library, on this device, against what its plain form answers.
 
 The library says which operator each of its kernels computes. Random arguments and right answers
-come from the compiler, in a process of its own: `gemma4_compile.plain_answers`.
+come from the compiler, in a process of its own: `gemma4_compile.device_check.expected_outputs`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gemma4_compile.runtime.native_library import NativeLibrary
 
 Array = npt.NDArray[Any]
 
-_MODULE = "gemma4_compile.plain_answers"
+_MODULE = "gemma4_compile.device_check.expected_outputs"
 _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
 
 

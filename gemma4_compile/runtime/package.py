@@ -13,7 +13,10 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from gemma4_compile import abi
-from gemma4_compile.artifacts import (
+from gemma4_compile.chat_template import special_tokens, template_of
+from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.package.artifacts import (
     ChatConfig,
     Provenance,
     Shard,
@@ -21,9 +24,6 @@ from gemma4_compile.artifacts import (
     TensorRecord,
     read_artifact,
 )
-from gemma4_compile.chat_template import special_tokens, template_of
-from gemma4_compile.confined.conversation import ConversationError, load_tokenizer
-from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
 from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.device import usable

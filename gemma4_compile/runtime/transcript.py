@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.json_text import parse_object
 from gemma4_compile.regular_files import check_regular, read_regular
 from gemma4_compile.runtime.prompt import Message
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gemma4_compile.process import run_command
 from gemma4_compile.terminal import Terminal
-from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 from gemma4_compile.verify_options import check, make_parser

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.verification.runners import Step
 
 TEXT_FILE = Path(__file__).parent / "text.txt"

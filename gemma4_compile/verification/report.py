@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gemma4_compile.halves import NONFINITE
+from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.verification.thresholds import worst_layer
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 70, 20, 64, 44

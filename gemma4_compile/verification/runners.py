@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
-from gemma4_compile.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.steps import PlainSteps

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemma4_compile import abi, packaging
-from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
-from gemma4_compile.checkpoint import Checkpoint, match, row_reader
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.errors import CheckpointError
-from gemma4_compile.halves import NONFINITE
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import parameter_table
-from gemma4_compile.nonfinite import finite_reader
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.package import shards as packaging
+from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
+from gemma4_compile.package.partial_build import NONFINITE
+from gemma4_compile.package.shards import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model, config_identity
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan

@@ -12,43 +12,34 @@ from typing import Any
 from tvm import tirx
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.targets.kernels.attention_decode import (
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.targets.kernels.attention.combine import make_merge_splits
+from gemma4_compile.targets.kernels.attention.decode import (
     make_decode_attention,
     make_split_attention,
 )
-from gemma4_compile.targets.kernels.attention_merge import make_merge_splits
-from gemma4_compile.targets.kernels.attention_prefill import make_chunk_attention
-from gemma4_compile.targets.kernels.embed_rows import make_embed_rows
-from gemma4_compile.targets.kernels.experts import (
-    make_expert_down,
-    make_expert_gate_up,
-    make_expert_gemm,
-)
-from gemma4_compile.targets.kernels.gemm import make_gemm
-from gemma4_compile.targets.kernels.gemv import make_gemv
-from gemma4_compile.targets.kernels.int8_experts import (
-    make_int8_expert_down,
-    make_int8_expert_gate_up,
-)
-from gemma4_compile.targets.kernels.int8_gemv import make_int8_gemv
-from gemma4_compile.targets.kernels.int8_rounding import (
+from gemma4_compile.targets.kernels.attention.prefill import make_chunk_attention
+from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_prepare_qkv
+from gemma4_compile.targets.kernels.linear.embedding import make_embed_rows
+from gemma4_compile.targets.kernels.linear.gemm import make_gemm
+from gemma4_compile.targets.kernels.linear.gemv import make_gemv
+from gemma4_compile.targets.kernels.linear.int8_gemv import make_int8_gemv
+from gemma4_compile.targets.kernels.linear.normed_gemv import make_merged_gemv, make_normed_gemv
+from gemma4_compile.targets.kernels.linear.quantize_rows import (
     make_round_rows,
     make_rounded_merge,
     make_rounded_norm,
 )
-from gemma4_compile.targets.kernels.logits import make_bitmask, make_logit_bias, make_penalty
-from gemma4_compile.targets.kernels.normed_gemv import make_merged_gemv, make_normed_gemv
-from gemma4_compile.targets.kernels.norms import (
-    make_per_layer_inputs,
-    make_residual_norm,
-    make_rms_norm,
-    make_take_last_row,
+from gemma4_compile.targets.kernels.moe.experts import (
+    make_expert_down,
+    make_expert_gate_up,
+    make_expert_gemm,
 )
-from gemma4_compile.targets.kernels.nucleus import make_sample_top_p
-from gemma4_compile.targets.kernels.nucleus_survey import make_nucleus_survey
-from gemma4_compile.targets.kernels.prepare_qkv import make_prepare_qkv
-from gemma4_compile.targets.kernels.router import (
+from gemma4_compile.targets.kernels.moe.int8_experts import (
+    make_int8_expert_down,
+    make_int8_expert_gate_up,
+)
+from gemma4_compile.targets.kernels.moe.router import (
     make_choose_experts,
     make_combine_experts,
     make_expert_residual_norm,
@@ -56,7 +47,23 @@ from gemma4_compile.targets.kernels.router import (
     make_router,
     make_router_scores,
 )
-from gemma4_compile.targets.kernels.softmax import make_softmax_partials, make_softmax_probs
+from gemma4_compile.targets.kernels.norms.norms import (
+    make_per_layer_inputs,
+    make_residual_norm,
+    make_rms_norm,
+    make_take_last_row,
+)
+from gemma4_compile.targets.kernels.sampling.logits import (
+    make_bitmask,
+    make_logit_bias,
+    make_penalty,
+)
+from gemma4_compile.targets.kernels.sampling.softmax import (
+    make_softmax_partials,
+    make_softmax_probs,
+)
+from gemma4_compile.targets.kernels.sampling.top_p import make_sample_top_p
+from gemma4_compile.targets.kernels.sampling.top_p_histogram import make_nucleus_survey
 from gemma4_compile.targets.spec import TargetSpec
 
 

@@ -6,7 +6,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from gemma4_compile.model_spec.operators.base import operator_of
+from gemma4_compile.operators.base import operator_of
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.spec import TargetSpec
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.pipeline import CompileRequest, compile_model
-from gemma4_compile.targets import linker, ptx, zig
+from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker.link import ptx, zig
 from tests.packages import Silent
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")

@@ -16,7 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gemma4_compile import cli, packaging
+from gemma4_compile import cli
+from gemma4_compile.package import shards as packaging
 
 SHARD_BYTES = 1 << 14  # so that a small model has many shards, and a run many states
 

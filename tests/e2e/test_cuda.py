@@ -12,7 +12,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.device import Device
-from gemma4_compile.targets import ptx
+from gemma4_compile.targets.linker.link import ptx
 from tests.packages import Silent
 from tests.tiny_answers import CONVERSATIONS
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ArtifactError, CheckpointError
-from gemma4_compile.output_directory import LOCK_FILE
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.package.output_directory import LOCK_FILE
+from gemma4_compile.package.shards import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from tests import models
 from tests.packages import Silent

@@ -23,16 +23,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gemma4_compile import cli
-from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache
-from gemma4_compile.checkpoint import Checkpoint, match
-from gemma4_compile.conversation import chat_template_config
+from gemma4_compile.checkpoint.match import Checkpoint, match
+from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import Gemma4CompileError
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.layer_plan import layer_plans
-from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache
+from gemma4_compile.package.conversation import chat_template_config
 from gemma4_compile.pipeline import CompileRequest, compile_model
-from gemma4_compile.suppressed_tokens import suppressed_tokens
-from gemma4_compile.tensor_file import read_header
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models
 from tests.packages import Silent

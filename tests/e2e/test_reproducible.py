@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.artifacts import Provenance, read_artifact
+from gemma4_compile.package.artifacts import Provenance, read_artifact
 from tests import models
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.sampling import make_sampler
 from gemma4_compile.runtime.tool_calls import ToolCall
 from tests import packages
-from training.tiny.tools import PAGE_CALCULATOR
+from tools.training.tiny.tools import PAGE_CALCULATOR
 
 SEEDS = range(12)
 WEATHER = {

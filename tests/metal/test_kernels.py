@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.attention import MergeSplits
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.router import RouterScores
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.moe import RouterScores
 from tests import models
 from tests.metal import emulator
 from tests.numerics.dawn_kernels import cases_executable

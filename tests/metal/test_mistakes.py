@@ -11,9 +11,9 @@ import pytest
 import tvm
 from tvm import relax
 
-from gemma4_compile.model_spec.operators.attention import MergeSplits
-from gemma4_compile.model_spec.operators.norms import ResidualNorm
-from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import ResidualNorm
 from tests.metal import emulator
 from tests.metal.test_kernels import run_cases
 from tests.numerics.dawn_kernels import cases_executable

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from gemma4_compile.model_spec.export import export_module
-from gemma4_compile.model_spec.parameters import parameter_table
-from gemma4_compile.model_spec.sampler import SamplerOptions
-from gemma4_compile.passes.library import decoder_options, kernel_limits
+from gemma4_compile.build import decoder_options, kernel_limits
+from gemma4_compile.model_spec.text.export import export_module
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan

@@ -14,7 +14,7 @@ import pytest
 import tvm
 
 from gemma4_compile import abi
-from gemma4_compile.artifacts import read_artifact
+from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions, device
 from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
 from gemma4_compile.runtime.native_library import NativeLibrary

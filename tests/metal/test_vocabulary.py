@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.base import Operator
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.base import Operator
 from tests import models
 from tests.metal import emulator
 from tests.metal.test_kernels import run_cases

@@ -8,16 +8,16 @@ from functools import partial
 
 import numpy as np
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.attention import MergeSplits
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.router import (
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.fused_linear import RoutedLinear
+from gemma4_compile.operators.moe import (
     ChooseExperts,
     GroupRows,
     Router,
 )
-from gemma4_compile.model_spec.operators.sampling import NucleusSurvey, SampleTopP
-from gemma4_compile.quantization.fused_operators import RoutedLinear
+from gemma4_compile.operators.sampling import NucleusSurvey, SampleTopP
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
 from gemma4_compile.targets.tuning import GemmTuning

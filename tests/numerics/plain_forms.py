@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.passes.plain_forms import run
+from gemma4_compile.device_check.definitions import run
 from gemma4_compile.targets import cpu
 
 __all__ = ["CPU", "F32_ABSOLUTE", "F32_RELATIVE", "ROUNDED", "merged_heads", "run", "values"]

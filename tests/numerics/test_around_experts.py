@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.int8 import RoundedNorm
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.router import ChooseExperts, RouterScores
-from gemma4_compile.quantization.fused_operators import NormedLinear, RoutedLinear
-from gemma4_compile.quantization.int8_operators import (
+from gemma4_compile.operators.activation_quantization import RoundedNorm
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
+from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8Linear,
     Int8NormedLinear,
     Int8RoutedLinear,
 )
+from gemma4_compile.operators.moe import ChooseExperts, RouterScores
 from tests.numerics.plain_forms import run, values
 from tests.numerics.test_experts import (
     EPS,

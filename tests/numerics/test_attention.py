@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.attention import (
+from gemma4_compile.operators.attention import (
     ChunkAttention,
     MergeSplits,
     PrepareQkv,

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.model_spec.operators.attention import (
+from gemma4_compile.operators.attention import (
     ChunkAttention,
     DecodeAttention,
     MergeSplits,
     SplitAttention,
 )
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.decode_block import decode_shape
+from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver

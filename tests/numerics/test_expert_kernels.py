@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.norms import ResidualNorm
-from gemma4_compile.model_spec.operators.router import (
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
+from gemma4_compile.operators.moe import (
     ChooseExperts,
     GroupRows,
     Router,
     RouterScores,
 )
-from gemma4_compile.quantization.fused_operators import NormedLinear, RoutedLinear
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case, operators

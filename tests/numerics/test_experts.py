@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.router import (
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,
     GroupRows,
     Router,
 )
-from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp, ExpertGemm
 from tests.numerics.plain_forms import ROUNDED, run, values
 from tests.numerics.test_operators import COLS, GROUP, LAYOUTS, close, gelu, stored
 

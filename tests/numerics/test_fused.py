@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.attention import LOWEST, DecodeAttention, MergeSplits
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear
+from gemma4_compile.operators.attention import LOWEST, DecodeAttention, MergeSplits
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.fused_linear import MergedLinear, NormedLinear
 from tests.numerics.plain_forms import ROUNDED, merged_heads, run, values
 from tests.numerics.test_attention import (
     DIM,

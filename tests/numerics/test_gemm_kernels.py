@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.int8 import RoundRows
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.quantization.int8_operators import PACKED, Int8ExpertGemm, Int8Linear
-from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.operators.activation_quantization import RoundRows
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
+from gemma4_compile.operators.linear import Linear
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning, Int8GemmTuning
 from tests.numerics.dawn_kernels import run_on_dawn

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.int8 import GROUP, RoundedMerge, RoundedNorm
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.quantization.int8_operators import (
+from gemma4_compile.operators.activation_quantization import GROUP, RoundedMerge, RoundedNorm
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8ExpertDown,
     Int8ExpertGateUp,
@@ -29,7 +29,7 @@ SEED = 3
 
 
 def units(x: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Integers and scales of a vector, as model_spec/operators/int8.py says."""
+    """Integers and scales of a vector, as gemma4_compile/operators/activation_quantization.py says."""
     groups = x.astype(np.float32).reshape(-1, GROUP)
     largest = np.abs(groups).max(axis=1)
     factor = np.where(largest > 1e-30, np.float32(127) / np.maximum(largest, 1e-30), 0)

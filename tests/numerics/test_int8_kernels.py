@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.int8 import (
+from gemma4_compile.device_check.example_inputs import MOVED_BYTES, moved_share
+from gemma4_compile.operators.activation_quantization import (
     GROUP,
     LEVELS,
     RoundedMerge,
     RoundedNorm,
     RoundRows,
 )
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.passes.kernel_arguments import MOVED_BYTES, moved_share
-from gemma4_compile.quantization.int8_operators import (
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8ExpertDown,
     Int8ExpertGateUp,
@@ -29,7 +29,7 @@ from gemma4_compile.quantization.int8_operators import (
     Int8RoutedLinear,
 )
 from gemma4_compile.targets import TargetSpec, target_spec
-from gemma4_compile.targets.kernels.int8_gemv import int8_shape, tiles_of_block
+from gemma4_compile.targets.kernels.linear.int8_gemv import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, differences, make_case, operators

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.sampling import RUN, NucleusSurvey, SampleTopP
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.sampling import RUN, NucleusSurvey, SampleTopP
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators

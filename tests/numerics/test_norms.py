@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.norms import (
+from gemma4_compile.operators.norms import (
     PerLayerInputs,
     ResidualNorm,
     RmsNorm,

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.quantization.operators import EmbedRows, Linear
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.linear import EmbedRows, Linear
 from tests.numerics.plain_forms import F32_ABSOLUTE, F32_RELATIVE, run, values
 
 GROUP = 32

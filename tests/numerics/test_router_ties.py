@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.operators.router import ChooseExperts, GroupRows, Router
-from gemma4_compile.quantization.int8_operators import Int8ExpertGateUp
+from gemma4_compile.operators.int8_linear import Int8ExpertGateUp
+from gemma4_compile.operators.moe import ChooseExperts, GroupRows, Router
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, make_case

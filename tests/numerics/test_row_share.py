@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.model_spec.operators.norms import ResidualNorm, RmsNorm
-from gemma4_compile.model_spec.operators.router import ExpertResidualNorm, Router
+from gemma4_compile.operators.moe import ExpertResidualNorm, Router
+from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import make_case

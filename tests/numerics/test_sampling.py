@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.model_spec.operators.sampling import (
+from gemma4_compile.operators.sampling import (
     BIN_SHIFT,
     BINS,
     RUN,

@@ -10,27 +10,27 @@ import pytest
 import tvm
 import tvm_ffi
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.operators.attention import MergeSplits, PrepareQkv
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.int8 import RoundedMerge, RoundedNorm, RoundRows
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
-from gemma4_compile.model_spec.operators.router import ExpertResidualNorm, Router, RouterScores
-from gemma4_compile.model_spec.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
-from gemma4_compile.quantization.expert_operators import ExpertDown, ExpertGateUp
-from gemma4_compile.quantization.fused_operators import MergedLinear, NormedLinear, RoutedLinear
-from gemma4_compile.quantization.int8_operators import (
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.operators.activation_quantization import RoundedMerge, RoundedNorm, RoundRows
+from gemma4_compile.operators.attention import MergeSplits, PrepareQkv
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
+from gemma4_compile.operators.fused_linear import MergedLinear, NormedLinear, RoutedLinear
+from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8ExpertGateUp,
     Int8Linear,
     Int8NormedLinear,
     Int8RoutedLinear,
 )
-from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScores
+from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
+from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import FACTORIES, make_kernel
-from gemma4_compile.targets.kernels.builtins import EXCHANGE
+from gemma4_compile.targets.kernels.common.builtins import EXCHANGE
 from gemma4_compile.targets.spec import ACTIVATIONS
 from tests import models
 from tests.numerics.dawn_kernels import run_on_dawn

@@ -17,18 +17,19 @@ import pytest
 from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec import (
+from gemma4_compile.model_spec.text import (
     decoder,
     layer_plan,
     parameters,
     per_layer_embedding,
     scales,
 )
-from gemma4_compile.model_spec.operators import attention, router
-from gemma4_compile.model_spec.operators.math import as_f32, f32
-from gemma4_compile.model_spec.operators.norms import TakeLastRow, te_prim_func
-from gemma4_compile.model_spec.operators.tir import Cell, let, store
-from gemma4_compile.quantization import operators as matrix_operators
+from gemma4_compile.operators import attention
+from gemma4_compile.operators import linear as matrix_operators
+from gemma4_compile.operators import moe as router
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.norms import TakeLastRow, te_prim_func
+from gemma4_compile.operators.tir import Cell, let, store
 
 Float32Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Float32Array]

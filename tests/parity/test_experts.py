@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec import reference
+from gemma4_compile.model_spec.text import reference
 from gemma4_compile.runtime import Engine
 from tests import hf, models, packages, routing, tolerances
 from tests.parity.conftest import Case

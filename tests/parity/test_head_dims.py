@@ -14,4 +14,3 @@ pytestmark = pytest.mark.parity
 @pytest.mark.parametrize("kind", models.ODD_HEADS)
 def test_two_turns_in_chunks(case: CaseFactory, kind: str) -> None:
     run_two_turns(case(kind))
-

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.model_spec.operators import base
+from gemma4_compile.operators import base
 from gemma4_compile.runtime import Engine
 from tests import hf, models, packages, tolerances
 from tests.parity.conftest import Case

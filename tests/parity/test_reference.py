@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec import reference
-from gemma4_compile.model_spec.config import Gemma4Config
+from gemma4_compile.model_spec.text import reference
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests import hf, models, tolerances
 from tests.models import Form
 

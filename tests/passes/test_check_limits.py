@@ -6,12 +6,12 @@ import pytest
 import tvm
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.model_spec.operators.norms import RmsNorm
-from gemma4_compile.model_spec.operators.tir import function, store
+from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.tir import function, store
 from gemma4_compile.passes.check_limits import check_limits, kernel_use
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from gemma4_compile.targets.kernels.blocks import barrier, launch, shared
+from gemma4_compile.targets.kernels.common.blocks import barrier, launch, shared
 from gemma4_compile.targets.spec import TargetSpec
 
 WEBGPU = target_spec("webgpu")

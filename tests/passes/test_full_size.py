@@ -11,15 +11,15 @@ import tvm
 from tvm import relax, tirx
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.export import export_module
-from gemma4_compile.model_spec.parameters import parameter_table
-from gemma4_compile.model_spec.sampler import SamplerOptions
-from gemma4_compile.passes.library import decoder_options, kernel_limits, library_report
+from gemma4_compile.build import decoder_options, kernel_limits, library_report
+from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
+from gemma4_compile.model_spec.text.export import export_module
+from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.passes.lowering import lower, virtual_machine_passes
-from gemma4_compile.plan import make_plan
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.targets import target_spec
 
 TARGET = target_spec("webgpu")

@@ -7,12 +7,12 @@ import tvm
 from tvm.s_tir import dlight
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.model_spec.operators.attention import ChunkAttention
-from gemma4_compile.model_spec.operators.base import Operator
-from gemma4_compile.model_spec.operators.linear import Tail
-from gemma4_compile.model_spec.operators.norms import RmsNorm
+from gemma4_compile.operators.attention import ChunkAttention
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
-from gemma4_compile.quantization.operators import Linear
 from gemma4_compile.targets import webgpu
 from gemma4_compile.targets.schedules import schedule_rules
 

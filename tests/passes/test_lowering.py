@@ -12,10 +12,10 @@ from tvm.ir.instrument import pass_instrument
 from tvm.s_tir import Schedule
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.model_spec.operators.tir import function
+from gemma4_compile.operators.tir import function
 from gemma4_compile.passes.lowering import COMPACTION, device_pipeline
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.blocks import launch, local
+from gemma4_compile.targets.kernels.common.blocks import launch, local
 
 SIZE = 256
 

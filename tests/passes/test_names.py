@@ -8,10 +8,10 @@ import tvm
 from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
-from gemma4_compile.model_spec.operators.tir import function, i32, let, store
+from gemma4_compile.operators.tir import function, i32, let, store
 from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.blocks import launch
+from gemma4_compile.targets.kernels.common.blocks import launch
 
 
 def kernel(rows: Any, blocks: Any) -> tirx.PrimFunc:

@@ -7,9 +7,9 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import dlight
 
-from gemma4_compile.model_spec.operators.base import OPERATOR_ATTR, operator_of
-from gemma4_compile.model_spec.operators.norms import RmsNorm, TakeLastRow
-from gemma4_compile.quantization.operators import Linear
+from gemma4_compile.operators.base import OPERATOR_ATTR, operator_of
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import RmsNorm, TakeLastRow
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.schedules.own_kernels import OwnKernels

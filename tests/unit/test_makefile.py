@@ -13,7 +13,7 @@ import pytest
 
 import gemma4_compile
 from gemma4_compile.runtime.server import pages
-from gemma4_compile.targets import object_cache
+from gemma4_compile.targets.linker.link import object_cache
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -73,7 +73,7 @@ def test_the_npm_package_has_the_version_of_the_compiler() -> None:
 
 
 def test_wheel_builds_the_page_and_the_module_into_the_package() -> None:
-    """A dry run; tests/unit/test_packaging.py shows that the wheel takes them from there."""
+    """A dry run; tests/unit/package/test_shards.py shows that the wheel takes them from there."""
     make = shutil.which("make")
     assert make is not None
     dry = [make, "--no-print-directory", "-C", str(ROOT), "-n", "wheel"]

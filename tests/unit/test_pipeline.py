@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi, pipeline
-from gemma4_compile.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.errors import (
     CheckpointError,
     QuantizationError,
     TargetError,
     UsageError,
 )
+from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.pipeline import CompileRequest, Summary, compile_model, plan_model
 from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import Silent

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.targets import cpu, metal, object_cache, webgpu
-from gemma4_compile.targets.cpp_library import cpp_library, library_entry
-from gemma4_compile.targets.runtime_objects import collect_sources, entry_name, runtime_objects
+from gemma4_compile.targets import cpu, metal, webgpu
+from gemma4_compile.targets.linker.link import object_cache
+from gemma4_compile.targets.linker.cpp_library import cpp_library, library_entry
+from gemma4_compile.targets.linker.runtime_objects import (
+    collect_sources,
+    entry_name,
+    runtime_objects,
+)
 from tools import prebuild
 
 QUICK = replace(metal.MACOS, name="quick", units=("kv_state.cc",))

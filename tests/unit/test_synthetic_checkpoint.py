@@ -13,9 +13,9 @@ from benchmarks.synthetic_checkpoint import (
     config_json,
     write_checkpoint,
 )
-from gemma4_compile.checkpoint import Checkpoint, match, row_reader
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from tests.models import E2B_LIKE, MOE_LIKE, config_file
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemma4_compile.packaging import ByteProgress
+from gemma4_compile.package.shards import ByteProgress
 from gemma4_compile.pipeline import CompileRequest, compile_model
 from tests import models, routing
 

@@ -152,8 +152,7 @@ def test_two_engines_of_the_stock_client(
     asked = ("Who are you?", "What comes after seven?", "Name a colour.")
     package = compiled(TINY, "webgpu", QUANT)
     requests = [
-        {"messages": [user(text)], "temperature": 0, "max_tokens": TOKENS}
-        for text in asked
+        {"messages": [user(text)], "temperature": 0, "max_tokens": TOKENS} for text in asked
     ]
     job = {
         "package": str(package),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.passes.known_inputs import (
+from gemma4_compile.device_check.known_inputs import (
     BYTES_BELOW_255,
     PERIOD,
     WORDS,

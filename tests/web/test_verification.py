@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.artifacts import read_artifact
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.verification.certificate import verify_package
+from gemma4_compile.package.artifacts import read_artifact
+from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest
 from tests.packages import Silent

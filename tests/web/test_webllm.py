@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile import conversation
+from gemma4_compile.package import conversation
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import (
     ENOUGH,

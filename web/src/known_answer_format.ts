@@ -1,4 +1,4 @@
-// The known answers that a library carries in its metadata: `gemma4_compile/passes/known_answers.py` writes them.
+// The known answers that a library carries in its metadata: `gemma4_compile/device_check/known_answers.py` writes them.
 import { bytesPerElement, decoded, samplePositions, type DType, type KnownInput, type Spread } from "./known_inputs";
 
 export interface Launch {

@@ -1,4 +1,4 @@
-// Inputs that Python and the browser make alike, byte for byte: `gemma4_compile/passes/known_inputs.py` defines them.
+// Inputs that Python and the browser make alike, byte for byte: `gemma4_compile/device_check/known_inputs.py` defines them.
 export type DType = "float16" | "float32" | "int32" | "uint32";
 
 /** Values spread evenly over `offset * step` to `(offset + 2 ** bits) * step`. */

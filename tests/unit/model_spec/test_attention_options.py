@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gemma4_compile.model_spec.attention import AttentionOptions
-from gemma4_compile.model_spec.config import AttentionKind, Gemma4Config
-from gemma4_compile.model_spec.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
+from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 
 OPTIONS = AttentionOptions(sliding_splits=16, full_splits=128, max_blocks=256, split_channels=16384)
 

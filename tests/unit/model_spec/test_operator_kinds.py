@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import pytest
 
-from gemma4_compile.model_spec.operators.base import operator_of
-from gemma4_compile.model_spec.operators.norms import RmsNorm
+from gemma4_compile.operators.base import operator_of
+from gemma4_compile.operators.norms import RmsNorm
 
 NORM = RmsNorm(None, 64, 1e-6, "float16")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import QuantizationError, UsageError
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.quantization.recipe_file import (
     SCHEMES,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.artifacts import read_artifact
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.runtime import Package, integrity
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.integrity import Check, library_parameters

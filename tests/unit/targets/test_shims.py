@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import tvm_ffi
 
-from gemma4_compile.targets import cpu, linker, runtime_objects
-from gemma4_compile.targets.cpp_library import cpp_library
+from gemma4_compile.targets import cpu
+from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker.link import runtime_objects
+from gemma4_compile.targets.linker.cpp_library import cpp_library
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +25,7 @@ def shims(tmp_path_factory: pytest.TempPathFactory) -> Any:
     sources["shims.cc"] = Path(__file__).with_name("shims.cc").read_bytes()
     runtime_objects.lay_out(sources, folder / "tree")
     runtime_objects.compile_unit(target, folder / "tree", "shims.cc", folder / "shims.o")
-    linker.link_objects(
-        target, [str(folder / "shims.o")], cpp_library(target), folder / "shims.so"
-    )
+    linker.link_objects(target, [str(folder / "shims.o")], cpp_library(target), folder / "shims.so")
     return tvm_ffi.load_module(str(folder / "shims.so"))
 
 

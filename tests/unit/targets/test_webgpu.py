@@ -5,8 +5,8 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import link, target_spec, webgpu
-from gemma4_compile.targets.linker import cache_directory
-from gemma4_compile.targets.wasm_file import MAGIC, read_interface
+from gemma4_compile.targets.linker.link import cache_directory
+from gemma4_compile.targets.linker.wasm_file import MAGIC, read_interface
 from tests.unit.targets.kv_library import CacheOfLayer, RotaryKind, build
 
 LAYERS = (CacheOfLayer(1, 4), CacheOfLayer(2, 6, rows=12, window=8))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemma4_compile.model_spec.config import Gemma4Config
-from gemma4_compile.model_spec.parameters import parameter_table
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.tiny.architecture import tensor_shapes
 from tests import models
 from tests.random_values import bell_curve, random_tensor

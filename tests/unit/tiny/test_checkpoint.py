@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from gemma4_compile.model_spec.config import AttentionKind, Gemma4Config
+from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
 from gemma4_compile.tiny import checkpoint, materialize
 from gemma4_compile.tiny.architecture import tensor_shapes
 

@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.tiny import checkpoint
-from training.tiny.data import Corpus, answered, batches, make_corpus
-from training.tiny.model import SHIPPED_FILES
+from tools.training.tiny.data import Corpus, answered, batches, make_corpus
+from tools.training.tiny.model import SHIPPED_FILES
 
 
 @pytest.fixture(scope="module")

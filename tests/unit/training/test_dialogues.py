@@ -10,10 +10,10 @@ from tokenizers import Tokenizer
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.tiny import checkpoint
-from training.tiny.dialogues import Dialogue, evaluation_dialogues, recall, training_dialogue
-from training.tiny.numbers import add, divide, multiply, story, subtract
-from training.tiny.question import draw, held_out
-from training.tiny.word_lists import sort, sort_numbers
+from tools.training.tiny.dialogues import Dialogue, evaluation_dialogues, recall, training_dialogue
+from tools.training.tiny.numbers import add, divide, multiply, story, subtract
+from tools.training.tiny.question import draw, held_out
+from tools.training.tiny.word_lists import sort, sort_numbers
 
 PER_KIND = 10
 

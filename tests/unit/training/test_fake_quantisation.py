@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (make setup)
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rounding_is_what_the_package_stores(bits: int) -> None:
-    from training.tiny.fake_quantisation import rounded
+    from tools.training.tiny.fake_quantisation import rounded
 
     weight = np.random.default_rng(bits).standard_normal((8, 96)).astype(np.float32)
     scheme = GroupScheme(bits, "float16")
@@ -20,7 +20,7 @@ def test_rounding_is_what_the_package_stores(bits: int) -> None:
 
 
 def test_the_small_projections_keep_8_bits_and_vectors_stay() -> None:
-    from training.tiny.fake_quantisation import bits_of
+    from tools.training.tiny.fake_quantisation import bits_of
 
     assert bits_of("model.layers.0.mlp.up_proj.weight", 4) == 4
     assert bits_of("model.embed_tokens.weight", 4) == 4

@@ -7,16 +7,16 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from gemma4_compile.tiny.checkpoint import shipped_file
-from training.tiny.data import answered
-from training.tiny.dialogues import SEVERAL_TURNS
-from training.tiny.further import (
+from tools.training.tiny.data import answered
+from tools.training.tiny.dialogues import SEVERAL_TURNS
+from tools.training.tiny.further import (
     all_evaluation_dialogues,
     further_dialogue,
     number_words,
     signs,
     today,
 )
-from training.tiny.question import draw, held_out
+from tools.training.tiny.question import draw, held_out
 
 PER_KIND = 3
 

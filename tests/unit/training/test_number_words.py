@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from training.tiny.number_words import in_words, number_word
+from tools.training.tiny.number_words import in_words, number_word
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from gemma4_compile.tiny.checkpoint import shipped_file
-from training.tiny.tokenizer import tokenizer_json
+from tools.training.tiny.tokenizer import tokenizer_json
 
 
 def test_shipped_tokenizer_is_what_the_dialogues_give() -> None:

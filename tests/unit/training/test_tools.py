@@ -7,8 +7,8 @@ from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.tiny import checkpoint
-from training.tiny.further import using_tools
-from training.tiny.tools import ASK, PAGE_CALCULATOR, make_tool
+from tools.training.tiny.further import using_tools
+from tools.training.tiny.tools import ASK, PAGE_CALCULATOR, make_tool
 
 
 def test_text_is_what_the_chat_template_renders() -> None:

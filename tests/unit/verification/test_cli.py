@@ -9,8 +9,8 @@ import pytest
 
 from gemma4_compile import cli as compile_cli
 from gemma4_compile.verification import cli
-from gemma4_compile.verification.certificate import Certificate, Comparison
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
+from gemma4_compile.verification.numerics_report import Certificate, Comparison
 from gemma4_compile.verification.subject import VerifyRequest
 from gemma4_compile.verification.thresholds import thresholds
 from tests import models

@@ -17,7 +17,7 @@ from typing import Any
 import openai
 import pytest
 
-from gemma4_compile import packaging
+from gemma4_compile.package import shards as packaging
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
 

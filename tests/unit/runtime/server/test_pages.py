@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette import responses
 
-from gemma4_compile import packaging
+from gemma4_compile.package import shards as packaging
 from gemma4_compile.runtime.server import pages
 from gemma4_compile.runtime.server.pages import HEADERS, PACKAGE_HEADERS, folder_routes
 from tests.live_server import serving

@@ -1,0 +1,202 @@
+"""Build a model library from the config: export, lower, generate code, report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir.transform import Pass
+
+from gemma4_compile import abi
+from gemma4_compile.device_check.known_answers import known_answers
+from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.decoder import DecoderOptions
+from gemma4_compile.model_spec.text.export import export_module
+from gemma4_compile.model_spec.text.sampler import SamplerOptions
+from gemma4_compile.operators.base import description_of
+from gemma4_compile.passes.attach_metadata import AttachMetadata
+from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.passes.kernel_sources import kernel_sources
+from gemma4_compile.passes.lowering import generate, lower
+from gemma4_compile.quantization.matrix import KernelLimits
+from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.recipe import Recipe, StoredParameter
+from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
+from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
+
+CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
+SOFTMAX_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class LibraryOptions:
+    """User options that shape the library.
+
+    Attributes
+    ----------
+    context_length : longest sequence that the chat config announces
+    prefill_chunk : longest prefill chunk
+    metadata : what `_metadata` returns, beside the descriptions of the kernels
+    suppressed : ids of tokens that the model must not say
+    dump : called with a name and the module's text after each phase, or None
+    dump_kernel : called with a file's name and the text of a kernel for its device, or None
+    probe : the forward functions return the residual stream after every layer, too
+    package : names the package whose keys and values a checkpoint of the KV state holds
+    """
+
+    context_length: int
+    prefill_chunk: int
+    metadata: Mapping[str, Any]
+    suppressed: tuple[int, ...] = ()
+    dump: Callable[[str, str], None] | None = None
+    dump_kernel: Callable[[str, str], None] | None = None
+    probe: bool = False
+    package: str = ""
+
+
+@dataclass(frozen=True)
+class LibraryReport:
+    """What was built: distinct kernels, launches of one decoded token, the largest bound buffer."""
+
+    kernels: int
+    launches_per_token: int
+    largest_binding_bytes: int
+
+
+def attention_options(target: TargetSpec) -> AttentionOptions:
+    """How a decode step's keys are split on a target."""
+    if not target.is_gpu:
+        return CPU_SPLITS
+    tuning = target.tuning.decode_attention
+    return AttentionOptions(
+        tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
+    )
+
+
+def decoder_options(
+    recipe: Recipe,
+    target: TargetSpec,
+    prefill_chunk: int,
+    suppressed: tuple[int, ...] = (),
+    *,
+    probe: bool = False,
+    package: str = "",
+) -> DecoderOptions:
+    """The decoder's options for a recipe and a target."""
+    return DecoderOptions(
+        activation_dtype=recipe.activation_dtype,
+        prefill_chunk=prefill_chunk,
+        device_type=int(target.device_type),
+        attention=attention_options(target),
+        suppressed=suppressed,
+        probe=probe,
+        package=package,
+    )
+
+
+def kernel_limits(target: TargetSpec) -> KernelLimits:
+    """What the model's matmuls have to respect."""
+    int8 = target.activations == INT8
+    if not target.is_gpu:
+        return KernelLimits(max_buffers=None, fused_width=UNLIMITED, int8=int8)
+    return KernelLimits(target.max_storage_buffers, fused_width(target), int8)
+
+
+def calls_of(module: tvm.IRModule, function: str) -> list[str]:
+    """Names of the kernels that an exported function launches, in order."""
+    names: list[str] = []
+    call_tir, call_tir_inplace = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))
+
+    def visit(node: relax.Expr) -> None:
+        if isinstance(node, relax.Call) and node.op in (call_tir, call_tir_inplace):
+            names.append(node.args[0].name_hint)
+
+    relax.analysis.post_order_visit(module[function].body, visit)
+    return names
+
+
+def kernel_descriptions(module: tvm.IRModule) -> dict[str, str]:
+    """The operator of each kernel that has one, as JSON text, by the kernel's name.
+
+    They are part of the library's metadata, so that a device can be checked against plain forms.
+    """
+    described = {
+        var.name_hint: description_of(func)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    return {name: text for name, text in described.items() if text is not None}
+
+
+def library_report(module: tvm.IRModule) -> LibraryReport:
+    """Read a lowered module."""
+    uses = {
+        var.name_hint: kernel_use(var.name_hint, func)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    return LibraryReport(
+        kernels=len(uses),
+        launches_per_token=len(calls_of(module, abi.DECODE)),
+        largest_binding_bytes=max(use.largest_binding_bytes for use in uses.values()),
+    )
+
+
+def build_executable(
+    config: Gemma4Config,
+    plan: Sequence[StoredParameter],
+    recipe: Recipe,
+    target: TargetSpec,
+    options: LibraryOptions,
+) -> tuple[relax.VMExecutable, LibraryReport]:
+    """Compile the model for a target.
+
+    Parameters
+    ----------
+    plan : the storage plan, made with the target's binding limit
+
+    Returns
+    -------
+    tuple[VMExecutable, LibraryReport]
+        What `targets.<name>.link` turns into a library, and what it holds.
+
+    Raises
+    ------
+    LoweringError
+        If a kernel breaks a limit of the target.
+    """
+    dump = options.dump or (lambda name, text: None)
+    matrices = StoredMatrices(plan, kernel_limits(target))
+    module, names = export_module(
+        config,
+        matrices,
+        decoder_options(
+            *(recipe, target, options.prefill_chunk, options.suppressed),
+            probe=options.probe,
+            package=options.package,
+        ),
+        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
+    )
+    planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
+    assert names == planned, "the modules declare their parameters in the order of the storage plan"
+    metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
+    dump("model", module.script())
+    module = lower(module, target)
+    if target.device_type is DeviceType.WEBGPU and not options.probe:
+        metadata["known_answers"] = known_answers(
+            module, metadata["kernels"], target, options.prefill_chunk
+        )
+    attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
+    module = attach(module)
+    dump("kernels", module.script())
+    report = library_report(module)
+    executable = generate(module, target)
+    if options.dump_kernel:
+        for file, text in kernel_sources(executable, target).items():
+            options.dump_kernel(file, text)
+    return executable, report

@@ -1,0 +1,337 @@
+"""A Hugging Face checkpoint directory: config, tokenizer files, lazy tensors by name.
+
+Opening reads configs and safetensors headers only. `match` then holds the tensors against the
+parameter table: each must be there with its shape and a float dtype, and nothing else may be, save
+what a text decoder does not use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile import regular_files
+from gemma4_compile.chat_template import special_tokens, template_of
+from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
+from gemma4_compile.checkpoint.safetensors_file import (
+    FLOAT_DTYPES,
+    MAX_TENSORS,
+    Float32Array,
+    TensorInfo,
+    read_header,
+    read_rows,
+)
+from gemma4_compile.confined.conversation import ConversationError, try_conversation
+from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import Parameter
+from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
+
+CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
+
+TEXT_PREFIXES = ("model.language_model.", "model.")
+# Parts of the multimodal model that a text decoder does not use: image and audio input.
+SKIPPED_PREFIXES = (
+    "model.vision_tower.",
+    "model.vision_embedder.",
+    "model.audio_tower.",
+    "model.embed_vision.",
+    "model.embed_audio.",
+)
+MAX_SHARDS = 4096
+# A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
+# six values: a word, and a merge of two in the list and in their own.
+_TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
+_SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint. `tensors` are by their full names in the files."""
+
+    path: Path
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+
+    @classmethod
+    def open(cls, path: Path) -> Checkpoint:
+        """Read configs and headers of a directory.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is missing, damaged or of a kind that is not read (only safetensors are).
+        """
+        if not path.is_dir():
+            raise CheckpointError(
+                f"no checkpoint directory at `{path}`",
+                hint="give a directory with config.json and safetensors files, or a hub id",
+            )
+        config = read_json(path / CONFIG_FILE)
+        return cls(path, config, read_generation_config(path), _open_tensors(path))
+
+    def tokenizer(self, vocab_size: int) -> dict[str, Any]:
+        """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
+        parsed = read_json(
+            self.path / TOKENIZER_FILE,
+            min(MAX_TOKENIZER_BYTES, MAX_JSON_BYTES + _TOKENIZER_BYTES * vocab_size),
+            MAX_VALUES + _TOKENIZER_VALUES * vocab_size,
+        )
+        model, added = parsed.get("model"), parsed.get("added_tokens", [])
+        vocabulary = model.get("vocab") if isinstance(model, dict) else None
+        if not isinstance(vocabulary, dict) or not isinstance(added, list):
+            raise CheckpointError(f"`{TOKENIZER_FILE}` is damaged: no vocabulary")
+        ids = [*vocabulary.values(), *(t.get("id") for t in added if isinstance(t, dict))]
+        wrong = [i for i in ids if type(i) is not int or not 0 <= i < vocab_size]
+        if wrong:
+            raise CheckpointError(
+                f"`{TOKENIZER_FILE}` has token id {wrong[0]}, the model has {vocab_size} tokens",
+                hint="take the tokenizer files of the same checkpoint",
+            )
+        return parsed
+
+    def tokenizer_files(self) -> tuple[Path, ...]:
+        """The files that a package takes over: `tokenizer.json` and what explains it."""
+        if not (self.path / TOKENIZER_FILE).is_file():
+            raise CheckpointError(
+                f"`{TOKENIZER_FILE}` is missing from `{self.path}`",
+                hint="copy the tokenizer files of the original checkpoint next to config.json",
+            )
+        names = (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE)
+        files = tuple(self.path / name for name in names if (self.path / name).is_file())
+        for file in files:
+            _check_place(file)
+        return files
+
+    def chat_template(self) -> str | None:
+        """The Jinja chat template, None when the checkpoint has none."""
+        return read_chat_template(self.path)
+
+    def special_tokens(self) -> dict[str, str]:
+        """Texts of the tokens that chat templates name, such as `bos_token`."""
+        if not (self.path / TOKENIZER_CONFIG_FILE).is_file():
+            return {}
+        return special_tokens(read_json(self.path / TOKENIZER_CONFIG_FILE))
+
+    def try_conversation(self, vocab_size: int) -> None:
+        """Hold a short conversation with tokenizer and chat template, within limits.
+
+        Raises
+        ------
+        CheckpointError
+            If that cannot be done: no package of them could be used.
+        """
+        template, special = self.chat_template(), self.special_tokens()
+        try:
+            try_conversation(self.path / TOKENIZER_FILE, template, special, vocab_size)
+        except ConversationError as error:
+            raise CheckpointError(str(error), hint=error.hint) from error
+
+
+def read_chat_template(directory: Path) -> str | None:
+    """The Jinja chat template of a checkpoint's directory; None where there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If its file is damaged.
+    """
+    file = directory / TEMPLATE_FILE
+    if file.is_file():
+        return _read_text(file)
+    if not (directory / TOKENIZER_CONFIG_FILE).is_file():
+        return None
+    return template_of(read_json(directory / TOKENIZER_CONFIG_FILE))
+
+
+def _check_place(path: Path) -> None:
+    """Refuse what is no file of this directory: links that lead out of it, pipes, devices."""
+    try:
+        regular_files.check_inside(path)
+        if path.exists():
+            regular_files.check_regular(path.stat())
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read `{path.name}` of `{path.parent}`: {error.strerror}",
+            hint="put the file itself there, or link the whole directory",
+        ) from error
+
+
+def _read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
+    try:
+        _check_place(path)
+        return regular_files.read_regular(path, limit).decode("utf-8")
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"`{path.name}` is missing from `{path.parent}`",
+            hint="the directory must hold a whole Hugging Face checkpoint",
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{path}`: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"`{path.name}` is damaged: not UTF-8 text") from error
+
+
+def read_json(
+    path: Path, limit: int = MAX_JSON_BYTES, max_values: int = MAX_VALUES
+) -> dict[str, Any]:
+    """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
+    try:
+        return parse_object(_read_text(path, limit), max_values=max_values)
+    except ValueError as error:
+        raise CheckpointError(
+            f"`{path.name}` is damaged: {error}", hint="download the file again"
+        ) from error
+
+
+def read_generation_config(path: Path) -> dict[str, Any]:
+    """The `generation_config.json` of a directory, empty if it has none."""
+    file = path / GENERATION_FILE
+    return read_json(file) if file.exists() else {}
+
+
+def _open_tensors(path: Path) -> dict[str, TensorInfo]:
+    if (path / SINGLE_FILE).exists():
+        return _read_header(path / SINGLE_FILE)
+    if (path / INDEX_FILE).exists():
+        return _open_shards(path)
+    others = sorted(
+        file.name
+        for file in path.iterdir()
+        if file.suffix in (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".safetensors")
+    )
+    if any(name.endswith(".safetensors") for name in others):
+        message = f"`{path}` has safetensors files, but neither {SINGLE_FILE} nor {INDEX_FILE}"
+    elif others:
+        message = f"`{path}` has no safetensors files; `{others[0]}` is not read: only safetensors"
+    else:
+        message = f"`{path}` has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}"
+    raise CheckpointError(message, hint="save the model with transformers' save_pretrained")
+
+
+def _read_header(path: Path) -> dict[str, TensorInfo]:
+    _check_place(path)
+    return read_header(path)
+
+
+def _open_shards(path: Path) -> dict[str, TensorInfo]:
+    weight_map = read_json(path / INDEX_FILE).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"`{INDEX_FILE}` is damaged: no weight_map")
+    for name, file in weight_map.items():
+        plain = isinstance(file, str) and re.fullmatch(r"[\w][\w.\-]*", file, re.ASCII)
+        if not plain:
+            raise CheckpointError(
+                f"`{INDEX_FILE}` places tensor `{name}` in {file!r}: not a plain file name"
+            )
+        if not file.endswith(".safetensors"):
+            raise CheckpointError(
+                f"`{INDEX_FILE}` places tensor `{name}` in `{file}`: only safetensors are read"
+            )
+    files = sorted(set(weight_map.values()))
+    if len(files) > MAX_SHARDS:
+        raise CheckpointError(f"`{INDEX_FILE}` names {len(files)} shards, at most {MAX_SHARDS}")
+    missing = [file for file in files if not (path / file).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"shard `{missing[0]}` is missing ({len(missing)} of {len(files)} are)",
+            hint="download the whole checkpoint again",
+        )
+    shards: dict[str, dict[str, TensorInfo]] = {}
+    count = 0
+    for file in files:
+        shards[file] = _read_header(path / file)
+        count += len(shards[file])
+        if count > MAX_TENSORS:
+            raise CheckpointError(f"`{path}` lists more than {MAX_TENSORS} tensors")
+    for name, file in weight_map.items():
+        if name not in shards[file]:
+            raise CheckpointError(
+                f"tensor `{name}` is not in `{file}`, where `{INDEX_FILE}` places it"
+            )
+    for file, tensors in shards.items():
+        for name in tensors:
+            if weight_map.get(name) != file:
+                raise CheckpointError(f"tensor `{name}` of `{file}` is not in `{INDEX_FILE}`")
+    return {name: shards[file][name] for name, file in weight_map.items()}
+
+
+def _text_name(name: str) -> str:
+    for prefix in TEXT_PREFIXES:
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name
+
+
+def _is_unused(text_name: str, config: Gemma4Config) -> bool:
+    """Keys and values of layers that read another layer's: present in some checkpoints."""
+    found = _SHARED_KV.fullmatch(text_name)
+    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
+    return found is not None and first_shared <= int(found[1]) < config.num_hidden_layers
+
+
+def match(
+    tensors: Mapping[str, TensorInfo], table: Sequence[Parameter], config: Gemma4Config
+) -> dict[str, TensorInfo]:
+    """Hold a checkpoint's tensors against the parameter table; returns them by source name.
+
+    Raises
+    ------
+    CheckpointError
+        If a tensor is missing, extra, there twice, or of a wrong shape or dtype.
+    """
+    sources = {source.name: source for parameter in table for source in parameter.sources}
+    found: dict[str, TensorInfo] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(SKIPPED_PREFIXES):
+            continue
+        text_name = _text_name(name)
+        source = sources.get(text_name)
+        if source is None:
+            if _is_unused(text_name, config):
+                continue
+            raise CheckpointError(
+                f"tensor `{name}` in `{tensor.path.name}` belongs to no part of the model",
+                hint="the checkpoint and its config.json do not fit together",
+            )
+        if text_name in found:
+            raise CheckpointError(f"tensors `{found[text_name].name}` and `{name}` are the same")
+        if tensor.dtype not in FLOAT_DTYPES:
+            raise CheckpointError(
+                f"tensor `{name}` has dtype {tensor.dtype}, expected one of "
+                f"{', '.join(FLOAT_DTYPES)}",
+                hint="quantised checkpoints are not read; use the original one",
+            )
+        if tensor.shape != source.shape:
+            raise CheckpointError(
+                f"tensor `{name}` has shape {tensor.shape}, expected {source.shape}",
+                hint="the checkpoint and its config.json do not fit together",
+            )
+        found[text_name] = tensor
+    missing = [name for name in sources if name not in found]
+    if missing:
+        more = f" ({len(missing)} tensors are)" if len(missing) > 1 else ""
+        raise CheckpointError(
+            f"tensor `{TEXT_PREFIXES[0]}{missing[0]}` is missing{more}",
+            hint="the checkpoint is incomplete, or its config.json is of another model",
+        )
+    return found
+
+
+def row_reader(matched: Mapping[str, TensorInfo]) -> Callable[[str, int, int], Float32Array]:
+    """A function that reads rows [begin, end) of a source by its name, as float32."""
+
+    def read(name: str, begin: int, end: int) -> Float32Array:
+        return read_rows(matched[name], begin, end)
+
+    return read

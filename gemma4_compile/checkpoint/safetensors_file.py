@@ -1,0 +1,236 @@
+"""One safetensors file: its header, checked before anything is used, and rows read by position.
+
+Nothing is mapped or held: each read opens the file, takes its rows and closes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile import regular_files
+from gemma4_compile.checkpoint.json_text import parse_object
+from gemma4_compile.errors import CheckpointError
+
+Float32Array = npt.NDArray[np.float32]
+
+MAX_HEADER_BYTES = 32 << 20  # the format allows 100 MB; the largest released one has 300 KB
+MAX_DIMENSIONS = 8
+SAMPLE_BYTES = 4096
+MAX_TENSORS = 200_000  # of a checkpoint; the largest released one holds some thousands
+_MAX_HEADER_VALUES = 16 * MAX_TENSORS
+Stamp = tuple[int, int, int, int]
+"""Device, number, size and time of a file: what changes when it is replaced or written to."""
+
+FLOAT_DTYPES = ("BF16", "F16", "F32")
+_DTYPE_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64"), 8),
+}
+_DOWNLOAD_AGAIN = "download the file again"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies: `nbytes` bytes of `path`, row-major, little-endian."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset_bytes: int
+    nbytes: int
+    stamp: Stamp | None = None  # of the file when its header was read
+
+
+def _stamp(found: os.stat_result) -> Stamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int, int, Stamp]:
+    """The parsed header, the position of the data, the bytes of data, and the file's stamp."""
+    try:
+        with regular_files.open_regular(path) as file:
+            found = os.fstat(file.fileno())
+            size = found.st_size
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= size - 8:
+                raise CheckpointError(
+                    f"`{path.name}` is no safetensors file, or truncated: its header should have "
+                    f"{length} bytes, the file has {size}",
+                    hint=_DOWNLOAD_AGAIN,
+                )
+            if length > MAX_HEADER_BYTES:
+                raise CheckpointError(
+                    f"the header of `{path.name}` is too large: {length} bytes, at most "
+                    f"{MAX_HEADER_BYTES}",
+                    hint="save the model again without the metadata",
+                )
+            text = file.read(length)
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{path.name}`: {error.strerror}") from error
+    try:
+        if not text.startswith(b"{"):  # the format's first letter; it has no other encoding
+            raise ValueError("it does not begin with `{`")
+        header = parse_object(text, max_values=_MAX_HEADER_VALUES)
+    except ValueError as error:
+        raise CheckpointError(
+            f"the header of `{path.name}` is damaged: {error}", hint=_DOWNLOAD_AGAIN
+        ) from error
+    return header, 8 + length, size - 8 - length, _stamp(found)
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _entry(name: str, entry: Any, path: Path, data_begin: int, stamp: Stamp) -> TensorInfo:
+    """One header entry, checked by itself."""
+    where = f"tensor `{name}` in `{path.name}`"
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(f"{where}: the header entry is damaged", hint=_DOWNLOAD_AGAIN)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _DTYPE_BYTES:
+        raise CheckpointError(f"{where}: unknown dtype {str(dtype)[:40]!r}")
+    if (
+        not isinstance(shape, list)
+        or len(shape) > MAX_DIMENSIONS
+        or not all(_is_size(size) for size in shape)
+    ):
+        raise CheckpointError(f"{where}: the shape is damaged", hint=_DOWNLOAD_AGAIN)
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
+        raise CheckpointError(f"{where}: the offsets are damaged", hint=_DOWNLOAD_AGAIN)
+    nbytes = math.prod(shape) * _DTYPE_BYTES[dtype]
+    begin, end = offsets
+    if end - begin != nbytes:
+        raise CheckpointError(
+            f"{where}: shape {tuple(shape)} of {dtype} needs {nbytes} bytes, the offsets span "
+            f"{end - begin}",
+            hint=_DOWNLOAD_AGAIN,
+        )
+    return TensorInfo(name, dtype, tuple(shape), path, data_begin + begin, nbytes, stamp)
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Read and check the header of a safetensors file; returns its tensors by name.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is truncated, or its header is damaged: sizes, shapes, dtypes,
+        and data that overlaps, has gaps or does not end where the file ends.
+    """
+    header, data_begin, available, stamp = _header(path)
+    header.pop("__metadata__", None)
+    if len(header) > MAX_TENSORS:
+        raise CheckpointError(f"`{path.name}` lists {len(header)} tensors, at most {MAX_TENSORS}")
+    tensors = {name: _entry(name, entry, path, data_begin, stamp) for name, entry in header.items()}
+    position = data_begin
+    for tensor in sorted(tensors.values(), key=lambda item: (item.offset_bytes, item.nbytes)):
+        if tensor.offset_bytes != position:
+            raise CheckpointError(
+                f"tensor `{tensor.name}` in `{path.name}` overlaps another or leaves a gap",
+                hint=_DOWNLOAD_AGAIN,
+            )
+        position += tensor.nbytes
+    if position - data_begin != available:
+        what = "is truncated" if position - data_begin > available else "has trailing bytes"
+        raise CheckpointError(
+            f"`{path.name}` {what}: its tensors need {position - data_begin} bytes, it holds "
+            f"{available}",
+            hint=_DOWNLOAD_AGAIN,
+        )
+    return tensors
+
+
+def _check_stamp(tensor: TensorInfo, found: os.stat_result) -> None:
+    if tensor.stamp is not None and _stamp(found) != tensor.stamp:
+        raise CheckpointError(
+            f"`{tensor.path.name}` changed while in use", hint="wait, then run the command again"
+        )
+
+
+def check_unchanged(tensors: Iterable[TensorInfo]) -> None:
+    """Raise CheckpointError if a file of these tensors is not what it was when it was opened."""
+    for tensor in {tensor.path: tensor for tensor in tensors}.values():
+        try:
+            _check_stamp(tensor, tensor.path.stat())
+        except OSError as error:
+            raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
+
+
+def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
+    """Read rows [begin, end) of a tensor (elements, of a vector), widened to float32.
+
+    A tensor of several matrices has the rows of all of them, one matrix after the other.
+
+    Raises
+    ------
+    CheckpointError
+        If the file changed since its header was read, or the dtype is no float of FLOAT_DTYPES.
+    """
+    count = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
+    assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
+    if tensor.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
+        )
+    row_bytes = tensor.nbytes // count
+    raw = np.empty((end - begin) * row_bytes, np.uint8)
+    try:
+        with regular_files.open_regular(tensor.path) as file:
+            _check_stamp(tensor, os.fstat(file.fileno()))
+            file.seek(tensor.offset_bytes + begin * row_bytes)
+            view, done = raw.data, 0
+            while done < raw.size and (count := file.readinto(view[done:])):
+                done += count
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
+    if done < raw.size:
+        raise CheckpointError(
+            f"`{tensor.path.name}` ended inside tensor `{tensor.name}`: it changed while in use",
+            hint="run the command again",
+        )
+    shape = (end - begin, *tensor.shape[1:][-1:])
+    if tensor.dtype == "BF16":
+        bits = raw.view("<u2").astype(np.uint32)
+        bits <<= 16
+        return bits.view(np.float32).reshape(shape)
+    stored = raw.view("<f2" if tensor.dtype == "F16" else "<f4")
+    return stored.astype(np.float32, copy=False).reshape(shape)
+
+
+def sample_hash(tensors: Iterable[TensorInfo]) -> str:
+    """Hash of the names, and of bytes at the begin, middle and end of every tensor.
+
+    It tells checkpoints apart without reading gigabytes: training moves every matrix as a whole.
+
+    Raises
+    ------
+    CheckpointError
+        If a file cannot be read or changed since its header was read.
+    """
+    digest = hashlib.sha256()
+    for tensor in sorted(tensors, key=lambda item: item.name):
+        digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.shape}\0".encode())
+        last = max(0, tensor.nbytes - SAMPLE_BYTES)
+        try:
+            with regular_files.open_regular(tensor.path) as file:
+                _check_stamp(tensor, os.fstat(file.fileno()))
+                for begin in (0, last // 2, last):
+                    file.seek(tensor.offset_bytes + begin)
+                    digest.update(file.read(min(SAMPLE_BYTES, tensor.nbytes)))
+        except OSError as error:
+            raise CheckpointError(f"cannot read `{tensor.path.name}`: {error.strerror}") from error
+    return f"sha256:{digest.hexdigest()}"

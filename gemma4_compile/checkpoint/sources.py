@@ -1,0 +1,167 @@
+"""What MODEL on the command line stands for: `tiny`, a directory, a preset or a hub id."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile import abi, tiny
+from gemma4_compile.checkpoint.match import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    Checkpoint,
+    hub,
+    read_chat_template,
+    read_generation_config,
+    read_json,
+)
+from gemma4_compile.errors import CheckpointError, UsageError, printable
+from gemma4_compile.model_spec.text.config import PRESETS_DIR, Gemma4Config, preset_names
+from gemma4_compile.options import DEFAULT_MODEL
+from gemma4_compile.process import warn
+from gemma4_compile.regular_files import gguf_in
+
+TINY = "tiny"
+_SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from, and its checked config.
+
+    Attributes
+    ----------
+    identity : what provenance says of it; no paths of this machine
+    generation_config : the parsed `generation_config.json`, empty if there is none
+    checkpoint : None when only the config was asked for
+    """
+
+    identity: Mapping[str, Any]
+    config: Gemma4Config
+    generation_config: Mapping[str, Any]
+    checkpoint: Checkpoint | None
+
+
+def _read_config(path: Path) -> Gemma4Config:
+    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), _warn_of_unknown)
+
+
+def _warn_of_unknown(names: list[str]) -> None:
+    shown = ", ".join(f"`{printable(name[:_SHOWN_LETTERS])}`" for name in names[:_SHOWN_NAMES])
+    more = f" and {len(names) - _SHOWN_NAMES} others" if len(names) > _SHOWN_NAMES else ""
+    verb = "are" if len(names) > 1 else "is"
+    warn(
+        f"config.json: {shown}{more} {verb} unknown here and to transformers, and left out",
+        "if the model answers badly, it may be of another architecture: gemma4-verify compares it",
+    )
+
+
+def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Source:
+    _refuse_gguf(path)
+    _refuse_package(path)
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(
+            f"`{path}` is no directory", hint="give the directory that holds config.json"
+        )
+    config = _read_config(path)  # first, so that another architecture is called by its name
+    return _source(identity, path, config, weights=weights)
+
+
+def _refuse_gguf(path: Path) -> None:
+    """Call llama.cpp's files by their name, where there is no checkpoint."""
+    found = gguf_in(path)
+    if found is not None:
+        raise CheckpointError(
+            f"`{found}` is a GGUF file, for llama.cpp; only safetensors are read",
+            hint="take the original checkpoint that it was made from, by its hub id "
+            f"(such as {DEFAULT_MODEL}) or its directory",
+        )
+
+
+def _refuse_package(path: Path) -> None:
+    if (path / abi.PROVENANCE_FILE).is_file() and not (path / CONFIG_FILE).exists():
+        raise CheckpointError(
+            f"`{path}` is a package, compiled already",
+            hint="give the checkpoint that it was made from; a package runs in gemma4-chat or "
+            "gemma4-serve",
+        )
+
+
+def _source(
+    identity: Mapping[str, Any], path: Path, config: Gemma4Config, *, weights: bool
+) -> Source:
+    checkpoint = Checkpoint.open(path) if weights else None
+    if (path / TOKENIZER_FILE).is_file() and read_chat_template(path) is None:
+        warn(
+            "the checkpoint has no chat template, as base models: its package goes on with texts "
+            "and holds no conversation",
+            "use gemma4-chat --raw, or /v1/completions of gemma4-serve; for conversations take the "
+            "instruction-tuned checkpoint (its name ends in `-it`), or its chat_template.jinja",
+        )
+    return Source(identity, config, read_generation_config(path), checkpoint)
+
+
+def _from_hub(
+    model: str, revision: str | None, *, weights: bool, generation_config: bool
+) -> Source:
+    path = hub.fetch_config(model, revision)
+    config = _read_config(path)  # before gigabytes are downloaded
+    if weights:
+        path = hub.fetch(model, path.name)
+    elif generation_config:
+        hub.fetch_generation_config(model, path.name)
+    identity = {"kind": "hub", "model": model, "revision": path.name}
+    return _source(identity, path, config, weights=weights)
+
+
+@contextlib.contextmanager
+def open_source(
+    model: str, revision: str | None, *, weights: bool, generation_config: bool = True
+) -> Iterator[Source]:
+    """Open a model; `weights` False reads the configs alone.
+
+    Without `generation_config`, nothing but `config.json` is downloaded.
+
+    Raises
+    ------
+    CheckpointError, ConfigError
+        If there is no such model, or it is damaged or not supported.
+    UsageError
+        If a preset is asked for its weights, or a revision is given for something not on the hub.
+    """
+    path = Path(model).expanduser()
+    on_hub = model != TINY and not path.exists() and model not in preset_names()
+    if revision is not None and not on_hub:
+        raise UsageError(
+            f"--revision is for models on the hub, `{model}` is none", hint="leave it out"
+        )
+    if model == TINY:
+        with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
+            tiny.materialize(Path(directory))
+            yield _directory(Path(directory), {"kind": "tiny"}, weights=weights)
+    elif path.exists():
+        yield _directory(path, {"kind": "directory"}, weights=weights)
+    elif not on_hub:
+        if weights:
+            raise UsageError(
+                f"the preset `{model}` is a config without weights",
+                hint=f"add --only library, or compile google/{model}",
+            )
+        config = Gemma4Config.from_dict(read_json(PRESETS_DIR / f"{model}.json"))
+        yield Source({"kind": "preset", "model": model}, config, {}, None)
+    elif hub.is_hub_id(model):
+        yield _from_hub(model, revision, weights=weights, generation_config=generation_config)
+    else:
+        page = _HUB_PAGE.match(model)
+        raise CheckpointError(
+            f"there is no model `{model}`: no such directory, and no hub id",
+            hint=f"the hub id of that page is {page[1]}"
+            if page
+            else f"give a directory, a hub id like {DEFAULT_MODEL}, or `{TINY}`",
+        )

@@ -1,0 +1,329 @@
+"""What some kernels of a library answer to small known inputs, for a test on the user's device.
+
+A browser's graphics driver may be wrong in ways that no feature or limit tells: subgroups smaller
+than the kernels were made for, a miscompiled loop, 16-bit floats that overflow. The library carries
+a few of its own kernels' inputs, as parameters of a generator (`known_inputs`), and samples of what
+their operators' definitions make of them. `web/src/known_answers.ts` runs and compares them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.tirx.buffer import is_buffer_var
+
+from gemma4_compile.device_check.definitions import run
+from gemma4_compile.device_check.example_inputs import (
+    Array,
+    Sizes,
+    error_bounds,
+    is_packed,
+    moved_share,
+)
+from gemma4_compile.device_check.known_inputs import (
+    BYTES_BELOW_255,
+    WORDS,
+    KnownInput,
+    Spread,
+    around_zero,
+    encoded,
+    from_to_twice,
+    hashes,
+    sample_positions,
+)
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.activation_quantization import WORD as BYTES
+from gemma4_compile.operators.base import Operator, operator_from
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.sampling import NucleusSurvey, SampleTopP
+from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
+from gemma4_compile.targets.spec import TargetSpec
+
+VERSION = 1
+MAX_BYTES = 48 << 20  # of one case's buffers: a browser makes and uploads them while a page loads
+
+_ROWS = 19  # positions of a chunk: no multiple of any tile
+_LAYER = 3  # whose per-layer inputs are read
+_WRAPPED = 1200  # positions before a chunk in a ring, which has wrapped
+_BEFORE, _CAPACITY = 150, 192  # in a full layer
+_DRAWS = 64  # tried until a token is clear
+_DRAW_MARGIN = 2.0**-21  # far above the rounding of sums, far below a token's share
+
+
+@dataclass(frozen=True)
+class _Role:
+    """A kernel to test: the smallest of these kinds, for every variant that the library has."""
+
+    title: str
+    kinds: tuple[str, ...]
+    accepts: Callable[[Operator], bool] = lambda operator: True
+    variant: Callable[[Operator], Hashable] = lambda operator: None
+
+
+def _rows(operator: Operator) -> int | None:
+    rows: int | None = vars(operator)["rows"]
+    return rows
+
+
+def _weights(operator: Operator) -> Hashable:
+    return vars(operator)["bits"], vars(operator)["weight_dtype"]
+
+
+ROLES = (
+    _Role("norm", ("rms_norm",), accepts=lambda operator: _rows(operator) is None),
+    _Role("int8 rounding", ("round_rows",)),
+    _Role("writing keys and values", ("prepare_qkv",)),
+    _Role("attention of a prompt", ("chunk_attention",)),
+    _Role(
+        "attention of one token",
+        ("decode_attention",),
+        variant=lambda operator: vars(operator)["window"] is None,
+    ),
+    _Role(
+        "attention's combination",
+        ("merge_splits", "rounded_merge", "merged_linear", "int8_merged_linear"),
+    ),
+    _Role(
+        "matmul of one token",
+        ("linear", "normed_linear", "int8_linear", "int8_normed_linear"),
+        accepts=lambda operator: _rows(operator) == 1,
+        variant=_weights,
+    ),
+    _Role(
+        "matmul of a prompt",
+        ("linear", "int8_linear"),
+        accepts=lambda operator: _rows(operator) is None,
+        variant=_weights,
+    ),
+    _Role("softmax", ("softmax_partials",)),
+)
+"""What is tested, besides the draw of a token. Kernels of experts are left out: their operands are
+all experts' weights, which take longer to make than a page may take to load."""
+
+
+def _sizes(operator: Operator, chunk: int) -> Sizes:
+    ring = vars(operator).get("cache_rows") is not None
+    rows = min(_ROWS, chunk)  # a ring has room for a chunk, and not for more
+    return Sizes(rows, _WRAPPED if ring else _BEFORE, _CAPACITY, rows)
+
+
+def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
+    """How an argument's values are spread. Results have some, too: what must be overwritten."""
+    if dtype == "uint32":
+        low_bytes = name.startswith("q_weight") and vars(operator)["bits"] == 8
+        return (BYTES_BELOW_255 if low_bytes else WORDS,)
+    if dtype == "int32":
+        return (Spread(20, 0, 1),)
+    if name.startswith("q_scale") or name == "scales":
+        return (from_to_twice(2.0**-8),)
+    if name.startswith("weight"):
+        return (around_zero(2.0**-4),)
+    if name in ("stats", "partials"):
+        return around_zero(8.0), from_to_twice(1.0)  # (maximum, sum of weights)
+    if name == "probs":  # their sum is about 1
+        tokens = 2 ** ceil(np.log2(vars(operator)["vocab"]))
+        return (Spread(11, 0, 2.0**-10 / tokens),)
+    return (around_zero(16.0 if name == "logits" else 2.0),)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel of the library, with its operator and the sizes that it leaves open."""
+
+    name: str
+    operator: Operator
+    sizes: Sizes
+
+    @property
+    def arguments(self) -> list[tuple[str, tuple[int, ...], str]]:
+        """Name, shape and dtype of the buffers, in the order of the definition."""
+        return [
+            (param.name, tuple(map(self.sizes.of, param.shape)), str(param.dtype))
+            for param in self.operator.prim_func().params
+            if is_buffer_var(param)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all buffers."""
+        return sum(KnownInput(dtype, shape).nbytes for _, shape, dtype in self.arguments)
+
+    def input(self, name: str, shape: tuple[int, ...], dtype: str, seed: int) -> KnownInput:
+        """What a buffer holds before."""
+        if name == "positions":
+            before, rows = self.sizes.before, _rows(self.operator) or self.sizes.rows
+            return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
+        if name == "temperature":
+            return KnownInput(dtype, shape, data=(0.75,))
+        return KnownInput(dtype, shape, _spreads(self.operator, name, dtype), seed)
+
+    def scalars(self, func: tirx.PrimFunc) -> dict[str, int]:
+        """Values of the scheduled function's scalars and symbolic sizes, by name."""
+        values: dict[str, int] = {}
+        for defined, param in zip(self.operator.prim_func().params, func.params, strict=True):
+            if not is_buffer_var(param):
+                assert isinstance(self.operator, Linear), "only a matmul has a scalar, its layer"
+                layers = self.operator.ple_width // self.operator.outputs
+                values[param.name] = min(_LAYER, layers - 1)
+                continue
+            for size, dim in zip(defined.shape, param.shape, strict=True):
+                if isinstance(dim, tirx.Var):
+                    values[dim.name] = self.sizes.of(size)
+        return values
+
+
+def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[_Kernel]]]:
+    """Titles and kernels of the cases: the smallest kernel of each role's variants.
+
+    Parameters
+    ----------
+    descriptions : the library's kernels, as `kernel_descriptions` has them
+    chunk : the package's longest prefill chunk
+    """
+    operators = {name: operator_from(text) for name, text in sorted(descriptions.items())}
+    kernels = [_Kernel(name, item, _sizes(item, chunk)) for name, item in operators.items()]
+    chosen: list[tuple[str, list[_Kernel]]] = []
+    for role in ROLES:
+        smallest: dict[Hashable, _Kernel] = {}
+        for kernel in kernels:
+            operator = kernel.operator
+            if operator.kind in role.kinds and role.accepts(operator):
+                found = smallest.setdefault(role.variant(operator), kernel)
+                if kernel.nbytes < found.nbytes:
+                    smallest[role.variant(operator)] = kernel
+        chosen += [(role.title, [item]) for item in smallest.values() if item.nbytes <= MAX_BYTES]
+    surveys = [kernel for kernel in kernels if isinstance(kernel.operator, NucleusSurvey)]
+    draws = [kernel for kernel in kernels if isinstance(kernel.operator, SampleTopP)]
+    if surveys and draws:
+        chosen.append(("draw of a token", [surveys[0], draws[0]]))
+    return chosen
+
+
+def _clear_draw(operator: SampleTopP, values: dict[str, Array]) -> dict[str, float]:
+    """A uniform number and a top-p whose token does not hang on the rounding of sums."""
+    names = [param.name for param in operator.prim_func().params]
+
+    def token(uniform: float, top_p: float) -> int:
+        values["uniform"][:], values["top_p"][:] = uniform, top_p
+        run(operator, *(values[name] for name in names))
+        return int(values["token"][0])
+
+    for bits in hashes(0, _DRAWS):
+        uniform, top_p = int(bits >> 24) / 256, 0.5 + int(bits & 127) / 512
+        margins = (-_DRAW_MARGIN, 0.0, _DRAW_MARGIN)
+        if len({token(uniform + a, top_p + b) for a in margins for b in margins}) == 1:
+            return {"uniform": uniform, "top_p": top_p}
+    raise LoweringError(
+        f"no draw of {_DRAWS} from {operator.vocab} known probabilities is clear",
+        hint="this is a mistake of gemma4-compile: please report it",
+    )
+
+
+def _result(operator: Operator, name: str, old: Array, new: Array) -> dict[str, Any] | None:
+    """Where a buffer has changed, samples of it, and how far they may be off."""
+    changed = np.flatnonzero(old.reshape(-1) != new.reshape(-1))
+    if not changed.size:
+        return None
+    first, count = int(changed[0]), int(changed[-1] - changed[0]) + 1
+    samples = new.reshape(-1)[list(sample_positions(first, count))]
+    told: dict[str, Any] = {"name": name, "first": first, "count": count}
+    if is_packed(operator, new):
+        expected_moves = moved_share(operator) * samples.size * BYTES
+        told["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
+    else:
+        told["absolute"], told["relative"] = error_bounds(operator, new, name)
+    return {**told, "expected": encoded(samples)}
+
+
+def _case(
+    title: str,
+    kernels: Sequence[_Kernel],
+    launches: Mapping[str, KernelLaunch],
+    module: tvm.IRModule,
+    seed: int,
+) -> dict[str, Any]:
+    """A case as the browser reads it. Kernels of one case share buffers of one name."""
+    inputs: dict[str, KnownInput] = {}
+    for kernel in kernels:
+        for name, shape, dtype in kernel.arguments:
+            made = kernel.input(name, shape, dtype, seed + len(inputs))
+            inputs.setdefault(name, made)
+    values = {name: known.array() for name, known in inputs.items()}
+    buffers = {name: index for index, name in enumerate(inputs)}
+    steps: list[dict[str, Any]] = []
+    results: dict[str, dict[str, Any]] = {}
+    for kernel in kernels:
+        func, launch, operator = module[kernel.name], launches[kernel.name], kernel.operator
+        if isinstance(operator, SampleTopP):
+            for name, value in _clear_draw(operator, values).items():
+                inputs[name] = KnownInput(inputs[name].dtype, inputs[name].shape, data=(value,))
+                values[name] = inputs[name].array()
+            values["token"] = inputs["token"].array()
+        scalars = kernel.scalars(func)
+        defined = operator.prim_func().params
+        own_name = {
+            scheduled.name: param.name
+            for param, scheduled in zip(defined, func.params, strict=True)
+            if is_buffer_var(param)
+        }
+        steps.append(
+            {
+                "kernel": launch.entry_point,
+                "grid": list(launch.blocks(scalars)),
+                "scalars": [scalars[name] for name in launch.scalars],
+                "buffers": [buffers[own_name[name]] for name in launch.bindings],
+            }
+        )
+        old = {name: values[name].copy() for name in own_name.values()}
+        args = [
+            values[param.name] if is_buffer_var(param) else scalars[param.name] for param in defined
+        ]
+        run(operator, *args)
+        for name, before in old.items():
+            result = _result(operator, name, before, values[name])
+            if result is not None:
+                results[name] = {"buffer": buffers[name], **result}
+    return {
+        "title": title,
+        "buffers": [known.to_json() for known in inputs.values()],
+        "launches": steps,
+        "results": list(results.values()),
+    }
+
+
+def known_answers(
+    module: tvm.IRModule, descriptions: Mapping[str, str], spec: TargetSpec, chunk: int
+) -> dict[str, Any]:
+    """Inputs and expected results of some kernels, for the library's metadata.
+
+    Parameters
+    ----------
+    module : lowered, with the scheduled kernels
+    descriptions : the operators of the kernels, by name
+    chunk : the package's longest prefill chunk
+    """
+    chosen = choose(descriptions, chunk)
+    names = [kernel.name for _, kernels in chosen for kernel in kernels]
+    launches = kernel_launches(module, names, spec)
+    cases = [
+        _case(title, kernels, launches, module, seed=1000 * index)
+        for index, (title, kernels) in enumerate(chosen)
+    ]
+    digest = hashlib.sha256(json.dumps(cases, sort_keys=True).encode())
+    for name in names:
+        digest.update(launches[name].text.encode())
+    return {
+        "version": VERSION,
+        "digest": digest.hexdigest(),
+        "limits": spec.profile,
+        "subgroup_size": spec.simd_width,
+        "cases": cases,
+    }

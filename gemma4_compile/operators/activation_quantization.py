@@ -1,0 +1,198 @@
+"""Vectors rounded to int8 by groups of channels: the format, its rounding, and who makes them.
+
+A group of GROUP neighbouring channels has one float32 scale, ``max|x| / LEVELS``, and the integers
+``floor(x * (LEVELS / max|x|) + 1/2)``, which lie within LEVELS of 0. A group whose largest
+magnitude is not above SMALLEST has scale 0 and integers 0. Four neighbouring channels make one word
+of the packed form, by `byte_of`: words (1, width / 4) uint32 and scales (1, width / GROUP) float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.operators.attention import merged_splits, splits_placeholders
+from gemma4_compile.operators.base import (
+    Operator,
+    TensorSpec,
+    symbolic_rows,
+    te_prim_func,
+)
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
+
+GROUP = 32
+LEVELS = 127
+SMALLEST = 1e-30  # its reciprocal is finite, and no GPU flushes it to 0
+WORD = 4  # channels
+
+
+def group_scale(largest: Any) -> Any:
+    """A group's scale from its largest magnitude."""
+    return tirx.Select(largest > f32(SMALLEST), largest * f32(1.0 / LEVELS), f32(0.0))
+
+
+def group_factor(largest: Any) -> Any:
+    """What a group's channels are multiplied by before they are rounded."""
+    bounded = tirx.max(largest, f32(SMALLEST))
+    return tirx.Select(largest > f32(SMALLEST), f32(LEVELS) / bounded, f32(0.0))
+
+
+def round_half_up(value: Any) -> Any:
+    """The nearest int32; of two equally near ones the larger."""
+    return tirx.floor(value + f32(0.5)).astype("int32")
+
+
+def byte_of(channel: Any, interleaved: bool) -> Any:
+    """Where a word's channel (0 to 3) lies in it, and the other way round.
+
+    A word of 4-bit weights yields its even and its odd channels. With 0, 2, 1, 3 the lower halves
+    of two words are the even ones of eight channels, and the upper halves the odd ones.
+    """
+    if not interleaved:
+        return channel
+    if isinstance(channel, int):
+        return channel % 2 * 2 + channel // 2
+    return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
+
+
+def packed_specs(width: int, rows: Any = 1) -> list[TensorSpec]:
+    """Shapes and dtypes of the packed form: words, scales."""
+    return [((rows, width // WORD), "uint32"), ((rows, width // GROUP), "float32")]
+
+
+def round_groups(x: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+    """Integers (rows, width) int32 and scales (rows, width / GROUP) float32 of (rows, width)."""
+    rows, width = x.shape[0], int(x.shape[1])
+    c = te.reduce_axis((0, GROUP), name="c")
+    largest = te.compute(
+        (rows, width // GROUP),
+        lambda i, g: te.max(tirx.abs(as_f32(x[i, g * GROUP + c])), axis=c),
+        name="largest",
+    )
+    integers = te.compute(
+        (rows, width),
+        lambda i, j: round_half_up(as_f32(x[i, j]) * group_factor(largest[i, j // GROUP])),
+        name="integers",
+    )
+    scales = te.compute(largest.shape, lambda i, g: group_scale(largest[i, g]), name="scales")
+    return integers, scales
+
+
+def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
+    """The packed form of vectors (rows, width)."""
+    integers, scales = round_groups(x)
+
+    def word(i: Any, w: Any) -> Any:
+        result: Any = tirx.const(0, "uint32")
+        for byte in range(WORD):
+            value = integers[i, w * WORD + byte_of(byte, interleaved)].astype("uint32")
+            lowest = tirx.bitwise_and(value, tirx.const(255, "uint32"))
+            result = tirx.bitwise_or(
+                result, tirx.shift_left(lowest, tirx.const(8 * byte, "uint32"))
+            )
+        return result
+
+    rows, width = x.shape[0], int(x.shape[1])
+    words = te.compute((rows, width // WORD), word, name="words")
+    return [words, scales]
+
+
+def packed_placeholders(width: int, rows: Any = 1) -> list[te.Tensor]:
+    """TE inputs of the packed form."""
+    names = ("words", "scales")
+    specs = packed_specs(width, rows)
+    return [
+        te.placeholder(shape, dtype, name=name)
+        for name, (shape, dtype) in zip(names, specs, strict=True)
+    ]
+
+
+def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
+    """The vectors that a packed form means: (rows, width) float32."""
+
+    def value(i: Any, k: Any) -> Any:
+        byte = byte_of(tirx.floormod(k, WORD), interleaved)
+        above = ((WORD - 1 - byte) * 8).astype("uint32")
+        top = tirx.shift_left(words[i, k // WORD], above).astype("int32")
+        return as_f32(tirx.shift_right(top, tirx.const(24, "int32"))) * scales[i, k // GROUP]
+
+    shape = (words.shape[0], int(words.shape[1]) * WORD)
+    return te.compute(shape, value, name="meaning")
+
+
+def rounded(x: te.Tensor) -> te.Tensor:
+    """A vector after its rounding: (1, width) float32."""
+    integers, scales = round_groups(x)
+    return te.compute(
+        x.shape, lambda i, k: as_f32(integers[i, k]) * scales[i, k // GROUP], name="meaning"
+    )
+
+
+@dataclass(frozen=True)
+class RoundRows(Operator):
+    """A chunk's rows, packed for one matmul.
+
+    Arguments: x (rows, width) in_dtype. Results: words, scales of its rows.
+    """
+
+    kind: ClassVar[str] = "round_rows"
+    rows: int | None
+    width: int
+    in_dtype: str
+    interleaved: bool
+
+    def plain(self) -> tirx.PrimFunc:
+        x = te.placeholder((symbolic_rows(self.rows), self.width), self.in_dtype, name="x")
+        return te_prim_func([x, *pack(x, self.interleaved)])
+
+
+@dataclass(frozen=True)
+class RoundedNorm(Operator):
+    """`ResidualNorm` of one position, its normed result packed.
+
+    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`. Results: r' (1, width)
+    f32, words, scales.
+    """
+
+    kind: ClassVar[str] = "rounded_norm"
+    width: int
+    eps: float
+    scaled: bool
+    interleaved: bool
+    branches: int = 1
+
+    @property
+    def norm(self) -> NormVector | ExpertNormVector:
+        """What is rounded."""
+        return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.plain()
+        return te_prim_func([*args, out, *pack(x, self.interleaved)])
+
+
+@dataclass(frozen=True)
+class RoundedMerge(Operator):
+    """`MergeSplits`, its result packed.
+
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32. Results:
+    words, scales of heads * head_dim channels.
+    """
+
+    kind: ClassVar[str] = "rounded_merge"
+    heads: int
+    head_dim: int
+    splits: int
+    in_dtype: str
+    interleaved: bool
+
+    def plain(self) -> tirx.PrimFunc:
+        means, stats = splits_placeholders(self, self.in_dtype)
+        return te_prim_func([means, stats, *pack(merged_splits(means, stats), self.interleaved)])

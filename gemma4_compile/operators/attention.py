@@ -1,0 +1,388 @@
+"""Attention over the KV state.
+
+Prepare q, k and v; attend for a chunk; attend for one position in splits and merge.
+
+Position p of a sequence lives in row ``p % rows`` of a sliding layer's ring and in row p of a full
+layer. Row i of a call with `rows` rows stands at position ``positions[2] - rows + i``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.base import Operator, symbolic_rows
+from gemma4_compile.operators.heads import CacheShape, Head, QkvColumns, norm_and_rotate
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.tir import (
+    Cell,
+    FunctionBuilder,
+    function,
+    i32,
+    let,
+    store,
+)
+
+LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
+
+
+def declare_splits(build: FunctionBuilder, operator: Any, dtype: str) -> tuple[Any, Any]:
+    """The splits of one position: means (splits, heads, head_dim) dtype, stats (.., 2) float32.
+
+    A split's mean is the attention over its own keys; its stats are the highest score and the sum
+    of weights beside it.
+    """
+    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
+    means = build.arg("means", (splits, heads, dim), dtype)
+    return means, build.arg("stats", (splits, heads, 2), "float32")
+
+
+def splits_placeholders(operator: Any, dtype: str) -> tuple[te.Tensor, te.Tensor]:
+    """`declare_splits` in TE."""
+    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
+    means = te.placeholder((splits, heads, dim), dtype, name="means")
+    return means, te.placeholder((splits, heads, 2), "float32", name="stats")
+
+
+@dataclass(frozen=True)
+class PrepareQkv(Operator):
+    """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
+
+    Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm
+    (head_dim,) if `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and
+    value caches in place if `owns_kv`. Result: q (rows, heads * head_dim) f32. With `value_is_key`
+    the value is the raw key projection.
+
+    References
+    ----------
+    transformers 5.23.0, `Gemma4TextAttention.forward`: V is normalised although no weight is stored
+    for it.
+    """
+
+    kind: ClassVar[str] = "prepare_qkv"
+    rows: int | None
+    heads: int
+    kv_heads: int
+    head_dim: int
+    pairs: int
+    rotary_offset: int
+    rotary_total: int
+    eps: float
+    owns_kv: bool
+    value_is_key: bool
+    cache_dtype: str
+    cache_rows: int | None
+
+    @property
+    def cache(self) -> CacheShape:
+        """Shape of K and V."""
+        return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
+
+    @property
+    def head(self) -> Head:
+        """Norm and rotation of one head."""
+        return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
+
+    @property
+    def columns(self) -> QkvColumns:
+        """Where the heads lie in qkv."""
+        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, dim = symbolic_rows(self.rows), self.head_dim
+        with function(scheduled=False) as build:
+            qkv = build.arg("qkv", (rows, self.columns.width), "float32")
+            q_norm = build.arg("q_norm", (dim,), "float32")
+            k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
+            positions = build.arg("positions", (4,), "int32")
+            rotary = build.arg(
+                "rotary", (tirx.Var("chunk", "int64"), self.rotary_total, 2), "float32"
+            )
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype) if self.owns_kv else None
+            value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
+            q = build.arg("q", (rows, self.heads * dim), "float32")
+            with T.serial(0, rows) as i:
+                step = let(positions[1] - i32(rows) + i32(i))  # row of the rotary table
+                slot = let(self.cache.row(positions[0] + step))
+
+                def write(column: Any, weight: Any, rotate: bool, target: Any) -> None:
+                    table = rotary if rotate else None
+                    norm_and_rotate(self.head, qkv, i, column, weight, table, step, target)
+
+                with T.serial(0, self.heads) as h:
+                    write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
+                if self.owns_kv:
+                    with T.serial(0, self.kv_heads) as g:
+                        k_column, v_column = self.columns.of_kv(g)
+                        write(
+                            k_column,
+                            k_norm,
+                            True,
+                            lambda d, y: store(key, y.astype(self.cache_dtype), slot, g, d),
+                        )
+                        write(
+                            v_column,
+                            None,
+                            False,
+                            lambda d, y: store(value, y.astype(self.cache_dtype), slot, g, d),
+                        )
+        return build.result
+
+
+@dataclass(frozen=True)
+class _OverCache(Operator):
+    """What all attention operators share: the shapes, and which keys a position sees."""
+
+    rows: int | None
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None
+    cache_dtype: str
+    cache_rows: int | None
+
+    kind: ClassVar[str] = "over_cache"
+
+    @property
+    def cache(self) -> CacheShape:
+        """Shape of K and V."""
+        return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
+
+    def first_key(self, position: Any) -> Any:
+        """The first position that `position` attends to."""
+        if self.window is None:
+            return i32(0)
+        return tirx.max(position - i32(self.window - 1), i32(0))
+
+    def _online(
+        self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any
+    ) -> tuple[Any, Cell, Cell]:
+        """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum."""
+        dim, g = self.head_dim, h // (self.heads // self.kv_heads)
+        total = T.alloc_buffer((dim,), "float32", scope="local")
+        highest, weights = Cell("float32", f32(LOWEST)), Cell("float32", f32(0.0))
+        with T.serial(0, dim) as d:
+            store(total, f32(0.0), d)
+        with T.serial(begin, end) as t:
+            slot = let(self.cache.row(t))
+            score = Cell("float32", f32(0.0))
+            with T.serial(0, dim) as d:
+                score.add(q[i, h * dim + d] * as_f32(key[slot, g, d]))
+            higher = let(tirx.max(highest.value, score.value))
+            keep, weight = (
+                let(tirx.exp(highest.value - higher)),
+                let(tirx.exp(score.value - higher)),
+            )
+            with T.serial(0, dim) as d:
+                store(total, total[d] * keep + weight * as_f32(value[slot, g, d]), d)
+            weights.set(weights.value * keep + weight)
+            highest.set(higher)
+        return total, highest, weights
+
+
+@dataclass(frozen=True)
+class ChunkAttention(_OverCache):
+    """Causal (and sliding) attention of a chunk whose keys are already in the KV state.
+
+    Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result:
+    (rows, heads * head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is
+    ``h // (heads / kv_heads)``.
+    """
+
+    kind: ClassVar[str] = "chunk_attention"
+    out_dtype: str = "float32"
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, dim = symbolic_rows(self.rows), self.head_dim
+        with function(scheduled=False) as build:
+            q = build.arg("q", (rows, self.heads * dim), "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype)
+            value = build.arg("value", shape, self.cache_dtype)
+            positions = build.arg("positions", (4,), "int32")
+            out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
+            with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
+                position = let(positions[2] - i32(rows) + i32(i))
+                total, _, weights = self._online(
+                    q, key, value, i, h, self.first_key(position), position + 1
+                )
+                with T.serial(0, dim) as d:
+                    store(out, (total[d] / weights.value).astype(self.out_dtype), i, h * dim + d)
+        return build.result
+
+
+@dataclass(frozen=True)
+class SplitAttention(_OverCache):
+    """Attention of the last position only, its keys divided among `splits`.
+
+    The first half of a decode step.
+
+    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results: means
+    (splits, heads, head_dim) cache_dtype, each split's own attention, and (maximum, sum of weights)
+    (splits, heads, 2) f32. An empty split has mean 0, maximum `LOWEST` and sum 0. The number of
+    splits does not depend on the position, so the launch is always the same; a split holds a
+    multiple of `grain` keys, so that few keys make few splits.
+    """
+
+    kind: ClassVar[str] = "split_attention"
+    splits: int = 1
+    grain: int = 1
+
+    def split_range(self, position: Any, split: Any) -> tuple[Any, Any]:
+        """Keys [begin, end) of a split."""
+        first = self.first_key(position)
+        count = position + 1 - first
+        whole = self.splits * self.grain
+        size = tirx.floordiv(count + i32(whole - 1), i32(whole)) * self.grain
+        begin = first + i32(split) * size
+        return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
+
+    def _store_split(
+        self, means: Any, stats: Any, s: Any, h: Any, total: Any, highest: Cell, weights: Cell
+    ) -> None:
+        is_empty = weights.value == f32(0.0)
+        share = let(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
+        with T.serial(0, self.head_dim) as d:
+            store(means, (total[d] * share).astype(self.cache_dtype), s, h, d)
+        store(stats, highest.value, s, h, 0)
+        store(stats, weights.value, s, h, 1)
+
+    def plain(self) -> tirx.PrimFunc:
+        dim = self.head_dim
+        with function(scheduled=False) as build:
+            q = build.arg("q", (1, self.heads * dim), "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype)
+            value = build.arg("value", shape, self.cache_dtype)
+            positions = build.arg("positions", (4,), "int32")
+            means, stats = declare_splits(build, self, self.cache_dtype)
+            with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
+                begin, end = (let(bound) for bound in self.split_range(let(positions[2] - 1), s))
+                total, highest, weights = self._online(q, key, value, 0, h, begin, end)
+                self._store_split(means, stats, s, h, total, highest, weights)
+        return build.result
+
+
+@dataclass(frozen=True)
+class DecodeAttention(SplitAttention):
+    """`PrepareQkv` and `SplitAttention` of one position in one launch.
+
+    Arguments: qkv (1, width) f32; q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions
+    (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches, in place if `owns_kv`.
+    Results: means and stats of `SplitAttention`.
+    """
+
+    kind: ClassVar[str] = "decode_attention"
+    pairs: int = 0
+    rotary_offset: int = 0
+    rotary_total: int = 0
+    eps: float = 0.0
+    owns_kv: bool = False
+    value_is_key: bool = False
+
+    @property
+    def head(self) -> Head:
+        """Norm and rotation of one head."""
+        return Head(self.head_dim, self.pairs, self.rotary_offset, self.eps)
+
+    @property
+    def columns(self) -> QkvColumns:
+        """Where the heads lie in qkv."""
+        return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
+
+    def plain(self) -> tirx.PrimFunc:
+        dim = self.head_dim
+        with function(scheduled=False) as build:
+            qkv = build.arg("qkv", (1, self.columns.width), "float32")
+            q_norm = build.arg("q_norm", (dim,), "float32")
+            k_norm = build.arg("k_norm", (dim,), "float32") if self.owns_kv else None
+            positions = build.arg("positions", (4,), "int32")
+            table = (tirx.Var("chunk", "int64"), self.rotary_total, 2)
+            rotary = build.arg("rotary", table, "float32")
+            shape = self.cache.shape()
+            key = build.arg("key", shape, self.cache_dtype)
+            value = build.arg("value", shape, self.cache_dtype)
+            means, stats = declare_splits(build, self, self.cache_dtype)
+            position, step = let(positions[2] - 1), let(positions[1] - 1)
+            q = T.alloc_buffer((1, self.heads * dim), "float32", scope="local")
+            if self.owns_kv:
+                slot = let(self.cache.row(position))
+                with T.serial(0, self.kv_heads) as g:
+                    k_column, v_column = self.columns.of_kv(g)
+                    for column, weight, turn, cache in (
+                        (k_column, k_norm, rotary, key),
+                        (v_column, None, None, value),
+                    ):
+                        norm_and_rotate(
+                            self.head, qkv, 0, column, weight, turn, step,
+                            lambda d, y, cache=cache: store(
+                                cache, y.astype(self.cache_dtype), slot, g, d
+                            ),
+                        )  # fmt: skip
+            with T.serial(0, self.heads) as h:
+                norm_and_rotate(
+                    self.head, qkv, 0, h * dim, q_norm, rotary, step,
+                    lambda d, y: store(q, y, 0, h * dim + d),
+                )  # fmt: skip
+            with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
+                begin, end = (let(bound) for bound in self.split_range(position, s))
+                total, highest, weights = self._online(q, key, value, 0, h, begin, end)
+                self._store_split(means, stats, s, h, total, highest, weights)
+        return build.result
+
+
+@dataclass(frozen=True)
+class MergeSplits(Operator):
+    """Put the splits of one position together: the second half of a decode step.
+
+    Arguments: means (splits, heads, head_dim) out_dtype; stats (splits, heads, 2) f32. Result: (1,
+    heads * head_dim) out_dtype.
+    """
+
+    kind: ClassVar[str] = "merge_splits"
+    heads: int
+    head_dim: int
+    splits: int
+    out_dtype: str
+
+    def plain(self) -> tirx.PrimFunc:
+        dim = self.head_dim
+        with function(scheduled=False) as build:
+            means, stats = declare_splits(build, self, self.out_dtype)
+            out = build.arg("out", (1, self.heads * dim), self.out_dtype)
+            with T.serial(0, self.heads) as h, T.serial(0, dim) as d:
+                highest = Cell("float32", f32(LOWEST))
+                with T.serial(0, self.splits) as s:
+                    highest.set(tirx.max(highest.value, stats[s, h, 0]))
+                total, weights = Cell("float32", f32(0.0)), Cell("float32", f32(0.0))
+                with T.serial(0, self.splits) as s:
+                    weight = let(tirx.exp(stats[s, h, 0] - highest.value) * stats[s, h, 1])
+                    total.add(weight * as_f32(means[s, h, d]))
+                    weights.add(weight)
+                store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
+        return build.result
+
+
+def merged_splits(means: te.Tensor, stats: te.Tensor) -> te.Tensor:
+    """`MergeSplits` in TE: (splits, heads, head_dim), (splits, heads, 2) -> (1, width) f32."""
+    splits, heads, dim = (int(size) for size in means.shape)
+    m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
+    highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
+    weights = te.compute(
+        (splits, heads),
+        lambda i, h: tirx.exp(stats[i, h, 0] - highest[h]) * stats[i, h, 1],
+        name="weights",
+    )
+    total = te.compute((heads,), lambda h: te.sum(weights[s, h], axis=s), name="total")
+    merged = te.compute(
+        (heads, dim),
+        lambda h, d: te.sum(weights[v, h] * means[v, h, d].astype("float32"), axis=v),
+        name="merged",
+    )
+    return te.compute(
+        (1, heads * dim), lambda i, j: merged[j // dim, j % dim] / total[j // dim], name="x"
+    )

@@ -1,0 +1,234 @@
+"""Matmuls with the chosen experts' weights: one position (decode), or a chunk grouped by expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
+from gemma4_compile.operators.moe import EXPERT_TILE, routed_begin
+
+
+@dataclass(frozen=True)
+class OverExperts(Operator):
+    """The stored experts: a matrix of the rows of expert 0, then of expert 1, ...
+
+    The parts hold the experts from `expert_begin` on. With `accumulate` the result of an earlier
+    call comes as the last argument, and what belongs to other experts is kept (or added to): so a
+    model with more parts than a kernel may bind takes several calls.
+    """
+
+    bits: int
+    weight_dtype: str
+    group_size: int
+    cols: int
+    part_rows: tuple[int, ...]
+    expert_rows: int
+    experts: int
+    top_k: int
+    in_dtype: str
+    expert_begin: int = 0
+    accumulate: bool = False
+
+    kind: ClassVar[str] = "over_experts"
+
+    @property
+    def layout(self) -> WeightLayout:
+        """The weights' stored form."""
+        return WeightLayout(
+            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
+        )
+
+    @property
+    def held(self) -> int:
+        """Experts in the parts."""
+        return self.layout.rows // self.expert_rows
+
+    def holds(self, expert: Any) -> Any:
+        """Whether the parts hold an expert."""
+        return tirx.all(expert >= self.expert_begin, expert < self.expert_begin + self.held)
+
+    def first_row(self, expert: Any) -> Any:
+        """The first row of an expert in the parts; of some held expert for one that is not."""
+        local = tirx.max(tirx.min(expert - self.expert_begin, self.held - 1), 0)
+        return local * self.expert_rows
+
+    def _previous(self, shape: tuple[Any, ...]) -> list[te.Tensor]:
+        return [te.placeholder(shape, "float32", name="previous")] if self.accumulate else []
+
+
+@dataclass(frozen=True)
+class ExpertGateUp(OverExperts):
+    """Gate and up of one position: ``out[k] = gelu(Wgate x) * (Wup x)`` of expert ids[k].
+
+    Arguments: the result of `RouterScores`, which holds x; ids (1, top_k) int32; the tensors of all
+    parts, gate and up rows interleaved. Result: (top_k, expert rows / 2) f32.
+    """
+
+    kind: ClassVar[str] = "expert_gate_up"
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the result."""
+        return self.expert_rows // 2
+
+    def plain(self) -> tirx.PrimFunc:
+        layout, begin = self.layout, routed_begin(self.experts)
+        x = te.placeholder((1, begin + self.cols), self.in_dtype, name="routed")
+        ids = te.placeholder((1, self.top_k), "int32", name="ids")
+        weights = layout.placeholders()
+        shape = (self.top_k, self.outputs)
+        previous = self._previous(shape)
+        c = te.reduce_axis((0, self.cols), name="c")
+        sums = te.compute(
+            (self.top_k, self.expert_rows),
+            lambda k, r: te.sum(
+                x[0, begin + c] * layout.value(weights, self.first_row(ids[0, k]) + r, c), axis=c
+            ),
+            name="sums",
+        )
+
+        def keep(k: Any, j: Any) -> Any:
+            gated = gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1]
+            other = previous[0][k, j] if previous else f32(0.0)
+            return tirx.if_then_else(self.holds(ids[0, k]), gated, other)
+
+        out = te.compute(shape, keep, name="out")
+        return te_prim_func([x, ids, *weights, *previous, out])
+
+
+@dataclass(frozen=True)
+class ExpertDown(OverExperts):
+    """Down of one position, summed: ``y = sum_k weights[k] * Wdown x[k]`` of expert ids[k].
+
+    Arguments: x (top_k, cols) in_dtype; ids (1, top_k) int32; weights (1, top_k) f32; the tensors
+    of all parts. Result: (1, expert rows) f32.
+    """
+
+    kind: ClassVar[str] = "expert_down"
+
+    def plain(self) -> tirx.PrimFunc:
+        layout = self.layout
+        x = te.placeholder((self.top_k, self.cols), self.in_dtype, name="x")
+        ids = te.placeholder((1, self.top_k), "int32", name="ids")
+        chosen = te.placeholder((1, self.top_k), "float32", name="chosen")
+        weights = layout.placeholders()
+        shape = (1, self.expert_rows)
+        previous = self._previous(shape)
+        k = te.reduce_axis((0, self.top_k), name="k")
+        c = te.reduce_axis((0, self.cols), name="c")
+
+        def term(r: Any) -> Any:
+            share = tirx.if_then_else(self.holds(ids[0, k]), chosen[0, k], f32(0.0))
+            weight = layout.value(weights, self.first_row(ids[0, k]) + r, c)
+            return share * as_f32(x[k, c]) * weight
+
+        sums = te.compute(shape, lambda i, r: te.sum(term(r), axis=[k, c]), name="sums")
+        if not previous:
+            return te_prim_func([x, ids, chosen, *weights, sums])
+        out = te.compute(shape, lambda i, r: sums[i, r] + previous[0][i, r], name="out")
+        return te_prim_func([x, ids, chosen, *weights, *previous, out])
+
+
+@dataclass(frozen=True)
+class ExpertGemm(OverExperts):
+    """Matmul of a chunk's (position, slot) pairs, each with its expert, as `GroupRows` orders them.
+
+    With tail GELU_PAIRS row m reads position ``order[m] // top_k`` of x (rows, cols) and writes row
+    m: gate and up. With tail NONE it reads row m of x (rows * top_k, cols) and writes row
+    ``order[m]``: down.
+
+    Arguments: x in_dtype; order (rows * top_k,) int32; tiles (count, 3) int32; the tensors of all
+    parts. Result: (rows * top_k, outputs) f32.
+    """
+
+    kind: ClassVar[str] = "expert_gemm"
+    tile: int = EXPERT_TILE
+    tail: str = Tail.GELU_PAIRS.value
+
+    @property
+    def is_gate_up(self) -> bool:
+        """Whether this is the first of the two matmuls."""
+        return self.tail == Tail.GELU_PAIRS.value
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the result."""
+        return self.expert_rows // 2 if self.is_gate_up else self.expert_rows
+
+    def tile_count(self, pairs: Any) -> Any:
+        """Tiles of `GroupRows`."""
+        return tirx.floordiv(pairs, self.tile) + self.experts
+
+    def row_counts(self) -> tuple[Any, Any]:
+        """Rows of x and number of (position, slot) pairs, on one symbolic variable."""
+        n = symbolic_rows(None)
+        return (n, n * self.top_k) if self.is_gate_up else (n, n)
+
+    def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
+        """The arguments that make x, and x itself."""
+        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        return [x], x
+
+    def plain(self) -> tirx.PrimFunc:
+        (rows, pairs), layout, top_k = self.row_counts(), self.layout, self.top_k
+        args, x = self.left(rows)
+        order = te.placeholder((pairs,), "int32", name="order")
+        tiles = te.placeholder((self.tile_count(pairs), 3), "int32", name="tiles")
+        weights = layout.placeholders()
+        c, t = (
+            te.reduce_axis((0, self.cols), name="c"),
+            te.reduce_axis((0, self.tile_count(pairs)), name="t"),
+        )
+        expert = te.compute(
+            (pairs,),
+            lambda m: te.sum(
+                tirx.Select(
+                    tirx.all(tiles[t, 1] <= m, m < tiles[t, 2]), tiles[t, 0], tirx.const(0, "int32")
+                ),
+                axis=t,
+            ),
+            name="expert",
+        )
+
+        def read(m: Any, column: Any) -> Any:
+            return as_f32(x[tirx.floordiv(order[m], top_k) if self.is_gate_up else m, column])
+
+        sums = te.compute(
+            (pairs, self.expert_rows),
+            lambda m, r: te.sum(
+                read(m, c) * layout.value(weights, self.first_row(expert[m]) + r, c), axis=c
+            ),
+            name="sums",
+        )
+        shape = (pairs, self.outputs)
+        previous = self._previous(shape)
+
+        def keep(m: Any, row: Any, j: Any, value: Any) -> Any:
+            other = previous[0][row, j] if previous else f32(0.0)
+            return tirx.if_then_else(self.holds(expert[m]), value, other)
+
+        inputs = [*args, order, tiles, *weights, *previous]
+        if self.is_gate_up:
+            gated = te.compute(
+                shape,
+                lambda m, j: keep(m, m, j, gelu_tanh(sums[m, 2 * j]) * sums[m, 2 * j + 1]),
+                name="out",
+            )
+            return te_prim_func([*inputs, gated])
+        s = te.reduce_axis((0, pairs), name="s")
+        zero = tirx.const(0, "int32")
+        position = te.compute(  # the inverse of `order`: where pair p was computed
+            (pairs,),
+            lambda p: te.sum(tirx.Select(order[s] == p, s.astype("int32"), zero), axis=s),
+            name="position",
+        )
+        out = te.compute(
+            shape, lambda p, r: keep(position[p], p, r, sums[position[p], r]), name="out"
+        )
+        return te_prim_func([*inputs, out])

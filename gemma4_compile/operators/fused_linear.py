@@ -1,0 +1,119 @@
+"""Matmuls of one position that begin with what stands in front of them: one launch, not two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.operators.attention import merged_splits, splits_placeholders
+from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.moe import RoutedNorm
+from gemma4_compile.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
+
+
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """X rounded to a dtype."""
+    return te.compute(x.shape, lambda i, j: x[i, j].astype(dtype), name="rounded")
+
+
+@dataclass(frozen=True)
+class NormedLinear(Linear):
+    """`ResidualNorm` and the `Linear` that reads its result, for one position.
+
+    ``r' = (r + norm(b; w_branch)) * scalar``, ``y = tail(W round(norm(r'; w_next)))``, where round
+    is to `in_dtype`; without `normed`, ``y = tail(W r')``.
+
+    Arguments: b, r (1, cols) f32; w_branch (cols,) f32; scalar (1,) f32 if `scaled`; w_next (cols,)
+    f32 if `normed`; for two branches instead those of `ExpertNormVector`; then as `Linear` from the
+    weights on. Results: r' (1, cols) f32 and y.
+    """
+
+    kind: ClassVar[str] = "normed_linear"
+    eps: float = 0.0
+    scaled: bool = False
+    normed: bool = True
+    branches: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"normed_{super().name}"
+
+    @property
+    def norm(self) -> NormVector | ExpertNormVector:
+        """What is multiplied."""
+        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
+
+    def plain(self) -> tirx.PrimFunc:
+        assert self.rows == 1, "only decode fuses the norm"
+        args, out, x = self.norm.plain()
+        return self.multiply(args, cast(x, self.in_dtype) if self.normed else x, [out])
+
+
+@dataclass(frozen=True)
+class RoutedForm(Linear):
+    """What `RoutedLinear` and `Int8RoutedLinear` add to the forms that norm."""
+
+    eps: float = 0.0
+    experts: int = 0
+    factor: float = 1.0
+    router_dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        return f"routed_{super().name}"
+
+    @property
+    def routed_norm(self) -> RoutedNorm:
+        """What is multiplied, and routed."""
+        return RoutedNorm(self.cols, self.eps, self.experts, self.factor, self.router_dtype)
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        return [self.routed_norm.result_spec, *super().result_specs]
+
+
+@dataclass(frozen=True)
+class RoutedLinear(RoutedForm, NormedLinear):
+    """`NormedLinear`, and `RouterScores` of the same residual beside it.
+
+    Arguments: of `RoutedNorm`; then as `Linear` from the weights on. Results: r' (1, cols) f32;
+    that of `RouterScores`; y.
+    """
+
+    kind: ClassVar[str] = "routed_linear"
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.plain()
+        return self.multiply(args, cast(x, self.in_dtype), [out, routed])
+
+
+@dataclass(frozen=True)
+class MergedLinear(Linear):
+    """`MergeSplits` and the `Linear` that reads its result, for one position.
+
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
+    of all parts. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
+    """
+
+    kind: ClassVar[str] = "merged_linear"
+    heads: int = 0
+    head_dim: int = 0
+    splits: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"merged_{super().name}"
+
+    def plain(self) -> tirx.PrimFunc:
+        means, stats = splits_placeholders(self, self.in_dtype)
+        return self.multiply([means, stats], cast(merged_splits(means, stats), self.in_dtype))
+
+
+MERGED_BUFFERS = 3  # means, stats and the result

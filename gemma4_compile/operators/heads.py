@@ -1,0 +1,112 @@
+"""What attention operators share: the rows of the KV state, and the norm and rotation of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import Cell, i32, let
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """K or V of one layer.
+
+    (cache_rows, kv_heads, head_dim); `cache_rows` is None for the whole context.
+    """
+
+    cache_rows: int | None
+    kv_heads: int
+    head_dim: int
+
+    def shape(self) -> tuple[Any, int, int]:
+        """Shape, with a fresh symbolic variable for a full layer."""
+        return symbolic_rows(self.cache_rows, "capacity"), self.kv_heads, self.head_dim
+
+    def row(self, position: Any) -> Any:
+        """The row that holds `position` (int32)."""
+        return (
+            position if self.cache_rows is None else tirx.floormod(position, i32(self.cache_rows))
+        )
+
+
+@dataclass(frozen=True)
+class QkvColumns:
+    """Where the heads lie in the result of the fused projection: q, then k, then v.
+
+    A layer that reads another layer's keys has q alone; with `value_is_key` there is no v.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    owns_kv: bool
+    value_is_key: bool
+
+    @property
+    def width(self) -> int:
+        """All columns."""
+        kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
+        return (self.heads + kv) * self.head_dim
+
+    def of_kv(self, g: Any) -> tuple[Any, Any]:
+        """First columns of KV head g's key, and of what its value is made from."""
+        k_column = (self.heads + g) * self.head_dim
+        v_column = k_column if self.value_is_key else k_column + self.kv_heads * self.head_dim
+        return k_column, v_column
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the norm and the rotation of one head need to know."""
+
+    head_dim: int
+    pairs: int
+    rotary_offset: int
+    eps: float
+
+    def cos_sin(self, rotary: Any, step: Any, j: Any) -> tuple[Any, Any]:
+        """Cosine and sine of pair j; pairs beyond `pairs` are not rotated."""
+        pair = self.rotary_offset + tirx.min(j, self.pairs - 1)
+        rotated = j < self.pairs
+        cos = let(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
+        sin = let(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
+        return cos, sin
+
+
+def norm_and_rotate(
+    head: Head, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, target: Any
+) -> None:
+    """Norm of one head, and with a rotary table RoPE: channel j pairs with j + head_dim / 2.
+
+    Parameters
+    ----------
+    qkv : (rows, width) f32; the head is row `i`, columns from `column` on
+    weight : (head_dim,) f32, None for the weightless norm of v
+    rotary, step : the rotary table and its row, None for v
+    target : called with each channel and its value
+    """
+    dim, half = head.head_dim, head.head_dim // 2
+    squares = Cell("float32", f32(0.0))
+    with T.serial(0, dim) as d:
+        squares.add(qkv[i, column + d] * qkv[i, column + d])
+    inverse = let(tirx.rsqrt(squares.value / f32(dim) + f32(head.eps)))
+
+    def normed(d: Any) -> Any:
+        y = qkv[i, column + d] * inverse
+        return y if weight is None else y * weight[d]
+
+    with T.serial(0, half) as j:
+        low, high = normed(j), normed(j + half)
+        if rotary is None:
+            target(j, low)
+            target(j + half, high)
+        else:
+            cos, sin = head.cos_sin(rotary, step, j)
+            target(j, low * cos - high * sin)
+            target(j + half, high * cos + low * sin)

@@ -1,0 +1,238 @@
+"""Matmuls on vectors that are rounded to int8 by groups.
+
+The rounding: gemma4_compile/operators/activation_quantization.py. Plain forms multiply the rounded vector in float32;
+kernels sum products of integers within a group, which is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.operators.activation_quantization import (
+    GROUP,
+    pack,
+    packed_placeholders,
+    packed_specs,
+    rounded,
+    unpack,
+)
+from gemma4_compile.operators.attention import merged_splits, splits_placeholders
+from gemma4_compile.operators.base import TensorSpec, symbolic_rows, te_prim_func
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.fused_linear import RoutedForm
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.moe import (
+    chosen_ids,
+    chosen_weights,
+    routed_begin,
+    routed_width,
+)
+from gemma4_compile.operators.norms import (
+    ExpertNormVector,
+    NormVector,
+    norm_vector,
+)
+
+PACKED = "int8"  # stands for the dtype of a vector that comes packed
+PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
+
+
+def takes_int8(layout: WeightLayout) -> bool:
+    """Whether a matrix is stored so that packed vectors can meet it: a scale for each group."""
+    return layout.bits in (4, 8) and layout.group_size == GROUP
+
+
+@dataclass(frozen=True)
+class Int8Linear(Linear):
+    """``y = tail(round(x) W^T)``.
+
+    Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, as a chunk's
+    always is, and otherwise rounded by the kernel. Results: (rows, outputs) f32 or, with
+    `packed_out`, words and scales of it.
+
+    Attributes
+    ----------
+    packed_out : the result is packed for the matrix that reads it
+    interleaved_out : that matrix has 4-bit weights
+    """
+
+    kind: ClassVar[str] = "int8_linear"
+    packed_out: bool = False
+    interleaved_out: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"int8_{super().name}"
+
+    @property
+    def interleaved(self) -> bool:
+        """The order of a packed x."""
+        return self.bits == 4
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        """Shapes and dtypes of the result."""
+        return packed_specs(self.outputs) if self.packed_out else super().result_specs
+
+    def plain(self) -> tirx.PrimFunc:
+        if self.in_dtype == PACKED:
+            words, scales = packed_placeholders(self.cols, symbolic_rows(self.rows))
+            return self.multiply([words, scales], unpack(words, scales, self.interleaved))
+        assert self.rows == 1, "a chunk comes packed"
+        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        return self.multiply([x], rounded(x))
+
+    def stored(self, y: te.Tensor) -> list[te.Tensor]:
+        return list(pack(y, self.interleaved_out)) if self.packed_out else [y]
+
+
+@dataclass(frozen=True)
+class Int8NormedLinear(Int8Linear):
+    """`RoundedNorm` and the `Int8Linear` that reads its result, in one.
+
+    Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`; then as `Int8Linear`
+    from the weights on. Results: r' (1, cols) f32 and those of `Int8Linear`.
+    """
+
+    kind: ClassVar[str] = "int8_normed_linear"
+    eps: float = 0.0
+    scaled: bool = False
+    normed: bool = True
+    branches: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"normed_{super().name}"
+
+    @property
+    def norm(self) -> NormVector | ExpertNormVector:
+        """What is rounded and multiplied."""
+        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.plain()
+        return self.multiply(args, rounded(x), [out])
+
+
+@dataclass(frozen=True)
+class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
+    """`Int8NormedLinear`, and `RouterScores` of the same residual beside it.
+
+    Arguments: of `RoutedNorm`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32;
+    that of `RouterScores`; those of `Int8Linear`.
+    """
+
+    kind: ClassVar[str] = "int8_routed_linear"
+
+    def plain(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.plain()
+        return self.multiply(args, rounded(x), [out, routed])
+
+
+@dataclass(frozen=True)
+class Int8MergedLinear(Int8Linear):
+    """`RoundedMerge` and the `Int8Linear` that reads its result, in one.
+
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; then as
+    `Int8Linear` from the weights on.
+    """
+
+    kind: ClassVar[str] = "int8_merged_linear"
+    heads: int = 0
+    head_dim: int = 0
+    splits: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"merged_{super().name}"
+
+    def plain(self) -> tirx.PrimFunc:
+        means, stats = splits_placeholders(self, self.in_dtype)
+        return self.multiply([means, stats], rounded(merged_splits(means, stats)))
+
+
+@dataclass(frozen=True)
+class Int8ExpertGateUp(ExpertGateUp):
+    """`ChooseExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
+
+    Arguments: the result of `RouterScores`, which holds x; the tensors of all parts. Results: words
+    and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
+    """
+
+    kind: ClassVar[str] = "int8_expert_gate_up"
+    interleaved_out: bool = False
+
+    def plain(self) -> tirx.PrimFunc:
+        assert not self.accumulate, "all experts are in one call"
+        layout, begin = self.layout, routed_begin(self.experts)
+        routed = te.placeholder((1, begin + self.cols), self.in_dtype, name="routed")
+        weights = layout.placeholders()
+        ids = chosen_ids(routed, self.experts, self.top_k)
+        x = te.compute((1, self.cols), lambda i, c: routed[i, begin + c], name="x")
+        meaning = rounded(x)
+        c = te.reduce_axis((0, self.cols), name="c")
+        sums = te.compute(
+            (self.top_k, self.expert_rows),
+            lambda k, r: te.sum(
+                meaning[0, c] * layout.value(weights, self.first_row(ids[0, k]) + r, c), axis=c
+            ),
+            name="sums",
+        )
+        y = te.compute(
+            (self.top_k, self.outputs),
+            lambda k, j: gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1],
+            name="y",
+        )
+        return te_prim_func([routed, *weights, *pack(y, self.interleaved_out), ids])
+
+
+@dataclass(frozen=True)
+class Int8ExpertDown(ExpertDown):
+    """`ExpertDown` on packed vectors, which weighs the chosen experts itself.
+
+    Arguments: words, scales of (top_k, cols); ids (1, top_k) int32; the result of `RouterScores`;
+    expert_scale (experts,) f32; the tensors of all parts. Result: (1, expert rows) f32.
+    """
+
+    kind: ClassVar[str] = "int8_expert_down"
+
+    def plain(self) -> tirx.PrimFunc:
+        assert not self.accumulate, "all experts are in one call"
+        layout = self.layout
+        words, scales = packed_placeholders(self.cols, self.top_k)
+        ids = te.placeholder((1, self.top_k), "int32", name="ids")
+        columns = routed_width(self.experts, self.expert_rows)
+        scores = te.placeholder((1, columns), "float32", name="scores")
+        expert_scale = te.placeholder((self.experts,), "float32", name="expert_scale")
+        weights = layout.placeholders()
+        chosen = chosen_weights(ids, scores, expert_scale)
+        x = unpack(words, scales, layout.bits == 4)
+        k = te.reduce_axis((0, self.top_k), name="k")
+        c = te.reduce_axis((0, self.cols), name="c")
+        y = te.compute(
+            (1, self.expert_rows),
+            lambda i, r: te.sum(
+                chosen[0, k] * x[k, c] * layout.value(weights, self.first_row(ids[0, k]) + r, c),
+                axis=[k, c],
+            ),
+            name="y",
+        )
+        return te_prim_func([words, scales, ids, scores, expert_scale, *weights, y])
+
+
+@dataclass(frozen=True)
+class Int8ExpertGemm(ExpertGemm):
+    """`ExpertGemm` on packed rows.
+
+    Arguments: words, scales of x; then as `ExpertGemm` from the order on.
+    """
+
+    kind: ClassVar[str] = "int8_expert_gemm"
+
+    def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
+        words, scales = packed_placeholders(self.cols, rows)
+        return [words, scales], unpack(words, scales, self.layout.bits == 4)

@@ -1,0 +1,259 @@
+"""Matmul and row lookup on stored weights, in every scheme: their descriptions and plain forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.operators.base import (
+    Operator,
+    TensorSpec,
+    symbolic_rows,
+    te_prim_func,
+)
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
+from gemma4_compile.operators.sampling import MASKED
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """The stored form of a matrix part list, in plain fields that an operator can carry.
+
+    Attributes
+    ----------
+    bits : bits of a stored integer, 0 for dense
+    dtype : of the dense weight, or of the group scales
+    group_size : input channels to a scale (0 for dense)
+    part_rows : rows of each part, in order
+    """
+
+    bits: int
+    dtype: str
+    group_size: int
+    cols: int
+    part_rows: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows over all parts."""
+        return sum(self.part_rows)
+
+    @property
+    def tensors_per_part(self) -> int:
+        """Two for integers with scales, one for dense."""
+        return 2 if self.bits else 1
+
+    @property
+    def values_per_word(self) -> int:
+        """Weights in one 32-bit word (integers only)."""
+        return 32 // self.bits
+
+    @property
+    def zero_point(self) -> int:
+        """The stored integer that means 0."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    @property
+    def label(self) -> str:
+        """A short name for kernels."""
+        return f"q{self.bits}" if self.bits else self.dtype.replace("float", "f")
+
+    def shapes(self) -> list[tuple[str, tuple[int, int], str]]:
+        """(name, shape, dtype) of the tensors of all parts, part by part."""
+        result: list[tuple[str, tuple[int, int], str]] = []
+        for index, rows in enumerate(self.part_rows):
+            if self.bits:
+                result.append(
+                    (f"q_weight{index}", (rows, self.cols // self.values_per_word), "uint32")
+                )
+                result.append((f"q_scale{index}", (rows, self.cols // self.group_size), self.dtype))
+            else:
+                result.append((f"weight{index}", (rows, self.cols), self.dtype))
+        return result
+
+    def placeholders(self) -> list[te.Tensor]:
+        """TE inputs for all parts."""
+        return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
+
+    def integer(self, word: Any, position: Any) -> Any:
+        """A word's stored integer at a 0-based channel, minus the zero point, as float32."""
+        amount = position * self.bits
+        shift = tirx.const(amount, "uint32") if isinstance(amount, int) else amount.astype("uint32")
+        value = tirx.bitwise_and(
+            tirx.shift_right(word, shift), tirx.const(2**self.bits - 1, "uint32")
+        )
+        return as_f32(value) - f32(self.zero_point)
+
+    def value(self, tensors: Sequence[Any], row: Any, col: Any) -> Any:
+        """The weight at (row, col) over all parts as float32, for plain forms."""
+        result = None
+        begin = self.rows
+        step = self.tensors_per_part
+        for index in reversed(range(len(self.part_rows))):
+            begin -= self.part_rows[index]
+            part = tensors[index * step : (index + 1) * step]
+            local = row - begin
+            if self.bits:
+                per_word = self.values_per_word
+                item = self.integer(part[0][local, col // per_word], col % per_word) * as_f32(
+                    part[1][local, col // self.group_size]
+                )
+            else:
+                item = as_f32(part[0][local, col])
+            result = (
+                item
+                if result is None
+                else tirx.if_then_else(row < begin + self.part_rows[index], item, result)
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class Linear(Operator):
+    """``y = tail(x W^T)``, sums in float32.
+
+    Arguments: x (rows, cols) in_dtype; the tensors of all parts; with GELU_GATE also the per-layer
+    inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows, outputs)
+    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
+    columns in `suppressed` (tails NONE and SOFTCAP) are MASKED.
+    """
+
+    kind: ClassVar[str] = "linear"
+    rows: int | None
+    bits: int
+    weight_dtype: str
+    group_size: int
+    cols: int
+    part_rows: tuple[int, ...]
+    in_dtype: str
+    tail: str = Tail.NONE.value
+    cap: float = 0.0
+    ple_width: int = 0
+    suppressed: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{'gemv' if self.rows == 1 else 'gemm'}_{self.layout.label}_{self.tail}"
+
+    @property
+    def layout(self) -> WeightLayout:
+        """The weight's stored form."""
+        return WeightLayout(
+            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
+        )
+
+    @property
+    def branches(self) -> int:
+        """Vectors that are added to the residual first; forms that norm have it as a field."""
+        return 0
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the result."""
+        rows = self.layout.rows
+        return rows // 2 if self.tail == Tail.GELU_PAIRS.value else rows
+
+    @property
+    def result_specs(self) -> list[TensorSpec]:
+        """Shapes and dtypes of the result of one position."""
+        return [((1, self.outputs), "float32")]
+
+    def plain(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(self.rows)
+        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        return self.multiply([x], x)
+
+    def multiply(
+        self, args: Sequence[Any], x: te.Tensor, results: Sequence[te.Tensor] = ()
+    ) -> tirx.PrimFunc:
+        """The function that multiplies x, which was made from `args`, and also has `results`."""
+        layout = self.layout
+        weights = layout.placeholders()
+        k = te.reduce_axis((0, self.cols), name="k")
+        sums = te.compute(
+            (x.shape[0], layout.rows),
+            lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
+            name="sums",
+        )
+        tail_args, y = self.apply_tail(sums)
+        return te_prim_func([*args, *weights, *tail_args, *results, *self.stored(y)])
+
+    def stored(self, y: te.Tensor) -> list[te.Tensor]:
+        """The tensors that hold the result."""
+        return [y]
+
+    def logit(self, value: Any, column: Any) -> Any:
+        """A sum with tail NONE or SOFTCAP, or MASKED in the columns that are `suppressed`."""
+        if self.tail == Tail.SOFTCAP.value:
+            value = softcap(value, self.cap)
+        for hidden in self.suppressed:
+            value = tirx.Select(column == hidden, f32(MASKED), value)
+        return value
+
+    def apply_tail(self, sums: te.Tensor) -> tuple[list[Any], te.Tensor]:
+        """The tail's own arguments and the result, from the sums (rows, weight rows)."""
+        rows = sums.shape[0]
+        shape = (rows, self.outputs)
+        if self.tail == Tail.NONE.value and not self.suppressed:
+            return [], sums
+        if self.tail == Tail.GELU_PAIRS.value:
+            return [], te.compute(
+                shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="y"
+            )
+        if self.tail in (Tail.NONE.value, Tail.SOFTCAP.value):
+            return [], te.compute(shape, lambda i, j: self.logit(sums[i, j], j), name="y")
+        ple = te.placeholder((rows, self.ple_width), "float32", name="ple")
+        layer = tirx.Var("layer", "int64")
+        return [ple, layer], te.compute(
+            shape,
+            lambda i, j: gelu_tanh(sums[i, j]) * ple[i, layer * self.outputs + j],
+            name="y",
+        )
+
+
+@dataclass(frozen=True)
+class EmbedRows(Operator):
+    """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
+
+    The parts hold the rows from `row_begin` on. An id outside of them gives 0 or, with
+    `accumulate`, the row of a previous result, so that a table with more parts than a kernel may
+    bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all parts; with
+    `accumulate` the previous result. Result: (rows, cols) float32.
+    """
+
+    kind: ClassVar[str] = "embed_rows"
+    rows: int | None
+    bits: int
+    weight_dtype: str
+    group_size: int
+    cols: int
+    part_rows: tuple[int, ...]
+    row_begin: int
+    scale: float
+    accumulate: bool
+
+    @property
+    def layout(self) -> WeightLayout:
+        """The table's stored form."""
+        return WeightLayout(
+            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
+        )
+
+    def plain(self) -> tirx.PrimFunc:
+        rows, layout = symbolic_rows(self.rows), self.layout
+        ids = te.placeholder((rows,), "int32", name="ids")
+        weights = layout.placeholders()
+        previous = te.placeholder((rows, self.cols), "float32", name="previous")
+
+        def lookup(i: Any, j: Any) -> Any:
+            row = ids[i] - self.row_begin
+            value = layout.value(weights, row, j) * f32(self.scale)
+            inside = tirx.all(row >= 0, row < layout.rows)
+            return tirx.if_then_else(inside, value, previous[i, j] if self.accumulate else f32(0.0))
+
+        out = te.compute((rows, self.cols), lookup, name="out")
+        return te_prim_func([ids, *weights, *([previous] if self.accumulate else []), out])

@@ -1,0 +1,332 @@
+"""Sampling behind the client's own function names, without sorting the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+
+MASKED = (
+    -1.0e30
+)  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
+RUN = 2048  # neighbouring tokens that a survey sorts
+BINS = 256
+BIN_SHIFT = 22  # a bin is half an octave wide; 1.0 falls into the last but one
+SURVEY = ("ordered", "sums", "counts", "masses")  # what it gives, by name
+_FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
+
+
+def weight_of(logit: Any, highest: Any, temperature: Any) -> Any:
+    """``exp((logit - highest) / temperature)``, exactly 0 at the far end."""
+    scaled = (logit - highest) / temperature
+    return tirx.Select(scaled > f32(_FAR), tirx.exp(tirx.max(scaled, f32(_FAR))), f32(0.0))
+
+
+@dataclass(frozen=True)
+class SoftmaxPartials(Operator):
+    """First half of the softmax.
+
+    (maximum, sum of weights) of each of `blocks` runs of the vocabulary.
+
+    Arguments: logits (1, 1, vocab) f32; temperature (1,) f32. Result: (blocks, 2) f32.
+    """
+
+    kind: ClassVar[str] = "softmax_partials"
+    vocab: int
+    blocks: int
+
+    @property
+    def run(self) -> int:
+        """Logits in a run (the last run may be shorter)."""
+        return -(-self.vocab // self.blocks)
+
+    def plain(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, 1, self.vocab), "float32")
+            temperature = build.arg("temperature", (1,), "float32")
+            partials = build.arg("partials", (self.blocks, 2), "float32")
+            with T.serial(0, self.blocks) as b:
+                end = let(tirx.min((b + 1) * self.run, self.vocab))
+                highest, total = Cell("float32", f32(MASKED)), Cell("float32", f32(0.0))
+                with T.serial(b * self.run, end) as v:
+                    highest.set(tirx.max(highest.value, logits[0, 0, v]))
+                with T.serial(b * self.run, end) as v:
+                    total.add(weight_of(logits[0, 0, v], highest.value, temperature[0]))
+                store(partials, highest.value, b, 0)
+                store(partials, total.value, b, 1)
+        return build.result
+
+
+@dataclass(frozen=True)
+class SoftmaxProbs(Operator):
+    """Second half of the softmax.
+
+    Arguments: logits (1, 1, vocab) f32; temperature (1,) f32; partials (blocks, 2) f32. Result:
+    probabilities (1, 1, vocab) f32.
+    """
+
+    kind: ClassVar[str] = "softmax_probs"
+    vocab: int
+    blocks: int
+
+    def plain(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, 1, self.vocab), "float32")
+            temperature = build.arg("temperature", (1,), "float32")
+            partials = build.arg("partials", (self.blocks, 2), "float32")
+            probs = build.arg("probs", (1, 1, self.vocab), "float32")
+            highest, total = Cell("float32", f32(MASKED)), Cell("float32", f32(0.0))
+            with T.serial(0, self.blocks) as b:
+                highest.set(tirx.max(highest.value, partials[b, 0]))
+            with T.serial(0, self.blocks) as b:
+                total.add(partials[b, 1] * weight_of(partials[b, 0], highest.value, temperature[0]))
+            with T.serial(0, self.vocab) as v:
+                store(
+                    probs,
+                    weight_of(logits[0, 0, v], highest.value, temperature[0]) / total.value,
+                    0,
+                    0,
+                    v,
+                )
+        return build.result
+
+
+def bin_bits(index: Any) -> Any:
+    """The bits of a bin's smallest probability, as int32; they order as the probabilities do."""
+    return tirx.shift_left(index, i32(BIN_SHIFT))
+
+
+def bits_of(p: Any) -> Any:
+    """A probability's bits, as int32."""
+    return tirx.reinterpret("int32", p)
+
+
+@dataclass(frozen=True)
+class NucleusSurvey(Operator):
+    """What a search for the nucleus needs to read but little of the vocabulary.
+
+    Each run of `RUN` neighbouring tokens is sorted; behind the vocabulary's end lie zeros.
+    Arguments: probs (1, vocab) f32. Results: each run's probabilities in descending order
+    (runs, RUN) f32; the sum of the first, the first two, ... of them (runs, RUN) f32; for each bin
+    how many of them lie in it or above (runs, BINS) int32, and their mass (runs, BINS) f32.
+    """
+
+    kind: ClassVar[str] = "nucleus_survey"
+    vocab: int
+
+    @property
+    def runs(self) -> int:
+        """Runs of tokens; the last may be shorter."""
+        return -(-self.vocab // RUN)
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes."""
+        whole, binned = (self.runs, RUN), (self.runs, BINS)
+        return ((whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32"))
+
+    def plain(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            probs = build.arg("probs", (1, self.vocab), "float32")
+            ordered = build.arg("ordered", (self.runs, RUN), "float32")
+            sums = build.arg("sums", (self.runs, RUN), "float32")
+            counts = build.arg("counts", (self.runs, BINS), "int32")
+            masses = build.arg("masses", (self.runs, BINS), "float32")
+            with T.serial(0, self.runs) as run:
+                first = let(run * RUN)
+                size = let(tirx.min(self.vocab - first, RUN))
+                with T.serial(0, RUN) as item:
+                    store(ordered, f32(0.0), run, item)
+                with T.serial(0, size) as item:
+                    p, rank = let(probs[0, first + item]), Cell("int32", i32(0))
+                    with T.serial(0, size) as other:
+                        q = let(probs[0, first + other])
+                        before = tirx.any(q > p, tirx.all(q == p, other < item))
+                        rank.add(tirx.Select(before, i32(1), i32(0)))
+                    store(ordered, p, run, rank.value)
+                total = Cell("float32", f32(0.0))
+                with T.serial(0, RUN) as item:
+                    total.add(ordered[run, item])
+                    store(sums, total.value, run, item)
+                with T.serial(0, BINS) as index:
+                    count, begin = Cell("int32", i32(0)), let(bin_bits(i32(index)))
+                    with T.serial(0, RUN) as item:
+                        inside = bits_of(ordered[run, item]) >= begin
+                        count.add(tirx.Select(inside, i32(1), i32(0)))
+                    store(counts, count.value, run, index)
+                    mass = sums[run, tirx.max(count.value - 1, i32(0))]
+                    store(masses, tirx.Select(count.value > 0, mass, f32(0.0)), run, index)
+        return build.result
+
+
+@dataclass(frozen=True)
+class SampleTopP(Operator):
+    """Draw from the nucleus: the most probable tokens whose mass first reaches top_p.
+
+    The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the
+    probabilities (they order as the values do). Of the tokens with ``p == t`` only as many belong
+    as are needed, those with the lowest ids. A given `uniform` draws the token at which the sum
+    over the nucleus, by ascending ids, passes that share of it.
+
+    Arguments: probs (1, vocab) f32; the results of `NucleusSurvey`; uniform (1,) f32 in [0, 1);
+    top_p (1,) f32. Result: token (1,) int32.
+    """
+
+    kind: ClassVar[str] = "sample_top_p"
+    vocab: int
+
+    @property
+    def survey(self) -> NucleusSurvey:
+        """What has to be known of the probabilities."""
+        return NucleusSurvey(self.vocab)
+
+    def plain(self) -> tirx.PrimFunc:
+        f64 = "float64"
+        with function(scheduled=False) as build:
+            probs = build.arg("probs", (1, self.vocab), "float32")
+            for name, (shape, dtype) in zip(SURVEY, self.survey.results, strict=True):
+                build.arg(name, shape, dtype)
+            uniform = build.arg("uniform", (1,), "float32")
+            top_p = build.arg("top_p", (1,), "float32")
+            token = build.arg("token", (1,), "int32")
+
+            def bits(v: Any) -> Any:
+                return bits_of(probs[0, v])
+
+            def mass(condition: Any) -> Cell:
+                total = Cell(f64, tirx.const(0.0, f64))
+                with T.serial(0, self.vocab) as v, when(condition(v)):
+                    total.add(probs[0, v].astype(f64))
+                return total
+
+            whole = mass(lambda v: bits(v) >= 0)
+            wanted = let(tirx.min(top_p[0].astype(f64), whole.value))
+            threshold = Cell("int32", i32(0))
+            with T.serial(0, 31) as step:
+                candidate = let(
+                    tirx.bitwise_or(threshold.value, tirx.shift_left(i32(1), i32(30) - i32(step)))
+                )
+                reached = mass(lambda v: bits(v) >= candidate)
+                with when(tirx.all(reached.value >= wanted, reached.value > tirx.const(0.0, f64))):
+                    threshold.set(candidate)
+            value = let(tirx.reinterpret("float32", threshold.value).astype(f64))
+            above = mass(lambda v: bits(v) > threshold.value)
+            ties = Cell("int32", i32(0))
+            with when(value > tirx.const(0.0, f64)):
+                missing = tirx.max(wanted - above.value, tirx.const(0.0, f64))
+                needed = tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64))
+                # No more than there are: over a tiny value, what rounding misses has no integer.
+                most = tirx.const(float(self.vocab), f64)
+                ties.set(tirx.min(needed, most).astype("int32"))
+            drawn = let(uniform[0].astype(f64) * (above.value + value * ties.value.astype(f64)))
+            passed, seen, found = (
+                Cell(f64, tirx.const(0.0, f64)),
+                Cell("int32", i32(0)),
+                Cell("int32", i32(0)),
+            )
+            last, done = Cell("int32", i32(0)), Cell("int32", i32(0))
+            with T.serial(0, self.vocab) as v, when(done.value == 0):
+                tie = let(bits(v) == threshold.value)
+                with when(
+                    tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))
+                ):
+                    passed.add(probs[0, v].astype(f64))
+                    last.set(i32(v))
+                    with when(passed.value > drawn):
+                        found.set(i32(v))
+                        done.set(i32(1))
+                with when(tie):
+                    seen.add(i32(1))
+            store(token, tirx.Select(done.value == 1, found.value, last.value), 0)
+        return build.result
+
+
+@dataclass(frozen=True)
+class LogitBias(Operator):
+    """``logits[seq[i], token[i]] += bias[i]``, in place.
+
+    Arguments: logits (1, vocab) f32; seq (n,) int32; token (n,) int32; bias (n,) f32.
+    """
+
+    kind: ClassVar[str] = "logit_bias"
+    vocab: int
+
+    def plain(self) -> tirx.PrimFunc:
+        n = symbolic_rows(None)
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, self.vocab), "float32")
+            seq = build.arg("seq", (n,), "int32")
+            token = build.arg("token", (n,), "int32")
+            bias = build.arg("bias", (n,), "float32")
+            with T.serial(0, n) as i:
+                store(logits, logits[seq[i], token[i]] + bias[i], seq[i], token[i])
+        return build.result
+
+
+def penalised(logit: Any, count: Any, presence: Any, frequency: Any, repetition: Any) -> Any:
+    """A logit after presence and frequency penalties and the repetition penalty."""
+    lowered = let(logit - (presence + count.astype("float32") * frequency))
+    return tirx.Select(lowered < f32(0.0), lowered * repetition, lowered / repetition)
+
+
+@dataclass(frozen=True)
+class Penalty(Operator):
+    """Penalties for tokens that were generated before, in place.
+
+    Arguments: logits (1, vocab) f32; seq_ids (m,) int32; pos2seq, token, count (n,) int32;
+    penalties (m, 3) f32: presence, frequency, repetition.
+    """
+
+    kind: ClassVar[str] = "penalty"
+    vocab: int
+
+    def plain(self) -> tirx.PrimFunc:
+        n, m = symbolic_rows(None), symbolic_rows(None, "m")
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, self.vocab), "float32")
+            seq_ids = build.arg("seq_ids", (m,), "int32")
+            pos2seq = build.arg("pos2seq", (n,), "int32")
+            token = build.arg("token", (n,), "int32")
+            count = build.arg("count", (n,), "int32")
+            penalties = build.arg("penalties", (m, 3), "float32")
+            with T.serial(0, n) as i:
+                s = let(pos2seq[i])
+                row, column = let(seq_ids[s]), let(token[i])
+                three = (penalties[s, 0], penalties[s, 1], penalties[s, 2])
+                store(logits, penalised(logits[row, column], count[i], *three), row, column)
+        return build.result
+
+
+@dataclass(frozen=True)
+class Bitmask(Operator):
+    """Forbid the tokens whose bit is 0, in place.
+
+    Arguments: logits (1, vocab) f32; seq_ids (1,) int32; mask (1, vocab / 32, rounded up) int32,
+    the lowest id in the lowest bit.
+    """
+
+    kind: ClassVar[str] = "bitmask"
+    vocab: int
+
+    def plain(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, self.vocab), "float32")
+            seq_ids = build.arg("seq_ids", (1,), "int32")
+            mask = build.arg("mask", (1, -(-self.vocab // 32)), "int32")
+            with (
+                T.serial(0, self.vocab) as v,
+                when(forbidden(mask[seq_ids[0], v // 32], v)),
+            ):
+                store(logits, f32(MASKED), seq_ids[0], v)
+        return build.result
+
+
+def forbidden(word: Any, v: Any) -> Any:
+    """Whether token v's bit in its mask word is 0."""
+    return tirx.bitwise_and(tirx.shift_right(word, i32(tirx.floormod(v, 32))), i32(1)) == i32(0)

@@ -1,0 +1,1 @@
+"""Packages: the files of one, and how they are written whole or not at all."""

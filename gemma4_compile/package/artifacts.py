@@ -1,0 +1,383 @@
+"""The JSON files of a package, typed: manifest, chat config, tensor cache, provenance.
+
+Written by packaging, read by the runtime; the first three are what the WebLLM client reads
+(`abi.WEBLLM_VERSION`), the last is ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.json_text import parse_object
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.regular_files import MAX_JSON_BYTES, read_regular
+
+PACKAGE_SCHEMA = "gemma4_compile.package"
+PACKAGE_SCHEMA_VERSION = 1
+DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
+TASKS: Mapping[str, Any] = {
+    "chat.completions": {
+        "executor": abi.PROGRAM,
+        "inputs": {"text": {"processor": "tokenizer"}},
+        "output": "text",
+    }
+}
+_COMPILE_AGAIN = "compile the package again"
+_PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
+
+
+class NamedTensor(Protocol):
+    """What the parameter schema needs to know of a tensor."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    @property
+    def dtype(self) -> str: ...  # noqa: D102
+
+
+def canonical_json(value: object) -> str:
+    """JSON as identities are computed from it: keys sorted, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def identity(value: object) -> str:
+    """`sha256:` and the hash of the canonical JSON."""
+    return f"sha256:{hashlib.sha256(canonical_json(value).encode()).hexdigest()}"
+
+
+def interface_id(tasks: Mapping[str, Any] = TASKS) -> str:
+    """Identity of what the package offers; the client recomputes it."""
+    return identity({"tasks": tasks})
+
+
+def parameter_schema_id(tensors: Sequence[NamedTensor]) -> str:
+    """Identity of the parameters' names, shapes and dtypes, in order."""
+    return identity([[tensor.name, list(tensor.shape), tensor.dtype] for tensor in tensors])
+
+
+@dataclass(frozen=True)
+class ChatConfig:
+    """`mlc-chat-config.json`; `conversation` holds the template, the sampling defaults, the ids."""
+
+    model_type: str
+    quantization: str
+    vocab_size: int
+    context_window_size: int
+    prefill_chunk_size: int
+    tokenizer_files: tuple[str, ...]
+    conversation: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content."""
+        sizes = {
+            "vocab_size": self.vocab_size,
+            "context_window_size": self.context_window_size,
+            "prefill_chunk_size": self.prefill_chunk_size,
+        }
+        return {
+            "version": "0.1.0",
+            "model_type": self.model_type,
+            "quantization": self.quantization,
+            "model_config": {"model_type": self.model_type, **sizes},
+            **sizes,
+            "sliding_window_size": -1,
+            "attention_sink_size": -1,
+            "tokenizer_files": list(self.tokenizer_files),
+            **self.conversation,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ChatConfig:
+        """Read the file's content; ArtifactError names a damaged field."""
+        read = _Fields(values, abi.CHAT_CONFIG_FILE)
+        files = read.get("tokenizer_files", list)
+        if not all(isinstance(file, str) and _PLAIN_NAME.fullmatch(file) for file in files):
+            raise read.damaged("tokenizer_files")
+        own = cls(
+            model_type=read.get("model_type", str),
+            quantization=read.get("quantization", str),
+            vocab_size=read.size("vocab_size"),
+            context_window_size=read.size("context_window_size"),
+            prefill_chunk_size=read.size("prefill_chunk_size"),
+            tokenizer_files=tuple(files),
+            conversation={},
+        )
+        known = own.to_json()
+        rest = {name: value for name, value in values.items() if name not in known}
+        read.get("conv_template", dict)
+        return cls(**{**own.__dict__, "conversation": rest})
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """A stored tensor inside a shard."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    byte_offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of weights, raw."""
+
+    file: str
+    nbytes: int
+    md5: str
+    records: tuple[TensorRecord, ...]
+
+
+@dataclass(frozen=True)
+class TensorCache:
+    """`tensor-cache.json`: which tensor lies where."""
+
+    shards: tuple[Shard, ...]
+    parameter_count: int  # weights before quantisation, for the file's bits per parameter
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content."""
+        total = sum(shard.nbytes for shard in self.shards)
+        return {
+            "metadata": {
+                "ParamSize": sum(len(shard.records) for shard in self.shards),
+                "ParamBytes": total,
+                "BitsPerParam": round(8 * total / self.parameter_count, 4),
+                "ParamCount": self.parameter_count,
+            },
+            "records": [
+                {
+                    "dataPath": shard.file,
+                    "format": "raw-shard",
+                    "nbytes": shard.nbytes,
+                    "md5sum": shard.md5,
+                    "records": [
+                        {
+                            "name": record.name,
+                            "shape": list(record.shape),
+                            "dtype": record.dtype,
+                            "format": "raw",
+                            "nbytes": record.nbytes,
+                            "byteOffset": record.byte_offset,
+                        }
+                        for record in shard.records
+                    ],
+                }
+                for shard in self.shards
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TensorCache:
+        """Read and check the file's content; ArtifactError names what is damaged."""
+        read = _Fields(values, abi.TENSOR_CACHE_FILE)
+        metadata = _Fields(read.get("metadata", dict), abi.TENSOR_CACHE_FILE)
+        shards = tuple(_read_shard(entry) for entry in read.get("records", list))
+        names = [record.name for shard in shards for record in shard.records]
+        if len(set(names)) != len(names):
+            raise read.damaged("records")
+        return cls(shards, metadata.size("ParamCount"))
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """`provenance.json`: what the package was made from and by, and the hash of every other file.
+
+    Attributes
+    ----------
+    build : source, versions, recipe, target, options; no times, no paths
+    files : size and sha256 of every file but this one, by name
+    """
+
+    library: str | None
+    build: Mapping[str, Any]
+    files: Mapping[str, tuple[int, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content."""
+        return {
+            "schema": PACKAGE_SCHEMA,
+            "schema_version": PACKAGE_SCHEMA_VERSION,
+            "library": self.library,
+            "build": dict(self.build),
+            "files": {
+                name: {"nbytes": nbytes, "sha256": sha256}
+                for name, (nbytes, sha256) in sorted(self.files.items())
+            },
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Provenance:
+        """Read the file's content; ArtifactError for a file that is not ours or damaged."""
+        read = _Fields(values, abi.PROVENANCE_FILE)
+        if values.get("schema") != PACKAGE_SCHEMA:
+            raise read.damaged("schema")
+        version = read.size("schema_version")
+        if version != PACKAGE_SCHEMA_VERSION:
+            raise ArtifactError(
+                f"the package has schema version {version}, expected {PACKAGE_SCHEMA_VERSION}",
+                hint=_COMPILE_AGAIN,
+            )
+        files: dict[str, tuple[int, str]] = {}
+        for name, entry in read.get("files", dict).items():
+            if not _PLAIN_NAME.fullmatch(name) or not isinstance(entry, Mapping):
+                raise read.damaged("files")
+            fields = _Fields(entry, abi.PROVENANCE_FILE)
+            files[name] = (fields.get("nbytes", int), fields.get("sha256", str))
+        library = values.get("library")
+        if library is not None and (not isinstance(library, str) or library not in files):
+            raise read.damaged("library")
+        return cls(library, read.get("build", dict), files)
+
+
+def manifest_json(schema_id: str) -> dict[str, Any]:
+    """Content of the manifest, for parameters of this schema."""
+    return {
+        "schema": "mlc.model-package",
+        "schema_version": 1,
+        "chat_config": abi.CHAT_CONFIG_FILE,
+        "interface_id": interface_id(),
+        "weights": {"manifest": abi.TENSOR_CACHE_FILE, "parameter_schema_id": schema_id},
+        "tasks": dict(TASKS),
+    }
+
+
+def library_metadata(
+    *,
+    model_type: str,
+    quantization: str,
+    context_length: int,
+    prefill_chunk: int,
+    tensors: Sequence[NamedTensor],
+    required_features: Sequence[str],
+    largest_binding_bytes: int,
+    device_memory_bytes: int,
+) -> dict[str, Any]:
+    """What the library's `_metadata` returns to the client and to our runtime."""
+    return {
+        "model_type": model_type,
+        "quantization": quantization,
+        "context_window_size": context_length,
+        "sliding_window_size": -1,
+        "attention_sink_size": -1,
+        "prefill_chunk_size": prefill_chunk,
+        "tensor_parallel_shards": 1,
+        "kv_state_kind": "kv_cache",
+        "memory_usage": {},
+        "params": [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "dtype": tensor.dtype,
+                "preprocs": [],
+            }
+            for tensor in tensors
+        ],
+        "artifact": {
+            "schema": "mlc.compiled-program",
+            "schema_version": 1,
+            "interface_id": interface_id(),
+            "parameter_schema_id": parameter_schema_id(tensors),
+            "programs": {
+                abi.PROGRAM: {
+                    "kind": "token_generation",
+                    "exports": dict(abi.PROGRAM_EXPORTS),
+                    "adapters": {},
+                    "adapter_dtypes": {},
+                }
+            },
+            "resources": {
+                "required_features": list(required_features),
+                "max_storage_buffer_binding_size": largest_binding_bytes,
+                "estimated_device_memory_bytes": device_memory_bytes,
+            },
+        },
+    }
+
+
+def read_artifact(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a package; ArtifactError names a missing or damaged file."""
+    try:
+        values = parse_object(read_regular(path, MAX_JSON_BYTES), finite=True)
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"`{path.name}` is missing from `{path.parent}`",
+            hint="give the directory that gemma4-compile wrote",
+        ) from error
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot read `{path}`: {error.strerror}", hint="check the file and its permissions"
+        ) from error
+    except ValueError as error:
+        raise ArtifactError(f"`{path}` is damaged: {error}", hint=_COMPILE_AGAIN) from error
+    return values
+
+
+class _Fields:
+    """Checked reading of one JSON object of a package."""
+
+    def __init__(self, values: Any, file: str) -> None:
+        self._file = file
+        if not isinstance(values, Mapping):
+            raise self.damaged("records")
+        self._values = values
+
+    def damaged(self, name: str) -> ArtifactError:
+        return ArtifactError(f"`{self._file}`: field `{name}` is damaged", hint=_COMPILE_AGAIN)
+
+    def get(self, name: str, kind: type) -> Any:
+        value = self._values.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.damaged(name)
+        return value
+
+    def size(self, name: str) -> int:
+        value: int = self.get(name, int)
+        if value < 1:
+            raise self.damaged(name)
+        return value
+
+
+def _read_shard(entry: Any) -> Shard:
+    read = _Fields(entry, abi.TENSOR_CACHE_FILE)
+    file: str = read.get("dataPath", str)
+    if not _PLAIN_NAME.fullmatch(file):
+        raise read.damaged("dataPath")
+    nbytes = read.size("nbytes")
+    records = tuple(_read_record(item, nbytes) for item in read.get("records", list))
+    if nbytes != max((record.byte_offset + record.nbytes for record in records), default=0):
+        raise read.damaged(f"{file}.nbytes")
+    return Shard(file, nbytes, read.get("md5sum", str), records)
+
+
+def _read_record(item: Any, shard_bytes: int) -> TensorRecord:
+    read = _Fields(item, abi.TENSOR_CACHE_FILE)
+    name: str = read.get("name", str)
+    shape = read.get("shape", list)
+    if not all(type(size) is int and size > 0 for size in shape):
+        raise read.damaged(f"{name}.shape")
+    dtype: str = read.get("dtype", str)
+    if dtype not in DTYPE_BYTES or read.get("format", str) != "raw":
+        raise read.damaged(f"{name}.dtype")
+    record = TensorRecord(name, tuple(shape), dtype, read.get("byteOffset", int))
+    inside = 0 <= record.byte_offset <= shard_bytes - record.nbytes
+    if not inside or record.nbytes != read.get("nbytes", int):
+        raise read.damaged(f"{name}.byteOffset")
+    return record

@@ -1,0 +1,28 @@
+"""The name by which a library knows its package again, in a checkpoint of its KV state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gemma4_compile.checkpoint.match import Checkpoint
+from gemma4_compile.checkpoint.safetensors_file import sample_hash
+from gemma4_compile.package import artifacts
+
+VERSIONS = ("gemma4-compile", "apache-tvm")
+"""Packages whose kernels write the keys and values; another Python, say, changes nothing."""
+
+
+def package_identity(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
+    """Identity of a model's weights, recipe, target and compiler.
+
+    Parameters
+    ----------
+    provenance : what the package says of its build
+    checkpoint : the weights; None where only the library is built. Of weights on the hub the
+        revision says which they are, of a directory a sample of its bytes
+    """
+    versions = {name: provenance["versions"][name] for name in VERSIONS}
+    is_directory = provenance["source"]["kind"] == "directory"
+    sample = sample_hash(checkpoint.tensors.values()) if checkpoint and is_directory else None
+    return artifacts.identity({**provenance, "versions": versions, "sample": sample})

@@ -1,0 +1,270 @@
+"""The output directory appears whole or not at all: written beside it, renamed at the end.
+
+`.NAME.partial` is where a run works; `.NAME.replaced` is, for a moment, the package that it
+replaces. A run that was killed leaves its partial directory behind: the next run for the same
+output takes it over, and packaging decides what of it can be used. Both names are known before, so
+anybody who can write there (or pack an archive that is unpacked there) may have put something in
+their place: only real directories of this user, and of a run, are taken over or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from gemma4_compile import abi, regular_files
+from gemma4_compile.errors import ArtifactError, InterruptedRunError, UsageError
+from gemma4_compile.package.artifacts import Provenance, read_artifact
+
+if sys.platform != "win32":
+    import fcntl
+
+LOCK_FILE = ".lock"
+PROGRESS_FILE = "progress.json"
+SHARD_PATTERN = "params_shard_*.bin"
+
+
+def is_package(path: Path) -> bool:
+    """Whether a directory is a package of ours."""
+    if not (path / abi.PROVENANCE_FILE).is_file():
+        return False
+    try:
+        Provenance.from_json(read_artifact(path / abi.PROVENANCE_FILE))
+    except ArtifactError:
+        return False
+    return True
+
+
+def check_output(output: Path, *, force: bool) -> None:
+    """Raise UsageError if `output` holds something that a run must not replace."""
+    if sys.platform == "win32":
+        raise UsageError(
+            "packages cannot be written on Windows, whose open files cannot be replaced",
+            hint="run gemma4-compile in the Windows Subsystem for Linux; a package works anywhere",
+        )
+    _check_beside(output)
+    if not os.path.lexists(output):
+        return
+    if output.is_symlink() or not output.is_dir():
+        raise UsageError(f"`{output}` exists and is no directory", hint="choose another -o")
+    if not force and any(output.iterdir()) and not is_package(output):
+        raise UsageError(
+            f"`{output}` exists and is no package of gemma4-compile",
+            hint="choose another -o, or replace it with --force",
+        )
+
+
+def _beside(output: Path) -> tuple[Path, Path]:
+    """Where a run works, and where the package goes that it replaces."""
+    output = Path(os.path.abspath(output))
+    return output.with_name(f".{output.name}.partial"), output.with_name(f".{output.name}.replaced")
+
+
+def _check_beside(output: Path) -> None:
+    """Raise ArtifactError if what is at those places was not made by a run of this user."""
+    for path in _beside(output):
+        if not os.path.lexists(path):
+            continue
+        removed = path.name.endswith("partial") or output.exists()
+        try:
+            regular_files.check_own_directory(path)
+            if removed and not _is_of_a_run(path):
+                raise OSError(errno.ENOTEMPTY, "it holds what no run has written")
+        except FileNotFoundError:
+            continue  # another run has just ended
+        except OSError as error:
+            raise ArtifactError(
+                f"`{path}` is needed while `{output}` is written: {error.strerror}",
+                hint="remove it if you know what it is, or choose another -o",
+            ) from error
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether a directory is what a killed run leaves: its lock is there, or a whole package."""
+    return (path / LOCK_FILE).exists() or is_package(path) or not any(path.iterdir())
+
+
+def check_place(output: Path, checkpoint: Path | None) -> None:
+    """Raise UsageError if `output`, which is replaced as a whole, holds what must stay.
+
+    Parameters
+    ----------
+    checkpoint : where the model is, if it is a directory
+    """
+    try:
+        str(output).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"-o `{output}`: the name is not UTF-8", hint="give another name"
+        ) from error
+    replaced = output.resolve()
+    kept = {"the directory that you are in": Path.cwd()}
+    with contextlib.suppress(RuntimeError):  # there is no home directory
+        kept["your home directory"] = Path.home()
+    if checkpoint is not None:
+        kept[f"the checkpoint `{checkpoint}`"] = checkpoint
+    for what, path in kept.items():
+        if path.exists() and path.resolve().is_relative_to(replaced):
+            raise UsageError(
+                f"-o `{output}` would replace {what}",
+                hint="give -o a directory of its own, which is made where it is missing",
+            )
+
+
+def check_writable(output: Path) -> None:
+    """Raise ArtifactError if `output`, a package, could not be replaced: that is done beside it."""
+    parent = Path(os.path.abspath(output)).parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ArtifactError(
+            f"`{output}` cannot be replaced: `{parent}` is not writable",
+            hint="check the directory's permissions, or copy the package to another place",
+        )
+
+
+@contextlib.contextmanager
+def write_errors(path: Path, option: str = "-o") -> Iterator[None]:
+    """Turn errors of the file system while writing to `path` into ArtifactError.
+
+    `option` is what chose the path.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ArtifactError(
+                f"no space left on the device while writing `{path}`",
+                hint=f"free some space, or choose an {option} on another disk",
+            ) from error
+        raise ArtifactError(
+            f"cannot write `{path}`: {error.strerror or error}",
+            hint=f"check the directory's permissions, or choose another {option}",
+        ) from error
+
+
+def _replace(partial: Path, output: Path, replaced: Path) -> None:
+    if os.path.lexists(output):
+        output.rename(replaced)
+    try:
+        partial.rename(output)
+    except OSError:
+        if os.path.lexists(replaced):
+            replaced.rename(output)
+        raise
+    (output / LOCK_FILE).unlink()  # now: until the rename, no other run may begin
+    with contextlib.suppress(OSError):
+        _remove(replaced)
+
+
+def _remove(package: Path) -> None:
+    """Remove a package that was replaced; what says that it is one goes last, after a kill too."""
+    if package.exists():
+        for path in package.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != abi.PROVENANCE_FILE:
+                path.unlink()
+        shutil.rmtree(package)
+
+
+@contextlib.contextmanager
+def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iterator[Path]:
+    """Yield the directory to write into; rename it to `output` when the block ends well.
+
+    After an error the directory is removed. After an interruption (or a kill) it stays if it holds
+    finished shards, so that the same command can go on from them.
+
+    Parameters
+    ----------
+    weights : this run writes shards, so those of an interrupted one are kept for it
+
+    Raises
+    ------
+    UsageError
+        If `output` exists and is neither empty nor one of our packages, unless `force`.
+    ArtifactError
+        If the directory cannot be made, something else is in its place, or another run is writing
+        it.
+    """
+    output = Path(os.path.abspath(output))
+    partial, replaced = _beside(output)
+    check_output(output, force=force)
+    made = _missing_parents(output)
+    with write_errors(output):
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            partial.mkdir()
+    _check_beside(output)
+    with write_errors(partial / LOCK_FILE):
+        lock = regular_files.open_lock(partial / LOCK_FILE)
+    with lock:
+        if not _is_locked(lock, partial / LOCK_FILE):
+            raise ArtifactError(
+                f"another run is writing `{output}`", hint="wait for it, or choose another -o"
+            )
+        try:
+            with write_errors(output):
+                if replaced.exists():  # a run was killed between two renames, or behind them
+                    if output.exists():
+                        _remove(replaced)
+                    else:
+                        replaced.rename(output)
+                _remove_the_rest(partial, keep_shards=weights)
+            yield partial
+            with write_errors(output):
+                _replace(partial, output, replaced)
+        except BaseException as error:
+            if not isinstance(error, Exception) and (partial / PROGRESS_FILE).exists():
+                if isinstance(error, KeyboardInterrupt):
+                    raise InterruptedRunError(_what_is_left(partial)) from error
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+            raise
+
+
+def _what_is_left(partial: Path) -> str:
+    nbytes = sum(path.lstat().st_size for path in partial.iterdir())
+    return (
+        f"{nbytes / 2**20:.1f} MiB of finished weights are in {partial}: the same command goes on "
+        f"from them; to delete them: rm -r {shlex.quote(str(partial))}"
+    )
+
+
+def _is_locked(lock: IO[bytes], path: Path) -> bool:
+    """Take the lock; False if another run has it, or had it and took the file away at its end."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), path.lstat())
+    except OSError:
+        return False
+
+
+def _remove_the_rest(partial: Path, *, keep_shards: bool) -> None:
+    """Remove what a killed run left, save the weights that it may have finished.
+
+    A link to a file elsewhere, by name or by number (a hard link), is none of these.
+    """
+    for path in partial.iterdir():
+        found = path.lstat()
+        if stat.S_ISDIR(found.st_mode):
+            shutil.rmtree(path)
+            continue
+        usable = path.name == PROGRESS_FILE or path.match(SHARD_PATTERN)
+        usable = usable and stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        if path.name != LOCK_FILE and not (keep_shards and usable):
+            path.unlink()
+
+
+def _missing_parents(path: Path) -> tuple[Path, ...]:
+    """Directories above `path` that do not exist yet, innermost first."""
+    return tuple(parent for parent in path.parents if not parent.exists())

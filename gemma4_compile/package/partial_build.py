@@ -1,0 +1,81 @@
+"""What `--only` keeps of the package whose one half it renews."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.nonfinite import Counts
+from gemma4_compile.errors import UsageError
+from gemma4_compile.package.artifacts import Provenance, read_artifact
+
+Half = Literal["library", "weights"]
+_SHORT = 24  # characters of a value in a message
+NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Of the package that is there.
+
+    Attributes
+    ----------
+    library : its library's file, if that is kept
+    files : names of all kept files
+    nonfinite : of the weights that are kept
+    """
+
+    library: str | None = None
+    files: tuple[str, ...] = ()
+    nonfinite: Counts | None = None
+
+
+def _values(old: Any, new: Any) -> str:
+    """Both values, where they are short."""
+    short = all(isinstance(value, (str, int)) and len(str(value)) <= _SHORT for value in (old, new))
+    return f" ({old}, asked for: {new})" if short else ""
+
+
+def other_half(output: Path, renewed: Half, provenance: Mapping[str, Any]) -> Kept:
+    """The half of the package at `output` that is not renewed; nothing where there is no package.
+
+    Parameters
+    ----------
+    provenance : of the half that will be made, as far as it is known before
+
+    Raises
+    ------
+    UsageError
+        If the package there was made with other options, so that the halves would not fit.
+    """
+    path = output / abi.PROVENANCE_FILE
+    if not path.exists():
+        return Kept()
+    old = Provenance.from_json(read_artifact(path))
+    # The weights are the same for every form of activations, so a new library may choose another.
+    # What a device must offer follows from the other fields.
+    ignored = {"versions", "requirements", NONFINITE}
+    ignored |= {"activations"} if renewed == "library" else set()
+    differences = [
+        f"with another `{name}`{_values(old.build.get(name), value)}"
+        for name, value in provenance.items()
+        if name not in ignored and old.build.get(name) != value
+    ]
+    allowed = old.build.get(NONFINITE) is not None
+    if allowed != (provenance[NONFINITE] is not None):
+        differences.append(f"made {'with' if allowed else 'without'} --allow-nonfinite")
+    if differences:
+        raise UsageError(
+            f"`{output}` holds a package {differences[0]}: the new {renewed} would not fit to it",
+            hint="choose another -o, or replace the whole package with --force",
+        )
+    if renewed == "weights":
+        with_library = (old.library, *abi.LICENCE_FILES)
+        return Kept(old.library, tuple(name for name in old.files if name in with_library))
+    # A certificate is of one library.
+    gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
+    files = tuple(name for name in old.files if name not in gone)
+    return Kept(None, files, old.build.get(NONFINITE))

@@ -1,0 +1,356 @@
+"""Writes a package: weight shards, library, configs, tokenizer, provenance.
+
+Tensors are laid out in the order of the parameter tuple, in shards of about 32 MiB, raw; a tensor
+that is larger than that has a shard of its own. Blocks go to their places as they come, so no
+tensor is ever held. Finished shards are noted with their hashes in `progress.json`; a later run
+with the same fingerprint checks and keeps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gemma4_compile import abi, regular_files
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import Provenance, Shard, TensorCache, TensorRecord
+from gemma4_compile.package.output_directory import (
+    LOCK_FILE,
+    PROGRESS_FILE,
+    SHARD_PATTERN,
+    write_errors,
+)
+from gemma4_compile.parallel import in_order
+from gemma4_compile.quantization.convert import (
+    ConversionStep,
+    RowReader,
+    StoredBlock,
+    conversion_steps,
+)
+from gemma4_compile.quantization.recipe import Part, StoredParameter
+from gemma4_compile.quantization.scheme import StoredTensor
+
+SHARD_BYTES = 32 << 20
+TENSOR_ALIGNMENT = 64  # so that the native runtime can use a mapped shard as it lies
+_HASH_BLOCK_BYTES = 1 << 20
+_MAX_PROGRESS_BYTES = 16 << 20
+_FILE_MODE = 0o644  # of every file of a package, whatever the umask
+
+ByteProgress = Callable[[int], None]
+"""Told how many bytes more are done; the first call tells what an earlier run had finished."""
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """Hashes of a file."""
+
+    md5: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A shard before it is written."""
+
+    file: str
+    records: tuple[TensorRecord, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return self.records[-1].byte_offset + self.records[-1].nbytes
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Size of the tensors, without the gaps between them (zeros)."""
+        return sum(record.nbytes for record in self.records)
+
+
+def plan_shards(
+    tensors: Iterable[StoredTensor], shard_bytes: int = SHARD_BYTES
+) -> tuple[ShardPlan, ...]:
+    """Lay tensors out in shards, in their order, each at a multiple of TENSOR_ALIGNMENT."""
+    groups: list[list[TensorRecord]] = []
+    used = 0
+    for tensor in tensors:
+        begin = -(-used // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+        if not groups or begin + tensor.nbytes > shard_bytes:
+            groups.append([])
+            begin = 0
+        groups[-1].append(TensorRecord(tensor.name, tensor.shape, tensor.dtype, begin))
+        used = begin + tensor.nbytes
+    return tuple(
+        ShardPlan(f"params_shard_{index}.bin", tuple(records))
+        for index, records in enumerate(groups)
+    )
+
+
+def hash_file(path: Path) -> FileHash:
+    """Read a regular file once and hash it."""
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with regular_files.open_regular(path) as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            md5.update(block)
+            sha256.update(block)
+    return FileHash(md5.hexdigest(), sha256.hexdigest())
+
+
+class Progress:
+    """`progress.json`: the finished shards of a run, for the run that continues it."""
+
+    def __init__(self, directory: Path, fingerprint: str) -> None:
+        self._path = directory / PROGRESS_FILE
+        self._fingerprint = fingerprint
+        self.finished: dict[str, FileHash] = {}
+
+    def load(self, plans: Sequence[ShardPlan]) -> None:
+        """Keep what an earlier run with this fingerprint finished and is still intact.
+
+        Its other shards are removed.
+        """
+        directory = self._path.parent
+        noted: dict[str, Any] = {}
+        try:
+            values = json.loads(regular_files.read_regular(self._path, _MAX_PROGRESS_BYTES))
+            if values["fingerprint"] == self._fingerprint:
+                noted = dict(values["finished"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            pass  # no progress to take over: start anew
+        for plan in plans:
+            path = directory / plan.file
+            if plan.file in noted and _is_file_of(path, plan.nbytes):
+                found = hash_file(path)
+                if found.sha256 == noted[plan.file]:
+                    self.finished[plan.file] = found
+        self._path.unlink(missing_ok=True)
+        for path in directory.glob(SHARD_PATTERN):
+            if path.name not in self.finished:
+                path.unlink()
+        if self.finished:
+            self._save()
+
+    def note(self, file: str, hashes: FileHash) -> None:
+        """Note a finished shard."""
+        self.finished[file] = hashes
+        self._save()
+
+    def _save(self) -> None:
+        values = {
+            "fingerprint": self._fingerprint,
+            "finished": {name: item.sha256 for name, item in self.finished.items()},
+        }
+        new = self._path.with_suffix(".new")
+        regular_files.write_new(new, json.dumps(values).encode())
+        new.replace(self._path)
+
+
+class _ShardFiles:
+    """The shards that are being written: opened at their first block, hashed after their last."""
+
+    def __init__(self, directory: Path, plans: Sequence[ShardPlan], progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._places = {
+            record.name: (plan, record.byte_offset) for plan in plans for record in plan.records
+        }
+        self._open: dict[str, tuple[int, int]] = {}  # descriptor, bytes still to come
+
+    def is_finished(self, tensor: StoredTensor) -> bool:
+        return self._places[tensor.name][0].file in self._progress.finished
+
+    def write(self, tensor: StoredTensor, offset_bytes: int, data: memoryview) -> None:
+        plan, begin = self._places[tensor.name]
+        path = self._directory / plan.file
+        if plan.file not in self._open:
+            with regular_files.open_new(path, exclusive=True) as file:
+                descriptor = os.dup(file.fileno())
+            self._open[plan.file] = (descriptor, plan.tensor_bytes)
+            os.ftruncate(descriptor, plan.nbytes)
+        descriptor, missing = self._open[plan.file]
+        position, rest = begin + offset_bytes, data
+        while rest:
+            count = os.pwrite(descriptor, rest, position)
+            position, rest = position + count, rest[count:]
+        self._open[plan.file] = (descriptor, missing - len(data))
+        if missing == len(data):
+            del self._open[plan.file]
+            os.close(descriptor)
+            self._progress.note(plan.file, hash_file(path))
+
+    def close(self) -> None:
+        for descriptor, _ in self._open.values():
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class WrittenWeights:
+    """The tensor cache of all shards, and the sha256 of each by file name."""
+
+    cache: TensorCache
+    sha256: Mapping[str, str]
+
+
+def write_weights(
+    directory: Path,
+    plan: Sequence[StoredParameter],
+    read_rows: RowReader,
+    fingerprint: str,
+    progress: ByteProgress,
+) -> WrittenWeights:
+    """Convert all parameters on all cores, and write their shards.
+
+    Parameters
+    ----------
+    directory : of this run; what an earlier run with another fingerprint left there is removed
+    read_rows : called from several threads
+    fingerprint : identifies weights, recipe and code: equal means equal bytes
+    progress : told the stored bytes as they are written (or found finished)
+
+    Raises
+    ------
+    ArtifactError
+        If the disk is full or cannot be written.
+    """
+    tensors = [tensor for stored in plan for tensor in stored.tensors]
+    shards = plan_shards(tensors)
+    noted = Progress(directory, fingerprint)
+    with write_errors(directory):
+        noted.load(shards)
+        _check_space(directory, [shard for shard in shards if shard.file not in noted.finished])
+    files = _ShardFiles(directory, shards, noted)
+    open_tensors = {tensor.name for tensor in tensors if not files.is_finished(tensor)}
+    progress(sum(tensor.nbytes for tensor in tensors if tensor.name not in open_tensors))
+
+    def is_open(part: Part) -> bool:
+        return any(tensor.name in open_tensors for tensor in part.tensors)
+
+    def run(step: ConversionStep) -> tuple[StoredBlock, ...]:
+        return step.run(read_rows)
+
+    steps = (step for stored in plan for step in conversion_steps(stored, is_open))
+    try:
+        with contextlib.closing(in_order(run, steps)) as converted:
+            for block in itertools.chain.from_iterable(converted):
+                if block.tensor.name in open_tensors:
+                    with write_errors(directory):
+                        files.write(block.tensor, block.offset_bytes, block.data.data.cast("B"))
+                    progress(block.data.nbytes)
+    finally:
+        files.close()
+    cache = TensorCache(
+        tuple(Shard(s.file, s.nbytes, noted.finished[s.file].md5, s.records) for s in shards),
+        parameter_count=sum(math.prod(stored.parameter.shape) for stored in plan),
+    )
+    return WrittenWeights(cache, {name: item.sha256 for name, item in noted.finished.items()})
+
+
+def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:
+    needed, free = sum(shard.nbytes for shard in shards), shutil.disk_usage(directory).free
+    if needed > free:
+        raise ArtifactError(
+            f"no space left on the device: the weights need {needed} bytes more, {free} are free",
+            hint="free some space, or choose an -o on another disk",
+        )
+
+
+def write_json(path: Path, values: object) -> None:
+    """Write a JSON file of the package."""
+    write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file of the package."""
+    with write_errors(path):
+        regular_files.write_new(path, text.encode("utf-8"))
+
+
+def copy_file(source: Path, directory: Path) -> None:
+    """Copy a regular file's content into the package under its own name."""
+    with (
+        write_errors(directory / source.name),
+        regular_files.open_regular(source) as read,
+        regular_files.open_new(directory / source.name) as written,
+    ):
+        shutil.copyfileobj(read, written, _HASH_BLOCK_BYTES)
+
+
+def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
+    """Link files of an existing package into this run's directory (copy them across devices).
+
+    Raises
+    ------
+    ArtifactError
+        If one is no regular file of the package: the new one would hold what it leads to.
+    """
+    for name in names:
+        source, path = package / name, directory / name
+        try:
+            regular_files.check_inside(source)
+            regular_files.check_regular(source.stat())
+            linked = not source.is_symlink()
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot keep `{name}` of `{package}`: {error.strerror}",
+                hint="replace the whole package with --force, without --only",
+            ) from error
+        with write_errors(path):
+            path.unlink(missing_ok=True)
+            try:
+                if linked:
+                    os.link(source, path, follow_symlinks=False)
+                    continue
+            except OSError:
+                path.unlink(missing_ok=True)
+            copy_file(source, directory)
+
+
+def finish(
+    directory: Path,
+    library: str | None,
+    build: dict[str, Any],
+    sha256: Mapping[str, str] = MappingProxyType({}),
+) -> Provenance:
+    """Hash every file and write `provenance.json`; what only the run needed is removed.
+
+    `sha256` holds what is already known: of shards, which are large.
+    """
+    with write_errors(directory):
+        (directory / PROGRESS_FILE).unlink(missing_ok=True)
+        for path in directory.iterdir():
+            _set_mode(path)
+        files = {
+            path.name: (path.stat().st_size, sha256.get(path.name) or hash_file(path).sha256)
+            for path in sorted(directory.iterdir())
+            if path.name not in (LOCK_FILE, abi.PROVENANCE_FILE)
+        }
+    provenance = Provenance(library, build, files)
+    write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
+    with write_errors(directory):
+        _set_mode(directory / abi.PROVENANCE_FILE)
+    return provenance
+
+
+def _set_mode(path: Path) -> None:
+    """Set a file's mode, but never that of what a link leads to."""
+    regular_files.check_regular(path.lstat())
+    path.chmod(_FILE_MODE)
+
+
+def _is_file_of(path: Path, nbytes: int) -> bool:
+    """Whether a regular file of this size is there."""
+    try:
+        found = path.lstat()
+        regular_files.check_regular(found)
+    except OSError:
+        return False
+    return found.st_size == nbytes

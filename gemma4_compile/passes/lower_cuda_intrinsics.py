@@ -1,0 +1,101 @@
+"""Say in CUDA what kernels say with built-in functions of WGSL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from gemma4_compile.targets.kernels.common.builtins import DOT4, EXCHANGE
+
+CUDA_DOT4 = "__dp4a"
+CUDA_EXCHANGE = "__shfl_xor_sync"
+
+
+@module_pass(opt_level=0, name="CudaWords")
+class CudaWords:
+    """Products of four bytes, with the addition that CUDA's instruction does besides; more words.
+
+    Before: ``t + dot4I8Packed(a, b)``. After: ``__dp4a(int32(a), int32(b), t)``. Without an
+    addition t is 0. A vector of products takes in the lanes of a vector that is added to it. Must
+    run when names are inlined, or the addition may be out of sight.
+
+    Before: ``select(condition, quad, other)``. After: ``condition ? quad : other``, which computes
+    one of them: TVM's generator for CUDA cannot select vectors by one condition.
+
+    Before: ``subgroupShuffleXor(x, bit)``. After: ``__shfl_xor_sync(__activemask(), x, bit)``, with
+    the mask that TVM's own exchanges have: a block may hold less than a warp.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
+        """Rewrite the kernels."""
+        result = mod.clone()
+        for var, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                entries = [(tvm.ir.Call, _call), (tirx.Add, _sum), (tirx.Select, _choice)]
+                result.update_func(var, func.with_body(tvm_ffi.structural_map(func.body, entries)))
+        return result
+
+
+def _is_call(node: Any, name: str, kind: str = "call_pure_extern") -> bool:
+    if not isinstance(node, tvm.ir.Call) or node.op != tvm.ir.Op.get(f"tirx.{kind}"):
+        return False
+    return str(getattr(node.args[0], "value", "")) == name
+
+
+def _dp4a(a: Any, b: Any, total: Any) -> Any:
+    return tirx.call_pure_extern("int32", CUDA_DOT4, a, b, total)
+
+
+def _call(node: Any) -> Any:
+    if not _is_call(node, EXCHANGE, "call_extern"):
+        return _product(node)
+    _, value, bit = node.args
+    mask = tirx.call_extern("uint32", "__activemask")
+    return tirx.call_extern("float32", CUDA_EXCHANGE, mask, value, bit.astype("int32"))
+
+
+def _product(node: Any) -> Any:
+    if not _is_call(node, DOT4):
+        return node
+    _, a, b = node.args
+    return _dp4a(a.astype("int32"), b.astype("int32"), tirx.const(0, "int32"))
+
+
+def _sum(node: Any) -> Any:
+    for product, other in ((node.a, node.b), (node.b, node.a)):
+        if _is_bare_product(product):
+            return _dp4a(product.args[1], product.args[2], other)
+        if _is_vector_of_products(product):
+            lanes = [
+                _dp4a(lane.args[1], lane.args[2], tirx.Shuffle([other], [index]))
+                for index, lane in enumerate(product.vectors)
+            ]
+            return tirx.Shuffle(lanes, product.indices)
+    return node
+
+
+def _is_bare_product(node: Any) -> bool:
+    """Whether it is a product to which nothing is added yet."""
+    return _is_call(node, CUDA_DOT4) and _is_zero(node.args[3])
+
+
+def _is_vector_of_products(node: Any) -> bool:
+    """Whether it joins products, the first one first."""
+    if not isinstance(node, tirx.Shuffle) or not all(map(_is_bare_product, node.vectors)):
+        return False
+    return [int(index) for index in node.indices] == list(range(len(node.vectors)))
+
+
+def _choice(node: Any) -> Any:
+    is_vector = int(tvm.DataType(str(node.true_value.ty)).lanes) > 1
+    if not is_vector:
+        return node
+    return tirx.if_then_else(node.condition, node.true_value, node.false_value)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, tirx.IntImm) and int(value) == 0

@@ -1,0 +1,356 @@
+"""What would be built, from the config alone: parameters, bytes, memory, and what a device needs.
+
+`--plan` shows it. Compilation uses the same numbers for the library's metadata, and refuses what
+`Plan.check` refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
+from gemma4_compile.model_spec.text.parameters import Parameter, Role, parameter_table
+from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
+from gemma4_compile.quantization.scheme import DTYPE_BYTES
+from gemma4_compile.targets.devices import Requirements
+from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
+from gemma4_compile.targets.spec import DeviceType, TargetSpec
+
+SHADER_F16 = "shader-f16"
+_CHECKPOINT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+# What a package holds besides weights: its tokenizer (122 bytes an entry in the released ones) and
+# its library.
+_TOKENIZER_BYTES_PER_ENTRY = 122
+_LIBRARY_BYTES = 4 << 20
+KINDS: Mapping[str, str] = {
+    "attention": "attention",
+    "dense_mlp": "dense MLP",
+    "router": "router",
+    "experts": "experts",
+    "per_layer_projections": "per-layer projections",
+    "token_embedding": "token embedding (and head)",
+    "per_layer_embedding": "per-layer embedding table",
+    "vectors": "norms and scalars",
+}
+"""What people call the kinds of parameters."""
+_LOGITS = 4  # of the model, before and after the penalties, and their probabilities
+
+
+@dataclass(frozen=True)
+class RecipePlan:
+    """What a recipe makes of the weights; `problem` says why it cannot, and the rest is 0 then."""
+
+    name: str
+    problem: str | None = None
+    weights_bytes: int = 0
+    bytes_per_token: int = 0
+    largest_tensor_bytes: int = 0
+    largest_binding_bytes: int = 0
+    split_parameters: int = 0
+    most_parts: int = 0
+
+
+@dataclass(frozen=True)
+class KvPlan:
+    """Memory of K and V at one context length.
+
+    `padded_bytes` is what the same layers take in a cache of equal heads and equal lengths.
+    """
+
+    context_length: int
+    sliding_bytes: int
+    full_bytes: int
+    padded_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What is allocated."""
+        return self.sliding_bytes + self.full_bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model in one recipe on one target, and its neighbours for comparison.
+
+    Attributes
+    ----------
+    parameters : number by kind, in the order of KINDS
+    read_per_token : parameters that one decoded token reads, embedding rows not counted
+    recipes : every recipe on this target; the chosen one is `recipe`
+    kv : by context length; the chosen one is among them
+    state_tensor_bytes, activation_tensor_bytes : largest of their kind in one binding
+    """
+
+    config: Gemma4Config
+    target: TargetSpec
+    recipe: RecipePlan
+    context_length: int
+    prefill_chunk: int
+    parameters: tuple[tuple[str, int], ...]
+    read_per_token: int
+    recipes: tuple[RecipePlan, ...]
+    kv: tuple[KvPlan, ...]
+    state_tensor_bytes: int
+    activation_tensor_bytes: int
+    activation_bytes: int
+    features: tuple[str, ...]
+
+    @property
+    def kv_bytes(self) -> int:
+        """K and V at the chosen context length."""
+        (chosen,) = (kv for kv in self.kv if kv.context_length == self.context_length)
+        return chosen.total_bytes
+
+    @property
+    def device_memory_bytes(self) -> int:
+        """Weights, K and V at the chosen context, and an estimate of the activations."""
+        return self.recipe.weights_bytes + self.kv_bytes + self.activation_bytes
+
+    @property
+    def largest_binding_bytes(self) -> int:
+        """The largest tensor that a kernel binds."""
+        return max(
+            self.recipe.largest_binding_bytes, self.state_tensor_bytes, self.activation_tensor_bytes
+        )
+
+    @property
+    def download_bytes(self) -> int:
+        """The package, its tokenizer and library estimated."""
+        tokenizer = _TOKENIZER_BYTES_PER_ENTRY * self.config.vocab_size
+        return self.recipe.weights_bytes + tokenizer + _LIBRARY_BYTES
+
+    @property
+    def parameter_count(self) -> int:
+        """All of them."""
+        return sum(count for _, count in self.parameters)
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """The checkpoint's text model; what it holds for images and sound comes on top."""
+        return self.parameter_count * _CHECKPOINT_BYTES[self.config.dtype]
+
+    @property
+    def subgroup_size(self) -> int:
+        """Threads that the device's smallest subgroup must have; 0 if kernels use none."""
+        return self.target.simd_width if "subgroups" in self.features else 0
+
+    @property
+    def requirements(self) -> Requirements:
+        """What a device must offer."""
+        return Requirements(
+            max_binding_bytes=self.largest_binding_bytes,
+            max_shared_memory_bytes=self.target.max_shared_memory_bytes,
+            max_threads_per_block=self.target.max_threads_per_block,
+            max_storage_buffers=self.target.max_storage_buffers,
+            features=self.features,
+            memory_bytes=self.device_memory_bytes,
+            subgroup_size=self.subgroup_size,
+        )
+
+    def provenance(self) -> dict[str, object]:
+        """What a device must offer, for readers that see the package before its library."""
+        (kv,) = (kv for kv in self.kv if kv.context_length == self.context_length)
+        return {
+            "features": list(self.features),
+            "subgroup_size": self.subgroup_size,
+            "max_binding_bytes": self.largest_binding_bytes,
+            "weights_bytes": self.recipe.weights_bytes,
+            "kv_sliding_bytes": kv.sliding_bytes,
+            "kv_full_bytes": kv.full_bytes,
+            "activation_bytes": self.activation_bytes,
+        }
+
+    @property
+    def problem(self) -> str | None:
+        """What `check` says of it, None of what can be built."""
+        try:
+            self.check()
+        except Gemma4CompileError as error:
+            return str(error)
+        return None
+
+    def check(self) -> None:
+        """Refuse what cannot work on the target.
+
+        Raises
+        ------
+        LoweringError
+            If the target has no attention kernel for a layer's heads.
+        QuantizationError
+            If the recipe cannot store the weights.
+        UsageError
+            If K and V of a layer, or an activation, are larger than a binding; the hint names the
+            option that helps.
+        """
+        for layer in layer_plans(self.config):
+            check_head_dim(layer.head_dim, self.target)
+        if self.recipe.problem is not None:
+            raise QuantizationError(self.recipe.problem)
+        limit = self.target.max_binding_bytes
+        if limit is None:
+            return
+        where = f"target `{self.target.name}` with limits `{self.target.profile}` binds at most"
+        if self.state_tensor_bytes > limit:
+            raise UsageError(
+                f"--context {self.context_length}: the keys of one layer need "
+                f"{self.state_tensor_bytes} bytes, {where} {limit}",
+                hint=_fitting("--context", self.context_length, self.state_tensor_bytes, limit),
+            )
+        if self.activation_tensor_bytes > limit:
+            raise UsageError(
+                f"--prefill-chunk {self.prefill_chunk}: one activation needs "
+                f"{self.activation_tensor_bytes} bytes, {where} {limit}",
+                hint=_fitting(
+                    "--prefill-chunk", self.prefill_chunk, self.activation_tensor_bytes, limit
+                ),
+            )
+
+
+def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
+    """The hint of an option whose bytes grow with its value."""
+    fits = value * limit // nbytes
+    return f"{option} {fits} fits" if fits else "choose a smaller --quant"
+
+
+def _kind(parameter: Parameter) -> str:
+    """Which of KINDS a parameter belongs to."""
+    if parameter.role is Role.LINEAR:
+        return "attention" if ".self_attn." in parameter.name else "dense_mlp"
+    return {Role.VECTOR: "vectors", Role.PER_LAYER_LINEAR: "per_layer_projections"}.get(
+        parameter.role, parameter.role.value
+    )
+
+
+def _read_per_token(config: Gemma4Config, sizes: Iterable[tuple[Parameter, int]]) -> int:
+    """Sum of sizes that a decoded token reads: no vectors, no table rows, the chosen experts."""
+    total = 0
+    for parameter, size in sizes:
+        if parameter.role is Role.EXPERTS:
+            total += size * config.top_k_experts // config.num_experts
+        elif parameter.role not in (Role.VECTOR, Role.PER_LAYER_EMBEDDING):
+            total += size
+    return total
+
+
+def _recipe_plan(
+    config: Gemma4Config, recipe: Recipe, stored: Sequence[StoredParameter], whole: int
+) -> RecipePlan:
+    sizes = [(entry.parameter, sum(t.nbytes for t in entry.tensors)) for entry in stored]
+    return RecipePlan(
+        name=recipe.name,
+        weights_bytes=sum(size for _, size in sizes),
+        bytes_per_token=_read_per_token(config, sizes),
+        largest_tensor_bytes=whole,
+        largest_binding_bytes=max(t.nbytes for entry in stored for t in entry.tensors),
+        split_parameters=sum(len(entry.parts) > 1 for entry in stored),
+        most_parts=max(len(entry.parts) for entry in stored),
+    )
+
+
+def _plan_recipe(
+    config: Gemma4Config, table: Sequence[Parameter], recipe: Recipe, target: TargetSpec
+) -> RecipePlan:
+    try:
+        unsplit = storage_plan(table, recipe, None)
+        stored = storage_plan(table, recipe, target.max_binding_bytes)
+    except QuantizationError as error:
+        return RecipePlan(recipe.name, problem=str(error))
+    whole = max(tensor.nbytes for entry in unsplit for tensor in entry.tensors)
+    return _recipe_plan(config, recipe, stored, whole)
+
+
+def _plan_kv(layout: KvLayout, context_length: int) -> KvPlan:
+    item = DTYPE_BYTES[layout.dtype]
+    sliding = full = 0
+    for slot in layout.slots:
+        row = 2 * item * slot.kv_heads * slot.head_dim
+        if slot.rows is None:
+            full += row * context_length
+        else:
+            sliding += row * slot.rows
+    heads = max(slot.kv_heads for slot in layout.slots)
+    head_dim = max(slot.head_dim for slot in layout.slots)
+    padded = 2 * item * heads * head_dim * context_length * len(layout.slots)
+    return KvPlan(context_length, sliding, full, padded)
+
+
+def _activation_rows(config: Gemma4Config, dtype: str) -> tuple[list[int], list[list[int]]]:
+    """Bytes of a position's activations: of each tensor, and of those that live together."""
+    f32, item = DTYPE_BYTES["float32"], DTYPE_BYTES[dtype]
+    plans = layer_plans(config)
+    hidden = f32 * config.hidden_size
+    query = max(plan.num_attention_heads * plan.head_dim for plan in plans)
+    projected = max(
+        (plan.num_attention_heads + (2 - plan.value_is_key) * plan.num_key_value_heads)
+        * plan.head_dim
+        for plan in plans
+    )
+    attention = [f32 * projected, f32 * query, item * query]
+    gated = f32 * max(plan.intermediate_size for plan in plans)
+    together = [[hidden, hidden, *attention, gated]]
+    if config.num_experts:
+        outputs = f32 * config.top_k_experts * config.hidden_size
+        gated_pairs = f32 * config.top_k_experts * config.moe_intermediate_size
+        together.append([hidden, hidden, *attention[1:], outputs, outputs, gated_pairs])
+    if config.hidden_size_per_layer_input:
+        inputs = f32 * config.num_hidden_layers * config.hidden_size_per_layer_input
+        together[0].append(inputs)
+        together.append([hidden, inputs, inputs, inputs, item * query])
+    return sorted({size for sizes in together for size in sizes}), together
+
+
+def make_plan(
+    config: Gemma4Config,
+    quant: str | Recipe,
+    target: TargetSpec,
+    context_length: int,
+    prefill_chunk: int,
+    contexts: Sequence[int] = (),
+) -> Plan:
+    """Plan a model; nothing is refused here.
+
+    Parameters
+    ----------
+    quant : the recipe, or its name
+    contexts : further context lengths to show the state's memory at
+    """
+    table = parameter_table(config)
+    kinds = dict.fromkeys(KINDS, 0)
+    for parameter in table:
+        kinds[_kind(parameter)] += prod(parameter.shape)
+    recipe = RECIPES[quant] if isinstance(quant, str) else quant
+    shown = {**RECIPES, recipe.name: recipe}
+    recipes = tuple(_plan_recipe(config, table, one, target) for one in shown.values())
+    (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
+    dtype = recipe.activation_dtype
+    layout = kv_layout(config, layer_plans(config), dtype, prefill_chunk)
+    tensors, together = _activation_rows(config, dtype)
+    logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
+    uses_f16 = dtype == "float16" or any(
+        "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
+        for scheme in recipe.all_schemes
+    )
+    is_webgpu = target.device_type is DeviceType.WEBGPU
+    return Plan(
+        config=config,
+        target=target,
+        recipe=chosen,
+        context_length=context_length,
+        prefill_chunk=prefill_chunk,
+        parameters=tuple((kind, count) for kind, count in kinds.items() if count),
+        read_per_token=_read_per_token(config, ((p, prod(p.shape)) for p in table)),
+        recipes=recipes,
+        kv=tuple(_plan_kv(layout, length) for length in sorted({context_length, *contexts})),
+        state_tensor_bytes=max(
+            DTYPE_BYTES[dtype] * (slot.rows or context_length) * slot.kv_heads * slot.head_dim
+            for slot in layout.slots
+        ),
+        activation_tensor_bytes=prefill_chunk * tensors[-1],
+        activation_bytes=prefill_chunk * max(sum(sizes) for sizes in together) + logits,
+        features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
+    )

@@ -1,0 +1,184 @@
+"""A plan as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gemma4_compile.reports.plan import KINDS, Plan, RecipePlan
+from gemma4_compile.targets.devices import Device, typical_devices
+
+
+def plan_json(plan: Plan, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan as plain values; bytes are bytes.
+
+    Parameters
+    ----------
+    identity : what provenance says of the model's source
+    """
+    required = asdict(plan.requirements)
+    return {
+        "source": dict(identity),
+        "target": plan.target.name,
+        "limits": plan.target.profile,
+        "quant": plan.recipe.name,
+        "activations": plan.target.activations,
+        "context_length": plan.context_length,
+        "prefill_chunk": plan.prefill_chunk,
+        "problem": plan.problem,
+        "parameters": {
+            **dict(plan.parameters),
+            "all": plan.parameter_count,
+            "read_per_token": plan.read_per_token,
+        },
+        "recipes": {recipe.name: _recipe_json(recipe) for recipe in plan.recipes},
+        "kv": [{**asdict(kv), "total_bytes": kv.total_bytes} for kv in plan.kv],
+        "device_memory": {
+            "weights_bytes": plan.recipe.weights_bytes,
+            "kv_bytes": plan.kv_bytes,
+            "activation_bytes": plan.activation_bytes,
+            "total_bytes": plan.device_memory_bytes,
+        },
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "download_bytes": plan.download_bytes,
+        "requirements": {**required, "features": list(plan.features)},
+        "devices": [
+            {"name": device.name, "lacks": _lacks(plan, device)} for device in _devices(plan)
+        ],
+    }
+
+
+def _recipe_json(recipe: RecipePlan) -> dict[str, Any]:
+    values = asdict(recipe)
+    del values["name"]
+    return {"problem": recipe.problem} if recipe.problem is not None else values
+
+
+def _devices(plan: Plan) -> tuple[Device, ...]:
+    return typical_devices(plan.target.name)
+
+
+def _lacks(plan: Plan, device: Device) -> list[str]:
+    """Why a device does not run the package; empty if it does."""
+    impossible = [] if plan.problem is None else [plan.problem]
+    return [*impossible, *device.lacks(plan.requirements)]
+
+
+def size(nbytes: int) -> str:
+    """Bytes for people."""
+    if nbytes >= 1 << 30:
+        return f"{nbytes / 2**30:.2f} GiB"
+    return f"{nbytes / 2**20:.1f} MiB"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines: the first column to the left, the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join(["  " + first.ljust(widths[0]), *cells]).rstrip())
+    return lines
+
+
+def _recipe_row(recipe: RecipePlan, chosen: bool) -> list[str]:
+    name = f"{recipe.name} *" if chosen else recipe.name
+    if recipe.problem is not None:
+        return [name, "not possible", "", "", "", ""]
+    return [
+        name,
+        size(recipe.weights_bytes),
+        size(recipe.bytes_per_token),
+        size(recipe.largest_tensor_bytes),
+        size(recipe.largest_binding_bytes),
+        str(recipe.most_parts),
+    ]
+
+
+def plan_text(plan: Plan, model: str) -> str:
+    """The plan as a page of tables."""
+    lines = [
+        f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.profile}), "
+        f"{plan.target.activations} activations, context {plan.context_length:,}, "
+        f"prefill chunk {plan.prefill_chunk:,}",
+        "",
+        "Parameters",
+        *_table(
+            [
+                *([KINDS[kind], f"{count:,}"] for kind, count in plan.parameters),
+                ["all", f"{plan.parameter_count:,}"],
+                ["read for a token", f"{plan.read_per_token:,}"],
+            ]
+        ),
+        "",
+        "Weights",
+        *_table(
+            [
+                ["", "all", "read for a token", "largest tensor", "after splitting", "parts"],
+                *(_recipe_row(recipe, recipe == plan.recipe) for recipe in plan.recipes),
+            ]
+        ),
+        "",
+        "Keys and values",
+        *_table(
+            [
+                ["context", "rings", "full layers", "all", "in a padded cache"],
+                *(
+                    [
+                        f"{kv.context_length:,}",
+                        size(kv.sliding_bytes),
+                        size(kv.full_bytes),
+                        size(kv.total_bytes),
+                        size(kv.padded_bytes),
+                    ]
+                    for kv in plan.kv
+                ),
+            ]
+        ),
+        "",
+        "Device memory",
+        *_table(
+            [
+                ["weights", size(plan.recipe.weights_bytes)],
+                ["keys and values", size(plan.kv_bytes)],
+                ["activations, estimated", size(plan.activation_bytes)],
+                ["all", size(plan.device_memory_bytes)],
+            ]
+        ),
+        "",
+        "Download",
+        *_table(
+            [
+                ["checkpoint, its text model", size(plan.checkpoint_bytes)],
+                ["package, estimated", size(plan.download_bytes)],
+            ]
+        ),
+    ]
+    if _devices(plan):
+        lines += ["", "Needs", *_table(_needs(plan)), "", "Runs on", *_table(_fits(plan))]
+    return "\n".join(lines)
+
+
+def _needs(plan: Plan) -> list[list[str]]:
+    needs = plan.requirements
+    subgroup = [["smallest subgroup", f"{needs.subgroup_size} threads"]]
+    return [
+        ["features", ", ".join(needs.features) or "none"],
+        *(subgroup if needs.subgroup_size else []),
+        ["largest binding", size(needs.max_binding_bytes)],
+        ["storage buffers", str(needs.max_storage_buffers)],
+        ["workgroup memory", f"{needs.max_shared_memory_bytes // 1024} KiB"],
+        ["threads in a workgroup", str(needs.max_threads_per_block)],
+    ]
+
+
+def _fits(plan: Plan) -> list[list[str]]:
+    if plan.problem is not None:
+        return [["nothing", plan.problem]]
+    rows = []
+    for device in _devices(plan):
+        lacks = _lacks(plan, device)
+        rows.append([device.name, "yes" if not lacks else f"no: {'; '.join(lacks)}"])
+    width = max(len(row[1]) for row in rows)
+    return [[name, verdict.ljust(width)] for name, verdict in rows]

@@ -1,0 +1,299 @@
+"""The numerics certificate of a package: what is run and compared, and what is written down."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.sources import open_source
+from gemma4_compile.errors import UsageError, VerificationError
+from gemma4_compile.package import shards as packaging
+from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.output_directory import check_writable, output_directory
+from gemma4_compile.package.partial_build import NONFINITE
+from gemma4_compile.runtime.package import read_provenance
+from gemma4_compile.targets.spec import INT8
+from gemma4_compile.terminal import Reporter
+from gemma4_compile.verification.measures import (
+    LayerMeasures,
+    LogitMeasures,
+    compare_layer,
+    compare_logits,
+    divergence,
+)
+from gemma4_compile.verification.prompt import Prompt, other_chunk, read_prompt, read_text
+from gemma4_compile.verification.report import picture
+from gemma4_compile.verification.runners import Outcome, runner_for
+from gemma4_compile.verification.subject import (
+    Subject,
+    VerifyRequest,
+    make_probe,
+    open_subject,
+)
+from gemma4_compile.verification.thresholds import Thresholds, shortfalls, thresholds
+from gemma4_compile.verify_options import DEFAULT_STEPS
+
+Float32Array = npt.NDArray[np.float32]
+
+SCHEMA, SCHEMA_VERSION = "gemma4_compile.numerics", 1
+_INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A package beside transformers on one set of weights."""
+
+    logits: LogitMeasures
+    layers: tuple[LayerMeasures, ...]
+    bounds: Thresholds
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What is beyond its bound."""
+        return tuple(shortfalls(self.bounds, self.logits, self.layers))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the certificate."""
+        return {
+            "logits": asdict(self.logits),
+            "layers": [asdict(layer) for layer in self.layers],
+            "thresholds": asdict(self.bounds),
+        }
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was found; `to_json` is the content of numerics.json."""
+
+    subject: Mapping[str, Any]
+    arithmetic: Comparison
+    whole: Comparison
+    consistency: Mapping[str, float]
+    failures: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every measure is within its bound."""
+        return not self.failures
+
+    def check(self, package: Path) -> None:
+        """Raise VerificationError with the first failure, if there is one."""
+        if self.failures:
+            hint = f"all measures are in {package / abi.NUMERICS_FILE}"
+            raise VerificationError(self.failures[0], hint=hint)
+
+    def to_json(self) -> dict[str, Any]:
+        """Content of numerics.json: no times, no paths."""
+        return {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "passed": self.passed,
+            "failures": list(self.failures),
+            **self.subject,
+            "arithmetic": self.arithmetic.to_json(),
+            "whole": self.whole.to_json(),
+            "consistency": dict(self.consistency),
+        }
+
+
+def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | None]:
+    logits = np.stack([outcome.logits for outcome in outcomes])
+    layers = [outcome.hidden for outcome in outcomes if outcome.hidden is not None]
+    return logits, np.stack(layers, axis=1) if layers else None
+
+
+def check_tools(target: str, node_modules: Path | None = None) -> None:
+    """Say what is missing for verifying packages for a target, before anything long begins.
+
+    Raises
+    ------
+    UsageError
+        If torch, transformers or, for `webgpu`, Node and its packages are not installed.
+    """
+    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"verifying needs torch and transformers: {' and '.join(missing)} not found",
+            hint=_INSTALL_HINT,
+        )
+    runner_for(target, node_modules)
+
+
+def _load_transformers() -> Any:
+    """The module that needs torch."""
+    try:
+        from gemma4_compile.verification import transformer
+    except ImportError as error:
+        raise UsageError(
+            f"verifying needs torch and transformers: {error}", hint=_INSTALL_HINT
+        ) from error
+    return transformer
+
+
+def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
+    """Compare a package with transformers, and write the certificate into it.
+
+    The package is replaced whole, with `numerics.json`, its picture and their hashes in the
+    provenance; an error or a kill before that leaves it as it was.
+
+    Raises
+    ------
+    Gemma4CompileError
+        If something is missing, damaged or does not fit. A package that does not reach its
+        thresholds is no error here: see `Certificate.passed`.
+    """
+    if request.steps < 1:
+        raise UsageError(
+            f"--steps: expected at least 1, found {request.steps}",
+            hint=f"leave it out for {DEFAULT_STEPS}",
+        )
+    # What is no package, or misses a tool, is said before torch is loaded and weights are fetched.
+    built = read_provenance(request.package).build
+    check_writable(request.package)
+    check_tools(built.get("target", ""), request.node_modules)
+    transformer = _load_transformers()
+    reporter.stage(f"opening {request.package} and {request.reference}")
+    with open_source(request.reference, request.revision, weights=True) as source:
+        assert source.checkpoint is not None, "asked for"
+        opened = open_subject(request, source.checkpoint, source.config, reporter)
+        run, devices = runner_for(opened.provenance.build["target"], request.node_modules)
+        text = read_text(request.text)
+        prompt = read_prompt(request.package, source.config, text, opened.context, request.steps)
+        with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
+            probe = make_probe(request, opened.provenance, Path(folder), reporter)
+            reporter.stage(f"running the package on {len(prompt.ids)} tokens")
+            odd = other_chunk(prompt.length, opened.provenance.build["prefill_chunk"])
+            found = run(request.package, [*prompt.decoded(), *prompt.again(odd)])
+            reporter.stage("running it again, with the residual streams of every layer")
+            probed = run(probe, prompt.decoded())
+        references = {}
+        for name, read in (("package", opened.stored.read), ("checkpoint", opened.read)):
+            reporter.stage(f"running transformers in float32 on the weights of the {name}")
+            references[name] = transformer.run_transformers(
+                transformer.text_config(source.checkpoint.config),
+                source.config.dtype,
+                read,
+                opened.shapes,
+                prompt.ids,
+                prompt.rows,
+            )
+        identity = {"identity": dict(source.identity), "versions": transformer.VERSIONS}
+    measured = _Measured(opened, prompt, odd, found, probed, references)
+    certificate = _certify(measured, _hash(text), identity, devices)
+    _write(request.package, opened.provenance, certificate)
+    return certificate
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """All runs of one verification."""
+
+    opened: Subject
+    prompt: Prompt
+    odd_chunk: int
+    found: Sequence[Outcome]
+    probed: Sequence[Outcome]
+    references: Mapping[str, Any]
+
+
+def _certify(
+    measured: _Measured, text: str, reference: Mapping[str, Any], devices: Sequence[str]
+) -> Certificate:
+    opened, prompt = measured.opened, measured.prompt
+    build = opened.provenance.build
+    count = len(prompt.rows)
+    logits, _ = _stack(measured.found[:count])
+    probe_logits, hidden = _stack(measured.probed)
+    chunked, late = measured.found[count], measured.found[count + 1]
+    assert hidden is not None, "the probe returns the residual streams"
+    masked = build["suppressed_tokens"]
+    int8 = build["activations"] == INT8
+
+    def compare(name: str) -> Comparison:
+        run = measured.references[name]
+        return Comparison(
+            compare_logits(logits, run.logits, prompt.following, masked),
+            tuple(compare_layer(*pair) for pair in zip(hidden, run.hidden, strict=True)),
+            thresholds(build["recipe"], int8=int8, whole=name == "checkpoint"),
+        )
+
+    arithmetic, whole = compare("package"), compare("checkpoint")
+    whole_prefill = logits[prompt.steps]
+    consistency = {
+        "chunk": measured.odd_chunk,
+        "chunked_prefill_kl": _kl(chunked.logits, whole_prefill),
+        "chunked_prefill_max_error": _largest(chunked.logits, whole_prefill),
+        "decode_kl": _kl(logits[-1], late.logits),
+        "decode_max_error": _largest(logits[-1], late.logits),
+        "probe_kl": float(divergence(probe_logits, logits).max()),
+        "probe_max_error": _largest(probe_logits, logits),
+    }
+    failures = [f"arithmetic: {text}" for text in arithmetic.failures]
+    failures += [f"against the checkpoint: {text}" for text in whole.failures]
+    failures += _inconsistencies(consistency, arithmetic.bounds)
+    subject = {
+        "package": {
+            "library_sha256": opened.provenance.files[str(opened.provenance.library)][1],
+            "target": build["target"],
+            "recipe": build["recipe"],
+            "activations": build["activations"],
+            "device": devices[0] if devices else build["target"],
+        },
+        "reference": {**reference, NONFINITE: build.get(NONFINITE)},
+        "text": {
+            "sha256": text,
+            "tokens": len(prompt.ids),
+            "window": opened.config.sliding_window,
+            "long_prompt": prompt.length,
+            "longer_than_two_windows": prompt.length > 2 * opened.config.sliding_window,
+            "decoded": prompt.steps,
+        },
+    }
+    return Certificate(subject, arithmetic, whole, consistency, tuple(failures))
+
+
+def _kl(found: Float32Array, expected: Float32Array) -> float:
+    return float(divergence(found[None], expected[None])[0])
+
+
+def _largest(found: Float32Array, expected: Float32Array) -> float:
+    return float(np.abs(found.astype(np.float64) - expected).max())
+
+
+def _inconsistencies(consistency: Mapping[str, float], bounds: Thresholds) -> list[str]:
+    """Two ways through the same library may differ by what the arithmetic may: both are rounded."""
+    names = {
+        "chunked_prefill_kl": "prefill in other chunks",
+        "decode_kl": "decoding beside prefill",
+        "probe_kl": "the library beside its twin that returns the residual streams",
+    }
+    return [
+        f"{what}: divergence {consistency[key]:.3g}, at most {2 * bounds.kl_mean:g} is allowed"
+        for key, what in names.items()
+        if not consistency[key] <= 2 * bounds.kl_mean
+    ]
+
+
+def _write(package: Path, provenance: Provenance, certificate: Certificate) -> None:
+    """Put the certificate into the package: all of it, or nothing."""
+    content = certificate.to_json()
+    renewed = (abi.NUMERICS_FILE, abi.NUMERICS_PICTURE)
+    kept = {name: entry[1] for name, entry in provenance.files.items() if name not in renewed}
+    with output_directory(package, force=False, weights=False) as directory:
+        packaging.take_over(package, kept, directory)
+        packaging.write_json(directory / abi.NUMERICS_FILE, content)
+        packaging.write_text(directory / abi.NUMERICS_PICTURE, picture(content))
+        packaging.finish(directory, provenance.library, dict(provenance.build), kept)

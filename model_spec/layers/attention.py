@@ -1,0 +1,225 @@
+"""Self-attention of one layer: projections, norms, RoPE and the KV state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
+from gemma4_compile.model_spec.text.config import AttentionKind
+from gemma4_compile.model_spec.text.kv_cache import KvTensors
+from gemma4_compile.model_spec.text.layer_plan import LayerPlan
+from gemma4_compile.operators.attention import (
+    ChunkAttention,
+    DecodeAttention,
+    PrepareQkv,
+    SplitAttention,
+)
+from gemma4_compile.operators.base import (
+    Operator,
+    TensorSpec,
+    emit,
+    emit_inplace,
+)
+from gemma4_compile.operators.norms import TakeLastRow
+
+
+class Vector(nn.Module):
+    """A norm weight or a layer scalar: (size,) float32."""
+
+    def __init__(self, size: int) -> None:
+        self.weight = nn.Parameter((size,), "float32")
+
+
+class NormStack(nn.Module):
+    """Norm weights that a kernel reads together: (count, size) float32."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.weight = nn.Parameter((count, size), "float32")
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """How a decode step's keys are split: a matter of the target's parallelism.
+
+    Attributes
+    ----------
+    sliding_splits, full_splits : splits of a layer's keys by its kind, at most
+    max_blocks : splits times KV heads, at most; None for any number
+    split_channels : a split has keys of at least so many channels, and in multiples of them
+    """
+
+    sliding_splits: int
+    full_splits: int
+    max_blocks: int | None = None
+    split_channels: int = 1
+
+    def splits(self, plan: LayerPlan) -> int:
+        """Splits for a layer."""
+        sliding = plan.kind is AttentionKind.SLIDING
+        splits = self.sliding_splits if sliding else self.full_splits
+        if self.max_blocks is not None:
+            splits = min(splits, max(1, self.max_blocks // plan.num_key_value_heads))
+        if plan.window is not None:
+            splits = min(splits, -(-plan.window // self.grain(plan)))
+        return splits
+
+    def grain(self, plan: LayerPlan) -> int:
+        """Keys that a split has a multiple of."""
+        return max(1, self.split_channels // plan.head_dim)
+
+
+def take_last_row(x: nn.Tensor) -> nn.Tensor:
+    """The last position of a chunk: (n, width) -> (1, width)."""
+    width = int(x.shape[1])
+    return emit(TakeLastRow(width, x.dtype), [x], [((1, width), x.dtype)])[0]
+
+
+class Attention(nn.Module):
+    """Attention as the layer's plan describes it.
+
+    Parameters
+    ----------
+    plan : heads, head_dim, window, whose K and V
+    eps : of the q, k and v norms
+    activation_dtype : of the attention's result, and of K and V
+    """
+
+    def __init__(
+        self,
+        plan: LayerPlan,
+        matrices: Matrices,
+        eps: float,
+        activation_dtype: str,
+        options: AttentionOptions,
+    ) -> None:
+        prefix = f"layers.{plan.index}.self_attn"
+        self.plan = plan
+        self.eps = eps
+        self.activation_dtype = activation_dtype
+        self.options = options
+        self.qkv_proj = matrices.matrix(f"{prefix}.qkv_proj")
+        self.q_norm = Vector(plan.head_dim)
+        if plan.owns_kv:
+            self.k_norm = Vector(plan.head_dim)
+        self.o_proj = matrices.matrix(f"{prefix}.o_proj")
+
+    def forward(
+        self, hidden: nn.Tensor | PendingNorm, kv: KvTensors, rows: int | None, last_row_only: bool
+    ) -> nn.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        hidden : (rows, hidden_size), the normed input
+        rows : number of positions, None for a prefill chunk
+        last_row_only : K and V of all rows are written, but only the last position attends
+
+        Returns
+        -------
+        nn.Tensor
+            (rows or 1, hidden_size) float32, before the post-attention norm.
+        """
+        qkv = self.qkv_proj.matmul(hidden, rows)
+        attended: nn.Tensor | PendingMerge
+        if rows == 1:
+            attended = self._decode(qkv, kv)
+        else:
+            q = self._prepare(qkv, kv, rows)
+            if rows is None and last_row_only:
+                q, rows = take_last_row(q), 1
+                attended = self._last_row(q, kv)
+            else:
+                attended = self._chunk(q, kv, rows)
+        return self.o_proj.matmul(attended, rows)
+
+    def _rotary_fields(self, kv: KvTensors) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "pairs": plan.rotary.pairs,
+            "rotary_offset": plan.rotary.offset,
+            "rotary_total": kv.layout.rotary_pairs,
+            "eps": self.eps,
+            "owns_kv": plan.owns_kv,
+            "value_is_key": plan.value_is_key,
+        }
+
+    def _cache_fields(self, kv: KvTensors) -> dict[str, Any]:
+        plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
+        return {
+            "heads": plan.num_attention_heads,
+            "kv_heads": plan.num_key_value_heads,
+            "head_dim": plan.head_dim,
+            "cache_dtype": kv.layout.dtype,
+            "cache_rows": slot.rows,
+        }
+
+    def _emit_with_cache(
+        self, operator: Operator, qkv: nn.Tensor, kv: KvTensors, results: list[TensorSpec]
+    ) -> tuple[nn.Tensor, ...]:
+        """Call an operator that norms q, k and v; it writes K and V if the layer owns them."""
+        plan = self.plan
+        args = [qkv, self.q_norm.weight, kv.positions, kv.rotary]
+        if not plan.owns_kv:
+            reads_cache = isinstance(operator, DecodeAttention)
+            cache = kv.get(plan.kv_slot) if reads_cache else ()
+            return emit(operator, [*args, *cache], results)
+        key, value = kv.get(plan.kv_slot)
+        args = [qkv, self.q_norm.weight, self.k_norm.weight, kv.positions, kv.rotary, key, value]
+        written: list[TensorSpec] = [(tuple(t.shape), t.dtype) for t in (key, value)]
+        inplace = [5, 6, *(-1 for _ in results)]
+        new_key, new_value, *rest = emit_inplace(operator, args, inplace, [*written, *results])
+        kv.put(plan.kv_slot, new_key, new_value)
+        return tuple(rest)
+
+    def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+        plan = self.plan
+        operator = PrepareQkv(rows=rows, **self._cache_fields(kv), **self._rotary_fields(kv))
+        width = plan.num_attention_heads * plan.head_dim
+        return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
+
+    def _chunk(self, q: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
+        operator = ChunkAttention(
+            rows=rows,
+            window=self.plan.window,
+            out_dtype=self.activation_dtype,
+            **self._cache_fields(kv),
+        )
+        args = [q, *kv.get(self.plan.kv_slot), kv.positions]
+        return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
+
+    def _split_fields(self) -> dict[str, Any]:
+        splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
+        return {"splits": splits, "grain": grain}
+
+    def _split_specs(self) -> list[TensorSpec]:
+        heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
+        means = (splits, heads, self.plan.head_dim)
+        return [(means, self.activation_dtype), ((splits, heads, 2), "float32")]
+
+    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingMerge:
+        """The last position of a chunk: its q is prepared already."""
+        operator = SplitAttention(
+            rows=1,
+            window=self.plan.window,
+            **self._split_fields(),
+            **self._cache_fields(kv),
+        )
+        args = [q, *kv.get(self.plan.kv_slot), kv.positions]
+        means, stats = emit(operator, args, self._split_specs())
+        return PendingMerge(means, stats, self.activation_dtype)
+
+    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> PendingMerge:
+        """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
+        operator = DecodeAttention(
+            rows=1,
+            window=self.plan.window,
+            **self._split_fields(),
+            **self._cache_fields(kv),
+            **self._rotary_fields(kv),
+        )
+        means, stats = self._emit_with_cache(operator, qkv, kv, self._split_specs())
+        return PendingMerge(means, stats, self.activation_dtype)

@@ -1,0 +1,389 @@
+"""Gemma4Config: the checkpoint's `config.json` as frozen, checked fields.
+
+The only place where the released sizes differ: no later stage asks for a model's name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.text.config_fields import ConfigFields
+from gemma4_compile.model_spec.text.config_keys import (
+    FULL_ATTENTION_EVERY,
+    IGNORED_KEYS,
+    IGNORED_TOP_KEYS,
+    ONLY_VALUES,
+    TEXT_DEFAULTS,
+)
+
+PRESETS_DIR = Path(__file__).parents[1] / "presets"
+
+MAX_LAYERS = 512
+MAX_WIDTH = 1 << 18  # channels of a hidden or intermediate vector
+MAX_HEADS = 1 << 10
+MAX_EXPERTS = 1 << 10
+MAX_HEAD_DIM = 1 << 12
+MAX_VOCABULARY = 1 << 22
+MAX_POSITIONS = 1 << 24  # a position is exact in float32
+
+# The multimodal model types and those of their text decoders.
+_TEXT_TYPES: Mapping[str, str] = {
+    "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
+}
+_UNSUPPORTED_TYPES: Mapping[str, str] = {
+    "gemma4_assistant": "a drafter",
+    "gemma4_unified_assistant": "a drafter",
+}
+
+
+class AttentionKind(str, Enum):
+    """Which keys a layer's queries see."""
+
+    SLIDING = "sliding_attention"
+    FULL = "full_attention"
+
+
+@dataclass(frozen=True)
+class RopeParameters:
+    """Rotary embedding of one attention kind; the default type has factor 1.0."""
+
+    rope_type: str
+    rope_theta: float
+    partial_rotary_factor: float
+
+
+@dataclass(frozen=True)
+class Gemma4Config:
+    """The text decoder, in the checkpoint's words; per-layer tuples have one entry per layer.
+
+    Attributes
+    ----------
+    num_key_value_heads, head_dim : per layer, resolved from either form of the file
+    hidden_size_per_layer_input : width of the per-layer embedding, 0 when there is none
+    vocab_size_per_layer_input : rows of its table, 0 when there is none
+    num_experts, top_k_experts, moe_intermediate_size : 0 when there are no experts
+    dtype : the checkpoint's; constant scales are rounded to it
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    layer_types: tuple[AttentionKind, ...]
+    num_attention_heads: int
+    num_key_value_heads: tuple[int, ...]
+    head_dim: tuple[int, ...]
+    sliding_window: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    sliding_rope: RopeParameters
+    full_rope: RopeParameters
+    hidden_size_per_layer_input: int
+    vocab_size_per_layer_input: int
+    num_kv_shared_layers: int
+    use_double_wide_mlp: bool
+    num_experts: int
+    top_k_experts: int
+    moe_intermediate_size: int
+    attention_k_eq_v: bool
+    final_logit_softcapping: float | None
+    dtype: str
+    bos_token_id: int
+    pad_token_id: int
+    eos_token_id: tuple[int, ...]
+
+    @classmethod
+    def from_dict(
+        cls, values: Mapping[str, Any], unknown: Callable[[list[str]], None] = lambda names: None
+    ) -> Gemma4Config:
+        """Read a parsed `config.json`: the hub's form, or transformers 5.23's `per_layer_config`.
+
+        What is not given has transformers' default.
+
+        Parameters
+        ----------
+        unknown : is told the keys that neither we nor transformers know, if there are any
+
+        Raises
+        ------
+        ConfigError
+            For an impossible value (by name), or an unsupported variant.
+        """
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"config.json: expected a JSON object, found {type(values).__name__}")
+        top = ConfigFields(values, "")
+        model_type = top.get("model_type")
+        if not isinstance(model_type, str):
+            raise _unsupported_type(model_type)
+        if model_type in _TEXT_TYPES:
+            defaults = TEXT_DEFAULTS[_TEXT_TYPES[model_type]]
+            text = top.fields("text_config", defaults)
+            text.fixed("model_type", _TEXT_TYPES[model_type])
+        elif model_type in _TEXT_TYPES.values():
+            top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
+            text.get("model_type")
+        else:
+            raise _unsupported_type(model_type)
+        _refuse_variants(top, text)
+        config = _read_text(top, text)
+        names = text.unknown(IGNORED_KEYS)
+        if top is not text:
+            names += top.unknown(IGNORED_TOP_KEYS)
+        if names:
+            unknown(names)
+        return config
+
+    @classmethod
+    def from_preset(cls, name: str) -> Gemma4Config:
+        """Read the config of a released size, by the last part of its hub id (`gemma-4-E2B-it`)."""
+        if name not in preset_names():
+            raise ConfigError(
+                f"there is no preset `{name}`", hint=f"presets: {', '.join(preset_names())}"
+            )
+        return cls.from_dict(json.loads((PRESETS_DIR / f"{name}.json").read_text("utf-8")))
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the configs that ship with the package."""
+    return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
+
+
+def _unsupported_type(model_type: object) -> ConfigError:
+    known = _UNSUPPORTED_TYPES.get(model_type) if isinstance(model_type, str) else None
+    what = f"is {known}, which is not supported yet" if known else "is not a Gemma 4 text model"
+    return ConfigError(
+        f"config key `model_type`: {model_type!r} {what}",
+        hint="supported: `gemma4`, `gemma4_unified` and their text decoders",
+    )
+
+
+def _refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
+    for fields in (top, text):
+        if fields.get("quantization_config") is not None:
+            raise ConfigError(
+                f"config key `{fields.key('quantization_config')}`: "
+                "quantised checkpoints are not supported yet",
+                hint="use the original bfloat16 checkpoint",
+            )
+        fields.fixed("tie_word_embeddings", True)
+        for name, value in ONLY_VALUES.items():
+            fields.fixed(name, value)
+    if text.get("use_bidirectional_attention") not in (None, "vision"):
+        raise ConfigError(
+            f"config key `{text.key('use_bidirectional_attention')}`: "
+            f"expected null or 'vision', found {text.get('use_bidirectional_attention')!r}"
+        )
+    text.fixed("attention_bias", False)
+    text.fixed("hidden_activation", "gelu_pytorch_tanh")
+
+
+def _first_given(name: str, *places: ConfigFields) -> ConfigFields:
+    """The first place where the key has a value, else the one that has its default."""
+    given = [place for place in places if place.get(name) is not None]
+    return next(iter((*given, *(place for place in places if place.has_default(name)))))
+
+
+def _dtype(top: ConfigFields, text: ConfigFields) -> str:
+    """The dtype that transformers loads in: the top level's (a saved text_config may be stale)."""
+    for fields in (top, text):
+        for name in ("dtype", "torch_dtype"):
+            if fields.get(name) is not None:
+                dtype = fields.one_of(name, ("bfloat16", "float16", "float32"))
+                text.get("dtype"), text.get("torch_dtype")  # known keys, superseded
+                return dtype
+    return str(top.require("dtype"))
+
+
+def _rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
+    fields = parent.fields(kind.value)
+    sliding = kind is AttentionKind.SLIDING
+    known = ("default",) if sliding else ("default", "proportional")
+    given = fields.get("rope_type") is not None  # transformers' default is `default`
+    rope_type = fields.one_of("rope_type", known) if given else "default"
+    theta = fields.number("rope_theta", 1.0, 1e12)
+    factor = 1.0
+    if rope_type == "proportional" and fields.get("partial_rotary_factor") is not None:
+        factor = fields.number("partial_rotary_factor", 0.0, 1.0)
+    else:
+        fields.fixed("partial_rotary_factor", 1.0)
+    fields.refuse_unknown({})
+    return RopeParameters(rope_type, theta, factor)
+
+
+def _layer_types(text: ConfigFields, count: int) -> tuple[AttentionKind, ...]:
+    kinds = []
+    declared: list[Any] = [
+        (AttentionKind.SLIDING if (index + 1) % FULL_ATTENTION_EVERY else AttentionKind.FULL).value
+        for index in range(count)
+    ]
+    if text.get("layer_types") is not None:
+        declared = text.array("layer_types", count)
+    for index, value in enumerate(declared):
+        if value not in (AttentionKind.SLIDING.value, AttentionKind.FULL.value):
+            raise ConfigError(
+                f"config key `{text.key('layer_types')}[{index}]`: "
+                f"expected sliding_attention or full_attention, found {value!r}"
+            )
+        kinds.append(AttentionKind(value))
+    kinds[-1] = AttentionKind.FULL  # transformers forces it
+    return tuple(kinds)
+
+
+def _heads(
+    text: ConfigFields, kinds: tuple[AttentionKind, ...], k_eq_v: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """KV heads and head_dim of every layer, from either form of the file."""
+    kv_heads = [text.integer("num_key_value_heads", 1, MAX_HEADS)] * len(kinds)
+    head_dim = [text.integer("head_dim", 2, MAX_HEAD_DIM)] * len(kinds)
+    if text.get("per_layer_config") is not None:
+        for name in ("global_head_dim", "num_global_key_value_heads"):
+            if text.get(name) is not None:
+                raise ConfigError(
+                    f"config keys `{text.key('per_layer_config')}` and `{text.key(name)}` "
+                    "exclude each other"
+                )
+        overrides = text.fields("per_layer_config")
+        seen: set[int] = set()
+        for name in overrides.names():
+            is_number = isinstance(name, str) and re.fullmatch("[0-9]{1,4}", name) is not None
+            index = int(name) if is_number else -1
+            if not 0 <= index < len(kinds) or index in seen:
+                raise ConfigError(
+                    f"config key `{overrides.key(str(name))}`: "
+                    f"expected each layer number from 0 to {len(kinds) - 1} at most once"
+                )
+            seen.add(index)
+            layer = overrides.fields(name)
+            head_dim[index] = layer.optional_integer("head_dim", 2, MAX_HEAD_DIM) or head_dim[index]
+            kv_heads[index] = (
+                layer.optional_integer("num_key_value_heads", 1, MAX_HEADS) or kv_heads[index]
+            )
+            layer.refuse_unknown({})
+    else:
+        global_dim = text.integer("global_head_dim", 2, MAX_HEAD_DIM)
+        global_heads = text.optional_integer("num_global_key_value_heads", 1, MAX_HEADS)
+        for index, kind in enumerate(kinds):
+            if kind is AttentionKind.FULL:
+                head_dim[index] = global_dim
+                if k_eq_v and global_heads is not None:  # transformers counts it only then
+                    kv_heads[index] = global_heads
+    return tuple(kv_heads), tuple(head_dim)
+
+
+def _check_attention(config: Gemma4Config) -> None:
+    """What every later stage takes for granted about heads, layer kinds and sharing."""
+    for index in range(config.num_hidden_layers):
+        heads, dim = config.num_key_value_heads[index], config.head_dim[index]
+        if dim % 2:
+            raise ConfigError(
+                f"config key `head_dim`: {dim} of layer {index} is odd; RoPE pairs need it even"
+            )
+        if config.num_attention_heads % heads:
+            raise ConfigError(
+                f"config key `num_key_value_heads`: {heads} of layer {index} does not divide "
+                f"num_attention_heads = {config.num_attention_heads}"
+            )
+        rope = config.full_rope
+        if config.layer_types[index] is AttentionKind.FULL and rope.partial_rotary_factor * dim < 2:
+            raise ConfigError(
+                f"config key `partial_rotary_factor`: {rope.partial_rotary_factor} of "
+                f"head_dim {dim} rotates no pair"
+            )
+    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
+    for index, kind in enumerate(config.layer_types[first_shared:], first_shared):
+        sources = [i for i in range(first_shared) if config.layer_types[i] is kind]
+        if not sources:
+            raise ConfigError(
+                f"config key `num_kv_shared_layers`: layer {index} shares the keys of a "
+                f"{kind.value} layer, but layers 0 to {first_shared - 1} hold none"
+            )
+        source = sources[-1]
+        for name, values in (
+            ("head_dim", config.head_dim),
+            ("num_key_value_heads", config.num_key_value_heads),
+        ):
+            if values[index] != values[source]:
+                raise ConfigError(
+                    f"config key `{name}`: layer {index} shares the keys of layer {source}, "
+                    f"but has {values[index]}, not {values[source]}"
+                )
+
+
+def _experts(text: ConfigFields) -> tuple[int, int, int]:
+    """Number of experts, how many are chosen, their width; all 0 unless `enable_moe_block`."""
+    names = ("num_experts", "top_k_experts", "moe_intermediate_size")
+    if text.get("enable_moe_block") is None or not text.boolean("enable_moe_block"):
+        for name in names:
+            text.get(name)  # known keys without a meaning here
+        return 0, 0, 0
+    experts = text.integer(names[0], 1, MAX_EXPERTS)
+    return experts, text.integer(names[1], 1, experts), text.integer(names[2], 1, MAX_WIDTH)
+
+
+def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
+    layers = text.integer("num_hidden_layers", 1, MAX_LAYERS)
+    vocab = text.integer("vocab_size", 32, MAX_VOCABULARY)
+    kinds = _layer_types(text, layers)
+    k_eq_v = text.boolean("attention_k_eq_v")
+    kv_heads, head_dim = _heads(text, kinds, k_eq_v)
+    rope = text.fields("rope_parameters")
+    ple = 0
+    if not text.is_null("hidden_size_per_layer_input"):
+        ple = text.integer("hidden_size_per_layer_input", 0, MAX_WIDTH)
+    experts, top_k, expert_width = _experts(text)
+    ple_vocab = 0
+    if not text.is_null("vocab_size_per_layer_input"):
+        ple_vocab = text.integer("vocab_size_per_layer_input", 0, MAX_VOCABULARY)
+    if ple and ple_vocab != vocab:
+        raise ConfigError(
+            f"config key `{text.key('vocab_size_per_layer_input')}`: "
+            f"expected vocab_size = {vocab}, found {ple_vocab}"
+        )
+    if ple and experts:
+        raise ConfigError(
+            f"config key `{text.key('enable_moe_block')}`: experts together with per-layer "
+            "embeddings are not supported",
+            hint="no released Gemma 4 has both",
+        )
+    softcap = None
+    if text.require("final_logit_softcapping") is not None:
+        softcap = text.number("final_logit_softcapping", 0.0, 1e6)
+    config = Gemma4Config(
+        vocab_size=vocab,
+        hidden_size=text.integer("hidden_size", 2, MAX_WIDTH),
+        intermediate_size=text.integer("intermediate_size", 1, MAX_WIDTH),
+        num_hidden_layers=layers,
+        layer_types=kinds,
+        num_attention_heads=text.integer("num_attention_heads", 1, MAX_HEADS),
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        sliding_window=text.integer("sliding_window", 1, MAX_POSITIONS),
+        max_position_embeddings=text.integer("max_position_embeddings", 1, MAX_POSITIONS),
+        rms_norm_eps=text.number("rms_norm_eps", 0.0, 0.1),
+        sliding_rope=_rope(rope, AttentionKind.SLIDING),
+        full_rope=_rope(rope, AttentionKind.FULL),
+        hidden_size_per_layer_input=ple,
+        vocab_size_per_layer_input=ple_vocab if ple else 0,
+        num_kv_shared_layers=text.integer("num_kv_shared_layers", 0, layers - 1),
+        use_double_wide_mlp=text.boolean("use_double_wide_mlp"),
+        num_experts=experts,
+        top_k_experts=top_k,
+        moe_intermediate_size=expert_width,
+        attention_k_eq_v=k_eq_v,
+        final_logit_softcapping=softcap,
+        dtype=_dtype(top, text),
+        bos_token_id=_first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
+        pad_token_id=_first_given("pad_token_id", text, top).token_id("pad_token_id", vocab),
+        eos_token_id=_first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
+    )
+    rope.refuse_unknown({})
+    _check_attention(config)
+    return config

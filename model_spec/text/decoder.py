@@ -1,0 +1,337 @@
+"""The Gemma 4 text decoder as Relax modules, and the functions that a package exports.
+
+What differs from a textbook decoder: norms before and after each branch; weights of norms are w,
+not 1 + w; attention scale 1.0; V normalised without a weight; RoPE and head_dim by layer kind; the
+last layers read other layers' K and V and, in prefill, run on the last position only; per-layer
+embeddings; a scalar on the whole residual stream at each layer's end; softcap on the logits. The
+residual stream is float32 in every recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.layers.attention import (
+    Attention,
+    AttentionOptions,
+    NormStack,
+    Vector,
+    take_last_row,
+)
+from gemma4_compile.model_spec.layers.moe import (
+    ExpertWeights,
+    RouterWeights,
+    router_factor,
+    run_experts,
+)
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.pending import (
+    PendingExpertNorm,
+    PendingNorm,
+    PendingResidualNorm,
+    PendingRouting,
+)
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.kv_cache import KvTensors, create_kv_state, kv_layout
+from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
+from gemma4_compile.model_spec.text.scales import embedding_scale
+from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.moe import VECTORS
+from gemma4_compile.operators.norms import RmsNorm
+
+
+@dataclass(frozen=True)
+class DecoderOptions:
+    """What the decoder needs to know besides the config.
+
+    Attributes
+    ----------
+    activation_dtype : of bounded matmul inputs, K and V
+    prefill_chunk : longest prefill chunk
+    device_type : DLPack device type of the KV state
+    suppressed : ids of tokens whose logits are MASKED
+    probe : return the residual stream of the last position after every layer, too
+    package : names the package in checkpoints of the KV state
+    """
+
+    activation_dtype: str
+    prefill_chunk: int
+    device_type: int
+    attention: AttentionOptions
+    suppressed: tuple[int, ...] = ()
+    probe: bool = False
+    package: str = ""
+
+
+class FeedForward(nn.Module):
+    """``Wdown (gelu(Wgate h) * (Wup h))``; gate and up are one interleaved matrix.
+
+    The product has no bound, so it stays float32 (docs/adr/0002-precision.md).
+    """
+
+    def __init__(self, layer: int, matrices: Matrices) -> None:
+        self.gate_up_proj = matrices.matrix(f"layers.{layer}.mlp.gate_up_proj")
+        self.down_proj = matrices.matrix(f"layers.{layer}.mlp.down_proj")
+
+    def forward(self, hidden: nn.Tensor | PendingNorm, rows: int | None) -> nn.Tensor:
+        """(rows, hidden_size) -> (rows, hidden_size) float32."""
+        gated = self.gate_up_proj.gated(hidden, rows, self.down_proj)
+        return self.down_proj.matmul(gated, rows)
+
+
+@dataclass
+class Stream:
+    """What flows from layer to layer."""
+
+    hidden: (
+        nn.Tensor | PendingNorm
+    )  # (rows, hidden_size) activation dtype: input of the next branch
+    residual: nn.Tensor | None  # (rows, hidden_size) float32; None while its norm is pending
+    ple: nn.Tensor | None  # (rows, layers * ple width) float32, inputs of all layers
+    rows: int | None
+
+    def current_residual(self) -> nn.Tensor:
+        """The residual; call it after the matmul that reads `hidden`, which may make it."""
+        if isinstance(self.hidden, PendingNorm):
+            return self.hidden.residual
+        assert self.residual is not None, "only a pending norm stands for the residual"
+        return self.residual
+
+
+class DecoderLayer(nn.Module):
+    """One layer; `forward` ends with the norm that the next layer (or the head) begins with."""
+
+    def __init__(
+        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: DecoderOptions
+    ) -> None:
+        hidden, dtype = config.hidden_size, options.activation_dtype
+        self.plan = plan
+        self.eps = config.rms_norm_eps
+        self.dtype = dtype
+        self.input_layernorm = Vector(hidden)
+        self.self_attn = Attention(plan, matrices, config.rms_norm_eps, dtype, options.attention)
+        if not config.num_experts:
+            self.post_attention_layernorm = Vector(hidden)
+            self.pre_feedforward_layernorm = Vector(hidden)
+        self.mlp = FeedForward(plan.index, matrices)
+        self.config = config
+        if config.num_experts:
+            self.pre_feedforward_vectors = NormStack(VECTORS, hidden)
+            self.router = RouterWeights(config, options.activation_dtype)
+            self.experts = ExpertWeights(plan.index, matrices)
+            self.post_feedforward_layernorms = NormStack(3, hidden)
+        else:
+            self.post_feedforward_layernorm = Vector(hidden)
+        if config.hidden_size_per_layer_input:
+            prefix = f"layers.{plan.index}"
+            self.per_layer_input_gate = matrices.matrix(f"{prefix}.per_layer_input_gate")
+            self.per_layer_projection = matrices.matrix(f"{prefix}.per_layer_projection")
+            self.post_per_layer_input_norm = Vector(hidden)
+        self.layer_scalar = Vector(1)
+
+    def forward(
+        self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
+    ) -> Stream:
+        """Run the layer.
+
+        Parameters
+        ----------
+        stream : state before the layer
+        next_norm : the weight of the norm that follows the layer
+        last_row_only : nobody reads the other rows of the result (K and V are written for all)
+        """
+        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        residual, ple, rows = stream.current_residual(), stream.ple, stream.rows
+        if last_row_only and rows is None:
+            residual, rows = take_last_row(residual), 1
+            ple = None if ple is None else take_last_row(ple)
+        if self.config.num_experts:
+            hidden = self._mix(attended, residual, rows, next_norm)
+            return Stream(hidden, None, ple, rows)
+        norm, next_to_it = self.post_attention_layernorm, self.pre_feedforward_layernorm
+        pending = self._pending(attended, residual, rows, norm, next_to_it)
+        branch = self.mlp.forward(pending, rows)
+        residual = pending.residual
+        branch_norm = self.post_feedforward_layernorm
+        # A config has experts or per-layer embeddings, not both (model_spec/text/config.py).
+        if ple is not None:
+            pending = self._pending(branch, residual, rows, branch_norm, None)
+            gate, projection = self.per_layer_input_gate, self.per_layer_projection
+            branch = inject(gate, projection, pending, ple, self.plan.index, rows)
+            residual, branch_norm = pending.residual, self.post_per_layer_input_norm
+        scalar = self.layer_scalar
+        return Stream(
+            self._pending(branch, residual, rows, branch_norm, next_norm, scalar), None, ple, rows
+        )
+
+    def _pending(
+        self,
+        branch: nn.Tensor,
+        residual: nn.Tensor,
+        rows: int | None,
+        norm: Vector,
+        next_norm: Vector | None,
+        scalar: Vector | None = None,
+    ) -> PendingResidualNorm:
+        """Add the normed branch (and scale), then norm for the next branch."""
+        return PendingResidualNorm(
+            branch,
+            residual,
+            norm.weight,
+            None if scalar is None else scalar.weight,
+            None if next_norm is None else next_norm.weight,
+            rows,
+            self.eps,
+            self.dtype,
+        )
+
+    def _mix(
+        self, attended: nn.Tensor, residual: nn.Tensor, rows: int | None, next_norm: Vector
+    ) -> PendingExpertNorm:
+        """Run the dense MLP and the experts on the residual, and add both branches."""
+        pending = PendingRouting(
+            attended,
+            residual,
+            self.pre_feedforward_vectors.weight,
+            self.router.proj.weight,
+            router_factor(self.config),
+            rows,
+            self.eps,
+            self.dtype,
+        )
+        dense = self.mlp.forward(pending, rows)
+        chosen = run_experts(self.config, self.router, self.experts, pending)
+        return PendingExpertNorm(
+            dense,
+            chosen,
+            pending.residual,
+            self.post_feedforward_layernorms.weight,
+            self.layer_scalar.weight,
+            next_norm.weight,
+            rows,
+            self.eps,
+            self.dtype,
+        )
+
+
+class Gemma4ForCausalLM(nn.Module):
+    """The decoder with tied head. Its methods are the package's exported functions (abi.py)."""
+
+    def __init__(self, config: Gemma4Config, matrices: Matrices, options: DecoderOptions) -> None:
+        plans = layer_plans(config)
+        self.config = config
+        self.options = options
+        self.layout = kv_layout(config, plans, options.activation_dtype, options.prefill_chunk)
+        self.last_owner = max(plan.index for plan in plans if plan.owns_kv)
+        self.embed_tokens = matrices.matrix("embed_tokens")
+        if config.hidden_size_per_layer_input:
+            self.embed_tokens_per_layer = matrices.matrix("embed_tokens_per_layer")
+            self.per_layer_model_projection = matrices.matrix("per_layer_model_projection")
+            self.per_layer_projection_norm = Vector(config.hidden_size_per_layer_input)
+        self.layers = nn.ModuleList(
+            [DecoderLayer(plan, config, matrices, options) for plan in plans]
+        )
+        self.norm = Vector(config.hidden_size)
+
+    def embed(self, ids: nn.Tensor) -> nn.Tensor:
+        """Token embeddings: (n,) int32 -> (n, hidden_size) float32, times sqrt(hidden_size)."""
+        return self._embed(ids, None)
+
+    def prefill_tokens(
+        self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
+    ) -> tuple[Any, ...]:
+        """Run a chunk.
+
+        (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state, and
+        with `probe` the residual stream (1, hidden_size) f32 of the last position after each layer.
+        """
+        length, hidden = ids.shape[1], self.config.hidden_size
+        residual = nn.op.reshape(embeddings, (length, hidden))
+        tokens = nn.op.reshape(ids, (length,))
+        if self.config.hidden_size_per_layer_input:
+            # A row that comes from an adapter has no token: its table half is the pad token's.
+            is_text = nn.op.equal(
+                nn.op.reshape(modality, (length,)),
+                nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"),
+            )
+            pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
+            tokens = nn.op.where(is_text, tokens, pad)
+        logits, probes = self._decode_stream(residual, tokens, kv, None)
+        return logits, kv, *probes
+
+    def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[Any, ...]:
+        """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state, probes as in prefill."""
+        tokens = nn.op.reshape(ids, (1,))
+        logits, probes = self._decode_stream(self._embed(tokens, 1), tokens, kv, 1)
+        return logits, kv, *probes
+
+    def create_kv_cache(
+        self,
+        max_sequences: tirx.Var,
+        total_length: tirx.Var,
+        prefill_chunk: tirx.Var,
+        page_size: tirx.Var,
+        sliding: tirx.Var,
+    ) -> nn.Object:
+        """Make the KV state; it has no pages, so the client's page_size is not used."""
+        del page_size
+        arguments = (max_sequences, total_length, prefill_chunk, sliding)
+        return create_kv_state(
+            self.layout, arguments, self.options.device_type, self.options.package
+        )
+
+    def _embed(self, ids: nn.Tensor, rows: int | None) -> nn.Tensor:
+        return self.embed_tokens.take(ids, rows, embedding_scale(self.config))
+
+    def _per_layer_inputs(
+        self, ids: nn.Tensor, residual: nn.Tensor, rows: int | None
+    ) -> nn.Tensor | None:
+        if not self.config.hidden_size_per_layer_input:
+            return None
+        return per_layer_inputs(
+            self.config,
+            self.embed_tokens_per_layer,
+            self.per_layer_model_projection,
+            self.per_layer_projection_norm,
+            ids,
+            residual,
+            rows,
+        )
+
+    def _decode_stream(
+        self, residual: nn.Tensor, tokens: nn.Tensor, state: nn.Object, rows: int | None
+    ) -> tuple[nn.Tensor, list[nn.Tensor]]:
+        config = self.config
+        kv = KvTensors(self.layout, state)
+        ple = self._per_layer_inputs(tokens, residual, rows)
+        width, dtype = config.hidden_size, self.options.activation_dtype
+        first_norm = RmsNorm(rows, width, config.rms_norm_eps, dtype)
+        args = [residual, self.layers[0].input_layernorm.weight]
+        (hidden,) = emit(first_norm, args, [(tuple(residual.shape), dtype)])
+        stream = Stream(hidden, residual, ple, rows)
+        following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
+        streams = []
+        for layer, next_norm in zip(self.layers, following, strict=True):
+            stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
+            streams.append(stream)
+        cap = config.final_logit_softcapping
+        tail = Tail.NONE if cap is None else Tail.SOFTCAP
+        logits = self.embed_tokens.matmul(
+            stream.hidden, 1, tail, cap=cap or 0.0, suppressed=self.options.suppressed
+        )
+        # Every pending norm has been done by now, by whoever read it.
+        probes = [_last_row(stream) for stream in streams] if self.options.probe else []
+        return nn.op.reshape(logits, (1, 1, config.vocab_size)), probes
+
+
+def _last_row(stream: Stream) -> nn.Tensor:
+    """The residual stream of the last position: (1, hidden_size)."""
+    residual = stream.current_residual()
+    return residual if stream.rows == 1 else take_last_row(residual)

@@ -1,0 +1,111 @@
+"""Export the decoder and the sampler as one IRModule with the functions that the client calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.relax.frontend import nn
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.decoder import DecoderOptions, Gemma4ForCausalLM
+from gemma4_compile.model_spec.text.sampler import Sampler, SamplerOptions
+
+
+def _mode(params: str) -> dict[str, str]:
+    return {"param_mode": params, "effect_mode": "none"}
+
+
+def _decoder_spec(config: Gemma4Config) -> dict[str, Any]:
+    hidden = config.hidden_size
+    state = nn.spec.Object(object_type=nn.Object)
+    one_token = nn.spec.Tensor([1, 1], "int32")
+    tokens = nn.spec.Tensor([1, "n"], "int32")
+    return {
+        abi.EMBED: {"ids": nn.spec.Tensor(["n"], "int32"), "$": _mode("packed")},
+        abi.PREFILL: {
+            "embeddings": nn.spec.Tensor([1, "n", hidden], "float32"),
+            "ids": tokens,
+            "modality": tokens,
+            "kv": state,
+            "$": _mode("packed"),
+        },
+        abi.DECODE: {"ids": one_token, "kv": state, "$": _mode("packed")},
+        abi.CREATE_KV_CACHE: {
+            "max_sequences": int,
+            "total_length": int,
+            "prefill_chunk": int,
+            "page_size": int,
+            "sliding": int,
+            "$": _mode("none"),
+        },
+    }
+
+
+def _sampler_spec(vocab: int) -> dict[str, Any]:
+    def floats(*shape: int | str) -> nn.spec.Tensor:
+        return nn.spec.Tensor(list(shape), "float32")
+
+    def ints(*shape: int | str) -> nn.spec.Tensor:
+        return nn.spec.Tensor(list(shape), "int32")
+
+    return {
+        abi.SOFTMAX: {"logits": floats(1, 1, vocab), "temperature": floats(1), "$": _mode("none")},
+        abi.ARGSORT: {"probs": floats(1, vocab), "$": _mode("none")},
+        abi.SAMPLE_TOP_P: {
+            "probs": floats(1, vocab),
+            "indices": floats(1, vocab),
+            "uniform": floats(1),
+            "sample_index": ints(1),
+            "top_p": floats(1),
+            "$": _mode("none"),
+        },
+        abi.LOGIT_BIAS: {
+            "logits": floats(1, vocab),
+            "pos2seq": ints("n"),
+            "token_ids": ints("n"),
+            "bias": floats("n"),
+            "$": _mode("none"),
+        },
+        abi.PENALTY: {
+            "logits": floats(1, vocab),
+            "seq_ids": ints("m"),
+            "pos2seq": ints("n"),
+            "token_ids": ints("n"),
+            "counts": ints("n"),
+            "penalties": floats("m", 3),
+            "$": _mode("none"),
+        },
+        abi.BITMASK: {
+            "logits": floats(1, vocab),
+            "seq_ids": ints(1),
+            "bitmask": ints(1, -(-vocab // 32)),
+            "$": _mode("none"),
+        },
+    }
+
+
+# Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
+# not each leave buffers of their own in the client's pool.
+VAR_BOUNDS_ATTR = "tir_var_upper_bound"
+
+
+def export_module(
+    config: Gemma4Config, matrices: Matrices, options: DecoderOptions, sampler: SamplerOptions
+) -> tuple[tvm.IRModule, tuple[str, ...]]:
+    """Build the Relax module.
+
+    Returns
+    -------
+    tuple[IRModule, tuple[str, ...]]
+        The module, and the names of its parameters in the order of the packed tuple.
+    """
+    decoder = Gemma4ForCausalLM(config, matrices, options)
+    module, parameters = decoder.export_tvm(_decoder_spec(config))
+    helpers, _ = Sampler(config.vocab_size, sampler).export_tvm(_sampler_spec(config.vocab_size))
+    module.update(helpers)
+    for name in (abi.EMBED, abi.PREFILL):
+        module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
+    return module, tuple(name for name, _ in parameters)

@@ -1,0 +1,154 @@
+"""The decoder's side of the KV state.
+
+Its layout, its creation, and its tensors within one exported function.
+
+The state itself is C++ (targets/native/kv_state.cc). Only layers that own K and V have a slot; a
+sliding layer keeps a ring of its window and one prefill chunk, a full layer the whole context.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.layer_plan import LayerPlan, rotary_plans
+
+RING_ALIGNMENT = 32
+
+
+@dataclass(frozen=True)
+class KvSlot:
+    """K and V of one owning layer.
+
+    `rows` is None for the whole context, `window` None for full attention.
+    """
+
+    kv_heads: int
+    head_dim: int
+    rows: int | None
+    window: int | None
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """All slots, the dtype of K and V, and the RoPE kinds of the state's rotary table."""
+
+    slots: tuple[KvSlot, ...]
+    dtype: str
+    rotary: tuple[int, ...]  # head_dim, pairs, bits of the float64 theta, for each kind
+    rotary_pairs: int
+
+    def flat(self) -> list[int]:
+        """Four numbers a slot, as gemma4_kv_create takes them; 0 stands for None."""
+        return [
+            number
+            for slot in self.slots
+            for number in (slot.kv_heads, slot.head_dim, slot.rows or 0, slot.window or 0)
+        ]
+
+    def nbytes(self, context_length: int) -> int:
+        """Device memory of K and V."""
+        item = 2 if self.dtype == "float16" else 4
+        return sum(
+            2 * item * (s.rows or context_length) * s.kv_heads * s.head_dim for s in self.slots
+        )
+
+
+def kv_layout(
+    config: Gemma4Config, plans: Sequence[LayerPlan], dtype: str, prefill_chunk: int
+) -> KvLayout:
+    """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up."""
+    slots = []
+    for plan in plans:
+        if plan.owns_kv:
+            rows = None
+            if plan.window is not None:
+                rows = -(-(plan.window + prefill_chunk - 1) // RING_ALIGNMENT) * RING_ALIGNMENT
+            slots.append(KvSlot(plan.num_key_value_heads, plan.head_dim, rows, plan.window))
+    rotary: list[int] = []
+    kinds = rotary_plans(config).values()
+    for kind in kinds:
+        (bits,) = struct.unpack("<q", struct.pack("<d", kind.theta))
+        rotary += [kind.head_dim, kind.pairs, bits]
+    return KvLayout(tuple(slots), dtype, tuple(rotary), sum(kind.pairs for kind in kinds))
+
+
+def create_kv_state(
+    layout: KvLayout, arguments: Sequence[tirx.Var], device_type: int, package: str
+) -> nn.Object:
+    """Call the state's constructor with the client's arguments and our layout.
+
+    Parameters
+    ----------
+    arguments : maximum number of sequences, total length, prefill chunk, sliding flag
+    device_type : DLPack device type
+    package : names the package: another one's checkpoint is refused
+    """
+    call = relax.call_pure_packed(
+        abi.KV_CREATE,
+        *[relax.ShapeExpr([argument]) for argument in arguments],
+        relax.ShapeExpr(layout.flat()),
+        relax.ShapeExpr(list(layout.rotary)),
+        relax.prim_value(16 if layout.dtype == "float16" else 32),
+        relax.prim_value(device_type),
+        tvm.ir.StringImm(package),
+        ty_args=relax.AnyType(),
+    )
+    return nn.Object(_expr=relax.BlockBuilder.current().emit(call), _name="kv_state")
+
+
+class KvTensors:
+    """The state's tensors inside one exported function.
+
+    A layer that writes K and V puts the written tensors back here, so that every later reader
+    depends on the write.
+    """
+
+    def __init__(self, layout: KvLayout, state: nn.Object) -> None:
+        self.layout = layout
+        self._state = state
+        self._current: dict[int, tuple[nn.Tensor, nn.Tensor]] = {}
+        self._capacity = tirx.Var("capacity", "int64")
+        self.positions = self._tensor(abi.KV_POSITIONS, (4,), "int32")
+        chunk = tirx.Var("rotary_rows", "int64")
+        self.rotary = self._tensor(abi.KV_ROTARY, (chunk, layout.rotary_pairs, 2), "float32")
+
+    def _tensor(
+        self, function: str, shape: tuple[int | tirx.Var, ...], dtype: str, slot: int | None = None
+    ) -> nn.Tensor:
+        builder = relax.BlockBuilder.current()
+        arguments = [] if slot is None else [relax.prim_value(slot)]
+        call = relax.call_pure_packed(
+            function,
+            self._state._expr,
+            *arguments,
+            ty_args=relax.TensorType(ndim=len(shape), dtype=dtype),
+        )
+        cast = builder.match_cast(builder.emit(call), relax.TensorType(shape, dtype))
+        return nn.Tensor(_expr=cast)
+
+    def get(self, slot: int) -> tuple[nn.Tensor, nn.Tensor]:
+        """K and V of a slot: (rows, kv_heads, head_dim)."""
+        if slot not in self._current:
+            spec = self.layout.slots[slot]
+            shape = (
+                self._capacity if spec.rows is None else spec.rows,
+                spec.kv_heads,
+                spec.head_dim,
+            )
+            self._current[slot] = (
+                self._tensor(abi.KV_KEY, shape, self.layout.dtype, slot),
+                self._tensor(abi.KV_VALUE, shape, self.layout.dtype, slot),
+            )
+        return self._current[slot]
+
+    def put(self, slot: int, key: nn.Tensor, value: nn.Tensor) -> None:
+        """Note the tensors that result from writing a slot in place."""
+        self._current[slot] = (key, value)

@@ -1,0 +1,138 @@
+"""What each decoder layer is, resolved once from the config.
+
+Its kind, heads, window, MLP width, and whose keys it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config, RopeParameters
+
+
+@dataclass(frozen=True)
+class RotaryPlan:
+    """RoPE of one attention kind.
+
+    ``inv_freq[j] = theta ** (-2 j / head_dim)`` for ``j < pairs``; the other pairs are not rotated.
+    ``offset`` is where the kind's pairs start in the rotary table of the KV state (sliding pairs
+    first).
+    """
+
+    head_dim: int
+    pairs: int
+    theta: float
+    offset: int
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One decoder layer.
+
+    ``window`` is None for full attention; ``kv_slot`` counts the layers that own K and V.
+    """
+
+    index: int
+    kind: AttentionKind
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    window: int | None
+    intermediate_size: int
+    kv_slot: int
+    owns_kv: bool
+    value_is_key: bool
+    rotary: RotaryPlan
+
+
+def _rotary_plan(rope: RopeParameters, head_dim: int, offset: int) -> RotaryPlan:
+    """`proportional` rotates the first ``factor * head_dim / 2`` pairs; the divisor stays."""
+    if rope.rope_type == "proportional":
+        pairs = int(rope.partial_rotary_factor * head_dim // 2)
+    else:
+        pairs = head_dim // 2
+    return RotaryPlan(head_dim=head_dim, pairs=pairs, theta=rope.rope_theta, offset=offset)
+
+
+def _head_dim_of(config: Gemma4Config, kind: AttentionKind) -> int | None:
+    """The head_dim that all layers of `kind` share, or None when there is no such layer."""
+    found = {
+        dim for dim, layer in zip(config.head_dim, config.layer_types, strict=True) if layer is kind
+    }
+    if len(found) > 1:
+        raise ConfigError(
+            f"layers of kind `{kind.value}` have different head_dim: {sorted(found)}",
+            hint="one head_dim per attention kind is supported",
+        )
+    return found.pop() if found else None
+
+
+def rotary_plans(config: Gemma4Config) -> dict[AttentionKind, RotaryPlan]:
+    """The rotary table's kinds in the order in which it holds their pairs: sliding, then full."""
+    plans: dict[AttentionKind, RotaryPlan] = {}
+    offset = 0
+    for kind, rope in (
+        (AttentionKind.SLIDING, config.sliding_rope),
+        (AttentionKind.FULL, config.full_rope),
+    ):
+        head_dim = _head_dim_of(config, kind)
+        if head_dim is not None:
+            plans[kind] = _rotary_plan(rope, head_dim, offset)
+            offset += plans[kind].pairs
+    return plans
+
+
+def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
+    """Resolve every layer.
+
+    The last ``num_kv_shared_layers`` layers own no K and V: each reads those of the last owning
+    layer of its own kind.
+
+    Raises
+    ------
+    ConfigError
+        If a shared layer has no owning layer of its kind before it, or its heads do not fit that
+        layer's.
+
+    References
+    ----------
+    transformers 5.23.0, models/gemma4/modeling_gemma4.py, `Gemma4TextAttention`.
+    """
+    rotary = rotary_plans(config)
+    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
+    last_owner: dict[AttentionKind, LayerPlan] = {}
+    plans: list[LayerPlan] = []
+    for index, kind in enumerate(config.layer_types):
+        owns_kv = index < first_shared
+        source = None if owns_kv else last_owner.get(kind)
+        if not owns_kv and source is None:
+            raise ConfigError(
+                f"layer {index} shares keys and values, but no layer of kind `{kind.value}` "
+                f"before layer {first_shared} owns any",
+                hint="check `num_kv_shared_layers` and `layer_types`",
+            )
+        heads = (config.num_key_value_heads[index], config.head_dim[index])
+        if source is not None and heads != (source.num_key_value_heads, source.head_dim):
+            raise ConfigError(
+                f"layer {index} reads the keys of layer {source.index}, but its KV heads x "
+                f"head_dim are {heads}, not {(source.num_key_value_heads, source.head_dim)}"
+            )
+        wide = config.use_double_wide_mlp and not owns_kv
+        plan = LayerPlan(
+            index=index,
+            kind=kind,
+            num_attention_heads=config.num_attention_heads,
+            num_key_value_heads=config.num_key_value_heads[index],
+            head_dim=config.head_dim[index],
+            window=config.sliding_window if kind is AttentionKind.SLIDING else None,
+            intermediate_size=config.intermediate_size * (2 if wide else 1),
+            kv_slot=index if source is None else source.kv_slot,
+            owns_kv=owns_kv,
+            value_is_key=config.attention_k_eq_v and kind is AttentionKind.FULL,
+            rotary=rotary[kind],
+        )
+        if owns_kv:
+            last_owner[kind] = plan
+        plans.append(plan)
+    return tuple(plans)

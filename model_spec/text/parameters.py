@@ -1,0 +1,219 @@
+"""The parameter table.
+
+Which checkpoint tensors become which model parameter, in which shape and with which scale.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
+from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
+
+
+class Role(str, Enum):
+    """What a parameter is for; the quantisation recipe chooses a scheme by it."""
+
+    TOKEN_EMBEDDING = "token_embedding"  # also the LM head (tied)
+    PER_LAYER_EMBEDDING = "per_layer_embedding"
+    LINEAR = "linear"
+    PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
+    EXPERTS = "experts"
+    ROUTER = "router"  # its choice is discrete, so it is never quantised
+    VECTOR = "vector"  # norm weights and layer scalars
+
+
+class Arrangement(str, Enum):
+    """How the source tensors' rows make up the parameter's rows."""
+
+    COPY = "copy"
+    CONCAT_ROWS = "concat_rows"
+    INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
+    INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
+    STACK = "stack"  # each source is a vector, and a row
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint tensor, its name without the `model.language_model.` or `model.` prefix."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A model parameter.
+
+    Attributes
+    ----------
+    name : as in the checkpoint, or the fused name; without `.weight`
+    shape : (rows, cols) of a matrix, (n,) of a vector
+    scale : a power of two that the stored weight carries (so folding it is exact)
+    row_group : rows that stay together when the parameter is split: those of one expert
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    sources: tuple[Source, ...]
+    arrangement: Arrangement = Arrangement.COPY
+    scale: float = 1.0
+    row_group: int = 1
+
+
+def is_power_of_two(value: float) -> bool:
+    """Whether multiplying by `value` is exact in binary floating point."""
+    return value > 0 and math.frexp(value)[0] == 0.5
+
+
+def _matrix(name: str, role: Role, rows: int, cols: int, scale: float = 1.0) -> Parameter:
+    return Parameter(
+        name, role, (rows, cols), (Source(f"{name}.weight", (rows, cols)),), scale=scale
+    )
+
+
+def _vector(name: str, size: int) -> Parameter:
+    return Parameter(name, Role.VECTOR, (size,), (Source(f"{name}.weight", (size,)),))
+
+
+def _concat(name: str, sources: tuple[Source, ...]) -> Parameter:
+    rows = sum(source.shape[0] for source in sources)
+    return Parameter(
+        name, Role.LINEAR, (rows, sources[0].shape[1]), sources, Arrangement.CONCAT_ROWS
+    )
+
+
+def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
+    q_rows = plan.num_attention_heads * plan.head_dim
+    kv_rows = plan.num_key_value_heads * plan.head_dim
+    sources = [Source(f"{prefix}.q_proj.weight", (q_rows, hidden))]
+    if plan.owns_kv:
+        sources.append(Source(f"{prefix}.k_proj.weight", (kv_rows, hidden)))
+        if not plan.value_is_key:
+            sources.append(Source(f"{prefix}.v_proj.weight", (kv_rows, hidden)))
+    table = [
+        _concat(f"{prefix}.qkv_proj", tuple(sources)),
+        _vector(f"{prefix}.q_norm", plan.head_dim),
+    ]
+    if plan.owns_kv:
+        table.append(_vector(f"{prefix}.k_norm", plan.head_dim))
+    table.append(_matrix(f"{prefix}.o_proj", Role.LINEAR, hidden, q_rows))
+    return table
+
+
+def _vectors(name: str, sources: tuple[str, ...], size: int) -> Parameter:
+    """Vectors that a kernel reads together: one binding for all of them."""
+    found = tuple(Source(source, (size,)) for source in sources)
+    return Parameter(name, Role.VECTOR, (len(found), size), found, Arrangement.STACK)
+
+
+def _stack(name: str, experts: int, rows: int, cols: int, arrangement: Arrangement) -> Parameter:
+    """The experts' matrices, one after the other."""
+    source = Source(name, (experts, rows, cols))
+    shape = (experts * rows, cols)
+    return Parameter(name, Role.EXPERTS, shape, (source,), arrangement, row_group=rows)
+
+
+def _experts(prefix: str, config: Gemma4Config) -> list[Parameter]:
+    hidden, experts, width = config.hidden_size, config.num_experts, config.moe_intermediate_size
+    router = f"{prefix}.router"
+
+    def plain_vector(name: str, size: int) -> Parameter:
+        return Parameter(name, Role.VECTOR, (size,), (Source(name, (size,)),))
+
+    projection = Source(f"{router}.proj.weight", (experts, hidden))
+    halves, copy = Arrangement.INTERLEAVE_HALVES, Arrangement.COPY
+    # What the dense MLP, the router and the experts begin with: the order of `RoutedNorm`.
+    before = (
+        f"{prefix}.post_attention_layernorm.weight",
+        f"{prefix}.pre_feedforward_layernorm.weight",
+        f"{router}.scale",
+        f"{prefix}.pre_feedforward_layernorm_2.weight",
+    )
+    # Norms of the dense branch, of the experts' branch and of their sum.
+    after = tuple(f"{prefix}.post_feedforward_layernorm{end}.weight" for end in ("_1", "_2", ""))
+    return [
+        _vectors(f"{prefix}.pre_feedforward_vectors", before, hidden),
+        Parameter(f"{router}.proj", Role.ROUTER, (experts, hidden), (projection,)),
+        plain_vector(f"{router}.per_expert_scale", experts),
+        _stack(f"{prefix}.experts.gate_up_proj", experts, 2 * width, hidden, halves),
+        _stack(f"{prefix}.experts.down_proj", experts, hidden, width, copy),
+        _vectors(f"{prefix}.post_feedforward_layernorms", after, hidden),
+    ]
+
+
+def _norms_before(prefix: str, hidden: int) -> list[Parameter]:
+    """The norms between attention and the MLP, where no expert begins with them, too."""
+    names = ("post_attention_layernorm", "pre_feedforward_layernorm")
+    return [_vector(f"{prefix}.{name}", hidden) for name in names]
+
+
+def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
+    prefix, hidden, width = f"layers.{plan.index}", config.hidden_size, plan.intermediate_size
+    gate, up = (
+        Source(f"{prefix}.mlp.{name}_proj.weight", (width, hidden)) for name in ("gate", "up")
+    )
+    table = [
+        _vector(f"{prefix}.input_layernorm", hidden),
+        *_attention(f"{prefix}.self_attn", plan, hidden),
+        *(() if config.num_experts else _norms_before(prefix, hidden)),
+        Parameter(
+            f"{prefix}.mlp.gate_up_proj",
+            Role.LINEAR,
+            (2 * width, hidden),
+            (gate, up),
+            Arrangement.INTERLEAVE_ROWS,
+        ),
+        _matrix(f"{prefix}.mlp.down_proj", Role.LINEAR, hidden, width),
+    ]
+    if config.num_experts:
+        table += _experts(prefix, config)
+    else:
+        table.append(_vector(f"{prefix}.post_feedforward_layernorm", hidden))
+    ple = config.hidden_size_per_layer_input
+    if ple:
+        table += [
+            _matrix(f"{prefix}.per_layer_input_gate", Role.PER_LAYER_LINEAR, ple, hidden),
+            _matrix(f"{prefix}.per_layer_projection", Role.PER_LAYER_LINEAR, hidden, ple),
+            _vector(f"{prefix}.post_per_layer_input_norm", hidden),
+        ]
+    scalar = f"{prefix}.layer_scalar"
+    table.append(Parameter(scalar, Role.VECTOR, (1,), (Source(scalar, (1,)),)))
+    return table
+
+
+def folded_scale(scale: float) -> float:
+    """The part of a constant scale that the weights carry: all if that is exact, else 1."""
+    return scale if is_power_of_two(scale) else 1.0
+
+
+def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
+    """Every parameter of the model, in the order in which the packed library takes them.
+
+    The scale of the per-layer embedding is folded into its table where that is exact (16 for 256
+    columns). The token embedding keeps its values: the tied LM head must not see the scale.
+    """
+    hidden, ple = config.hidden_size, config.hidden_size_per_layer_input
+    table = [_matrix("embed_tokens", Role.TOKEN_EMBEDDING, config.vocab_size, hidden)]
+    if ple:
+        columns = config.num_hidden_layers * ple
+        scale = folded_scale(per_layer_embedding_scale(config))
+        table += [
+            _matrix(
+                "embed_tokens_per_layer",
+                Role.PER_LAYER_EMBEDDING,
+                config.vocab_size_per_layer_input,
+                columns,
+                scale,
+            ),
+            _matrix("per_layer_model_projection", Role.PER_LAYER_LINEAR, columns, hidden),
+            _vector("per_layer_projection_norm", ple),
+        ]
+    for plan in layer_plans(config):
+        table += _layer(plan, config)
+    table.append(_vector("norm", hidden))
+    return tuple(table)

@@ -1,0 +1,77 @@
+"""Per-layer embeddings (PLE).
+
+The inputs of all layers, computed once per token, and their injection at a layer's end.
+"""
+
+from __future__ import annotations
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.layers.attention import Vector
+from gemma4_compile.model_spec.matrices import Matrix
+from gemma4_compile.model_spec.pending import PendingNorm
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import folded_scale
+from gemma4_compile.model_spec.text.scales import (
+    PER_LAYER_INPUT_SCALE,
+    per_layer_embedding_scale,
+    per_layer_projection_scale,
+)
+from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.norms import PerLayerInputs
+
+
+def per_layer_inputs(
+    config: Gemma4Config,
+    table: Matrix,
+    projection: Matrix,
+    norm: Vector,
+    ids: nn.Tensor,
+    embeddings: nn.Tensor,
+    rows: int | None,
+) -> nn.Tensor:
+    """Per-layer inputs of every layer.
+
+    The token's table row and a normed projection of its embedding.
+
+    Parameters
+    ----------
+    table, projection, norm : the parameters `embed_tokens_per_layer`, `per_layer_model_projection`
+        and `per_layer_projection_norm`
+    ids : (rows,) int32; the pad token where the embedding is not a token's
+    embeddings : (rows, hidden_size) float32, scaled
+
+    Returns
+    -------
+    nn.Tensor
+        (rows, layers * hidden_size_per_layer_input) float32; layer i owns its i-th run of columns.
+    """
+    scale = per_layer_embedding_scale(config)
+    tokens = table.take(ids, rows, 1.0)
+    context = projection.matmul(embeddings, rows)
+    operator = PerLayerInputs(
+        rows=rows,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size_per_layer_input,
+        eps=config.rms_norm_eps,
+        context_scale=per_layer_projection_scale(config),
+        token_scale=scale / folded_scale(scale),
+        input_scale=PER_LAYER_INPUT_SCALE,
+    )
+    return emit(operator, [context, tokens, norm.weight], [(tuple(context.shape), "float32")])[0]
+
+
+def inject(
+    gate: Matrix,
+    projection: Matrix,
+    x: nn.Tensor | PendingNorm,
+    ple: nn.Tensor,
+    layer: int,
+    rows: int | None,
+) -> nn.Tensor:
+    """``Wproj (gelu(Wgate x) * ple_layer)`` before its norm: (rows, hidden_size) float32.
+
+    The input is the raw residual stream, which has no bound: it stays float32 in every recipe.
+    """
+    return projection.matmul(gate.matmul(x, rows, Tail.GELU_GATE, ple=ple, layer=layer), rows)

@@ -1,0 +1,91 @@
+"""The exported functions that turn logits into a token; the client calls them by name (abi.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.operators.base import emit, emit_inplace
+from gemma4_compile.operators.sampling import (
+    Bitmask,
+    LogitBias,
+    Penalty,
+    SampleTopP,
+    SoftmaxPartials,
+    SoftmaxProbs,
+)
+
+
+@dataclass(frozen=True)
+class SamplerOptions:
+    """How the vocabulary is divided: `softmax_blocks` runs for the softmax."""
+
+    softmax_blocks: int
+
+
+class Sampler(nn.Module):
+    """Softmax, nucleus sampling and the in-place changes of logits, for one sequence."""
+
+    def __init__(self, vocab: int, options: SamplerOptions) -> None:
+        self.vocab = vocab
+        self.options = options
+
+    def softmax_with_temperature(self, logits: nn.Tensor, temperature: nn.Tensor) -> nn.Tensor:
+        """(1, 1, vocab) f32 and (1,) f32 -> probabilities (1, 1, vocab) f32."""
+        blocks = self.options.softmax_blocks
+        args = [logits, temperature]
+        (partials,) = emit(SoftmaxPartials(self.vocab, blocks), args, [((blocks, 2), "float32")])
+        spec = ((1, 1, self.vocab), "float32")
+        return emit(SoftmaxProbs(self.vocab, blocks), [*args, partials], [spec])[0]
+
+    def argsort_probs(self, probs: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+        """Hand the probabilities through twice.
+
+        Only `sample_with_top_p` reads them, and it needs no order.
+        """
+        return probs, probs
+
+    def sample_with_top_p(
+        self,
+        probs: nn.Tensor,
+        indices: nn.Tensor,
+        uniform: nn.Tensor,
+        sample_index: nn.Tensor,
+        top_p: nn.Tensor,
+    ) -> nn.Tensor:
+        """Draw a token: (1, vocab) f32 probabilities -> (1,) int32.
+
+        `indices` is the hand-through of argsort_probs.
+        """
+        del indices, sample_index
+        operator = SampleTopP(self.vocab)
+        survey = emit(operator.survey, [probs], operator.survey.results)
+        return emit(operator, [probs, *survey, uniform, top_p], [((1,), "int32")])[0]
+
+    def apply_logit_bias_inplace(
+        self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor
+    ) -> nn.Tensor:
+        """Add biases to logits (1, vocab) f32."""
+        args = [logits, pos2seq, token_ids, bias]
+        return emit_inplace(LogitBias(self.vocab), args, [0], [((1, self.vocab), "float32")])[0]
+
+    def apply_penalty_inplace(
+        self,
+        logits: nn.Tensor,
+        seq_ids: nn.Tensor,
+        pos2seq: nn.Tensor,
+        token_ids: nn.Tensor,
+        counts: nn.Tensor,
+        penalties: nn.Tensor,
+    ) -> nn.Tensor:
+        """Penalise tokens that were generated before, in logits (1, vocab) f32."""
+        args = [logits, seq_ids, pos2seq, token_ids, counts, penalties]
+        return emit_inplace(Penalty(self.vocab), args, [0], [((1, self.vocab), "float32")])[0]
+
+    def apply_bitmask_inplace(
+        self, logits: nn.Tensor, seq_ids: nn.Tensor, bitmask: nn.Tensor
+    ) -> nn.Tensor:
+        """Forbid the tokens that a grammar excludes, in logits (1, vocab) f32."""
+        args = [logits, seq_ids, bitmask]
+        return emit_inplace(Bitmask(self.vocab), args, [0], [((1, self.vocab), "float32")])[0]

@@ -1,0 +1,1 @@
+"""Kernels of attention over the KV state."""

@@ -1,0 +1,188 @@
+"""The splits of an attention put together. Plain form: `MergeSplits.plain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.attention import LOWEST, MergeSplits, declare_splits
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.tir import fixed, function, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import (
+    BlockReduction,
+    barrier,
+    launch,
+    local,
+    power_of_two_at_most,
+    shared,
+    zero,
+)
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.spec import TargetSpec
+
+THREADS = 128
+MAX_GROUPS = 16  # groups of threads that divide the splits
+REUSED_WITHIN = 16  # TVM's StorageRewrite: most that two arrays of one place differ in size
+
+
+def merged_channel(means: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
+    """One channel of a head over all splits, each weighed by its maximum: float32."""
+    highest: Any = stats[0, h, 0]
+    for split in range(1, splits):
+        highest = tirx.max(highest, stats[split, h, 0])
+    highest = let(highest)
+    weights = [
+        let(fixed(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1], "float32"))
+        for split in range(splits)
+    ]
+    total = sum((weights[s] * as_f32(means[s, h, d]) for s in range(splits)), zero())
+    return let(total / sum(weights, zero()))
+
+
+@dataclass(frozen=True)
+class MergeShape:
+    """How blocks divide the channels of a head, and the threads of a block the splits.
+
+    Attributes
+    ----------
+    splits, columns : of a head; columns are vectors
+    threads : of a block
+    vectors : channels of a vector
+    simd_width : as in the target's spec
+    """
+
+    splits: int
+    columns: int
+    threads: int
+    vectors: Vectors
+    simd_width: int
+
+    @property
+    def factors(self) -> Vectors:
+        """How shared memory holds a split's factor.
+
+        TVM gives two arrays of a block one place if they are not needed at the same time. As an
+        array of scalars it would not be aligned for the vectors behind the factors, so factors are
+        vectors, too, where simdgroups are known; elsewhere the reductions' own arrays are as large.
+        """
+        return self.vectors if self.simd_width else Vectors(1)
+
+    @property
+    def factor_places(self) -> int:
+        """Factors that shared memory has room for.
+
+        The array of a reduction by simdgroups is of scalars, and stays apart because TVM puts no
+        array into the place of one that is less than a sixteenth of its size.
+        """
+        needed = self.own * self.groups
+        if not self.simd_width:
+            return needed
+        results = self.threads // self.simd_width
+        return max(needed, REUSED_WITHIN * results // self.vectors.size + 1)
+
+    @property
+    def groups(self) -> int:
+        """Groups of threads, each for every so many splits."""
+        return min(MAX_GROUPS, power_of_two_at_most(self.splits))
+
+    @property
+    def width(self) -> int:
+        """Columns of a block."""
+        return self.threads // self.groups
+
+    @property
+    def slices(self) -> int:
+        """Blocks of a head."""
+        return -(-self.columns // self.width)
+
+    @property
+    def own(self) -> int:
+        """Splits of a group."""
+        return -(-self.splits // self.groups)
+
+
+def merge_shape(dim: int, splits: int, spec: TargetSpec) -> MergeShape:
+    """The shape for heads of `dim` channels."""
+    vectors = Vectors.dividing(dim)
+    threads = min(THREADS, spec.max_threads_per_block)
+    return MergeShape(splits, dim // vectors.size, threads, vectors, spec.simd_width)
+
+
+def merge_slice(shape: MergeShape, means: Any, stats: Any, h: Any, slice_: Any, thread: Any) -> Any:
+    """Put the splits of a slice of head `h` together.
+
+    Returns a float32 vector, which is column `slice_ * width + thread` in the block's first `width`
+    threads. A group's loads are under way while the block finds the weights of the splits.
+    """
+    vectors, groups, width = shape.vectors, shape.groups, shape.width
+    group, mine = let(tirx.floordiv(thread, width)), let(tirx.floormod(thread, width))
+    place = vectors.at(let(tirx.min(slice_ * width + mine, shape.columns - 1)))
+    loaded = local((shape.own * vectors.size,), means.dtype)
+    for index in range(shape.own):
+        split = let(tirx.min(group + index * groups, shape.splits - 1))
+        store(loaded, means[split, h, place], vectors.at(index))
+    factors = shared((shape.factor_places * shape.factors.size,))
+    _write_factors(shape, stats, h, thread, factors)
+    total = local((vectors.size,))
+    store(total, vectors.splat(zero()), vectors.at(0))
+    for index in range(shape.own):
+        factor = let(factors[shape.factors.at(group + index * groups)])
+        if shape.factors.size < vectors.size:
+            factor = vectors.splat(factor)
+        product = vectors.cast(loaded[vectors.at(index)], "float32") * factor
+        store(total, total[vectors.at(0)] + product, vectors.at(0))
+    if groups == 1:
+        return total[vectors.at(0)]
+    partial = shared((groups, width * vectors.size))
+    store(partial, total[vectors.at(0)], group, vectors.at(mine))
+    barrier()
+    with when(thread < width), T.serial(1, groups) as other:
+        store(total, total[vectors.at(0)] + partial[other, vectors.at(mine)], vectors.at(0))
+    return total[vectors.at(0)]
+
+
+def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
+    """Weigh each split by its maximum.
+
+    Grid: heads x slices of channels. Shared: a float32 a split, and a vector a thread. Reference:
+    `MergeSplits.plain`.
+    """
+    dim, heads, splits = operator.head_dim, operator.heads, operator.splits
+    shape = merge_shape(dim, splits, spec)
+    vectors = shape.vectors
+    with function(scheduled=True) as build:
+        means, stats = declare_splits(build, operator, operator.out_dtype)
+        out = build.arg("out", (1, heads * dim), operator.out_dtype)
+        with launch(shape.threads, heads, shape.slices) as (h, slice_, thread):
+            merged = merge_slice(shape, means, stats, h, slice_, thread)
+            column = let(slice_ * shape.width + thread)
+            with when((thread < shape.width) & (column < shape.columns)):
+                result = vectors.cast(merged, operator.out_dtype)
+                store(out, result, 0, vectors.at(h * shape.columns + column))
+    return build.result
+
+
+def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: Any) -> None:
+    """The share of each split in the result; 0 behind the last, which stands for repeated loads."""
+    threads, splits = shape.threads, shape.splits
+    reduce = BlockReduction(thread, threads, shape.simd_width)
+    found = []
+    for turn in range(-(-splits // threads)):
+        split = let(thread + turn * threads)
+        bound, inside = let(tirx.min(split, splits - 1)), split < splits
+        highest = let(tirx.Select(inside, stats[bound, h, 0], f32(LOWEST)))
+        found.append((split, highest, let(tirx.Select(inside, stats[bound, h, 1], zero()))))
+    own = f32(LOWEST)
+    for _, highest, _ in found:
+        own = tirx.max(own, highest)
+    most = reduce(own, tirx.max)
+    weights = [let(tirx.exp(highest - most) * total) for _, highest, total in found]
+    whole = reduce(sum(weights, zero()))
+    for weight, (split, _, _) in zip(weights, found, strict=True):
+        with when(split < shape.own * shape.groups):
+            factor = tirx.Select(split < splits, weight / whole, zero())
+            store(factors, shape.factors.splat(factor), shape.factors.at(split))
+    barrier()

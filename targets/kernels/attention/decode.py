@@ -1,0 +1,138 @@
+"""Attention of one position: its keys are split among thread blocks. Flash decoding.
+
+A block goes over its keys for several query heads of one KV head, so that K and V are read once for
+all of them. Plain forms: `SplitAttention.plain` and `DecodeAttention.plain` in
+gemma4_compile/operators/attention.py. The splits are put together in attention_merge.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.attention import (
+    LOWEST,
+    DecodeAttention,
+    SplitAttention,
+    declare_splits,
+)
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import fixed, function, let, store, when
+from gemma4_compile.targets.kernels.attention.decode_block import (
+    DecodeBlock,
+    DecodeShape,
+    decode_shape,
+)
+from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
+from gemma4_compile.targets.kernels.common.blocks import barrier, launch, shared, strided, zero
+from gemma4_compile.targets.spec import TargetSpec
+
+
+def _store_empty(
+    operator: SplitAttention, shape: DecodeShape, means: Any, stats: Any, split: Any, first: Any,
+    thread: Any,
+) -> None:  # fmt: skip
+    """The results of a split without keys."""
+    vectors = shape.vectors
+    with strided(thread, shape.threads, shape.heads * shape.columns) as item:
+        h, column = tirx.floordiv(item, shape.columns), tirx.floormod(item, shape.columns)
+        nothing = vectors.splat(tirx.const(0, operator.cache_dtype))
+        store(means, nothing, split, first + h, vectors.at(column))
+    with when(thread < shape.heads):
+        store(stats, f32(LOWEST), split, first + thread, 0)
+        store(stats, zero(), split, first + thread, 1)
+
+
+def _slices(operator: SplitAttention, shape: DecodeShape) -> int:
+    """Blocks that share the query heads of one KV head."""
+    return operator.heads // operator.kv_heads // shape.heads
+
+
+def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.PrimFunc:
+    """Online softmax over one split's keys, for some query heads of one KV head.
+
+    Grid: splits x heads / heads of a block. Shared: q, the threads' shares of the scores, scores
+    and weights. Reference: `SplitAttention.plain`.
+    """
+    dim, heads, shape = operator.head_dim, operator.heads, decode_shape(operator, spec)
+    vectors = shape.vectors
+    with function(scheduled=True) as build:
+        q = build.arg("q", (1, heads * dim), "float32")
+        cache = operator.cache.shape()
+        key = build.arg("key", cache, operator.cache_dtype)
+        value = build.arg("value", cache, operator.cache_dtype)
+        positions = build.arg("positions", (4,), "int32")
+        means, stats = declare_splits(build, operator, operator.cache_dtype)
+        with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
+            position = fixed(positions[2] - 1)
+            begin, end = (fixed(bound) for bound in operator.split_range(position, split))
+            g, first = let(tirx.floordiv(part, _slices(operator, shape))), let(part * shape.heads)
+            block = DecodeBlock(operator, shape, key, value, thread)
+            with T.If(begin < end):
+                with T.Then():
+                    block.load_keys(begin, end - 1, g)
+                    block.pad_query()
+                    with strided(thread, shape.threads, shape.heads * shape.columns) as item:
+                        h = let(tirx.floordiv(item, shape.columns))
+                        place = let(tirx.floormod(item, shape.columns))
+                        item = q[0, vectors.from_channel((first + h) * dim + place * vectors.size)]
+                        store(block.query, item, h, vectors.at(place))
+                    barrier()
+                    block.run(begin, end, end - 1, position, g)
+                    block.finish(means, stats, split, first)
+                with T.Else():
+                    _store_empty(operator, shape, means, stats, split, first, thread)
+    return build.result
+
+
+def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_split_attention` with the norms and rotations of q, k and v in front of it.
+
+    Every block makes the new key and value for itself; the first block of the KV head in the split
+    that ends with the new position writes them to the cache, which nobody else reads there. Grid
+    and shared memory as `make_split_attention`, and the new key and value. Reference:
+    `DecodeAttention.plain`.
+    """
+    dim, heads, owns = operator.head_dim, operator.heads, operator.owns_kv
+    shape = decode_shape(operator, spec)
+    vectors = shape.vectors
+    with function(scheduled=True) as build:
+        qkv = build.arg("qkv", (1, operator.columns.width), "float32")
+        q_norm = build.arg("q_norm", (dim,), "float32")
+        k_norm = build.arg("k_norm", (dim,), "float32") if owns else None
+        positions = build.arg("positions", (4,), "int32")
+        table = (tirx.Var("chunk", "int64"), operator.rotary_total, 2)
+        rotary = build.arg("rotary", table, "float32")
+        cache = operator.cache.shape()
+        key = build.arg("key", cache, operator.cache_dtype)
+        value = build.arg("value", cache, operator.cache_dtype)
+        means, stats = declare_splits(build, operator, operator.cache_dtype)
+        with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
+            position, step = fixed(positions[2] - 1), fixed(positions[1] - 1)
+            begin, end = (fixed(bound) for bound in operator.split_range(position, split))
+            slices = _slices(operator, shape)
+            g, first = let(tirx.floordiv(part, slices)), let(part * shape.heads)
+            block = DecodeBlock(operator, shape, key, value, thread)
+            if owns:
+                block.new = tuple(shared((dim,), operator.cache_dtype) for _ in range(2))
+            last = fixed(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
+            norms = DecodeNorms(operator, block, (qkv, q_norm, k_norm, rotary), step)
+            with T.If(begin < end):
+                with T.Then():
+                    block.load_keys(begin, last, g)
+                    block.pad_query()
+                    norms.run(first, g)
+                    block.run(begin, end, last, position, g)
+                    if owns:
+                        is_writer = (end == position + 1) & (tirx.floormod(part, slices) == 0)
+                        slot = fixed(operator.cache.row(position))
+                        with when(is_writer & (thread < shape.columns)):
+                            place = vectors.at(thread)
+                            for new, target in zip(block.new or (), (key, value), strict=True):
+                                store(target, new[place], slot, g, place)
+                    block.finish(means, stats, split, first)
+                with T.Else():
+                    _store_empty(operator, shape, means, stats, split, first, thread)
+    return build.result

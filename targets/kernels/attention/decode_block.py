@@ -1,0 +1,390 @@
+"""One thread block of an attention of one position: how it divides its keys, and what it does.
+
+Of attention_decode.py, where the kernels are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.attention import LOWEST, SplitAttention
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import Cell, fixed, i32, let, store, when
+from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
+from gemma4_compile.targets.kernels.common.blocks import (
+    add,
+    barrier,
+    local,
+    power_of_two_at_most,
+    shared,
+    strided,
+    tree,
+    zero,
+)
+from gemma4_compile.targets.kernels.common.tile_loaders import below
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.spec import TargetSpec
+
+MAX_LANES = 16  # threads that share the dot products of one key: 128 bytes of float16
+MAX_KEYS = 64  # of a tile
+MAX_TURNS = 4  # keys of a tile that one thread helps to score: their loads stand in the text
+MIN_THREADS = 32
+
+
+@dataclass(frozen=True)
+class DecodeShape:
+    """How a block divides its work.
+
+    Attributes
+    ----------
+    threads : of the block
+    heads : query heads of the block, all of one KV head
+    keys : of a tile: scored together, then used together
+    lanes : threads that share the dot products of one key; those beyond its vectors multiply by 0
+    columns : vectors of a key
+    vectors : channels of a vector
+    """
+
+    threads: int
+    heads: int
+    keys: int
+    lanes: int
+    columns: int
+    vectors: Vectors
+
+    @property
+    def keys_at_once(self) -> int:
+        """Keys that the block loads at a time."""
+        return self.threads // self.lanes
+
+    @property
+    def turns(self) -> int:
+        """Keys of a tile that one thread helps to score."""
+        return self.keys // self.keys_at_once
+
+    @property
+    def chunks(self) -> int:
+        """Vectors of a key that one thread multiplies."""
+        return -(-self.columns // self.lanes)
+
+    @property
+    def padding(self) -> int:
+        """Vectors of zeros behind a query head, which the lanes beyond the last vector read."""
+        return self.chunks * self.lanes - self.columns
+
+    @property
+    def query_width(self) -> int:
+        """Channels of a query head in shared memory."""
+        return self.chunks * self.lanes * self.vectors.size
+
+    @property
+    def key_groups(self) -> int:
+        """Groups of threads that divide the values of a tile; each has a thread a column."""
+        return min(power_of_two_at_most(self.threads // self.columns), self.keys)
+
+    @property
+    def spare_groups(self) -> int:
+        """Groups whose columns need memory in the end; one has that of q, one keeps its own."""
+        return max(0, self.key_groups - 2)
+
+    @property
+    def own_keys(self) -> int:
+        """Values of a tile that one thread weighs."""
+        return self.keys // self.key_groups
+
+    @property
+    def pack(self) -> Vectors:
+        """Weights that are read at once: keys u, u + keys / 4, ... of a tile."""
+        return Vectors.dividing(self.own_keys)
+
+    @property
+    def packs(self) -> int:
+        """Vectors of weights of a head."""
+        return self.keys // self.pack.size
+
+    def fits(self, operator: SplitAttention, spec: TargetSpec) -> bool:
+        """Whether every thread has work, and shared memory is enough."""
+        threads, most_bytes = self.threads, spec.max_shared_memory_bytes
+        is_even = threads <= self.keys * self.lanes <= threads * MAX_TURNS
+        has_owners = self.keys * self.heads <= threads and self.columns <= threads
+        return is_even and has_owners and self.shared_bytes(operator) <= most_bytes
+
+    def shared_bytes(self, operator: SplitAttention) -> int:
+        """Shared memory of the kernel."""
+        item = 2 if operator.cache_dtype == "float16" else 4
+        scores = self.keys * self.heads
+        rows = self.query_width + self.spare_groups * operator.head_dim
+        floats = self.heads * (rows + 1) + scores * (self.lanes + 3) + self.threads
+        return 4 * floats + 2 * item * operator.head_dim
+
+
+def decode_shape(operator: SplitAttention, spec: TargetSpec) -> DecodeShape:
+    """The most heads and keys of a block that shared memory and registers allow.
+
+    Fewer heads where the blocks would be too few to fill the device. Lanes that divide a key's
+    vectors go first; where they are too few to score a tile, the key is padded.
+
+    Raises
+    ------
+    LoweringError
+        If the target has no kernel for such heads.
+    """
+    check_head_dim(operator.head_dim, spec)
+    vectors = Vectors.dividing(operator.head_dim // 2)
+    columns = operator.head_dim // vectors.size
+    most = next(n for n in (MAX_LANES, 8, 4, 2, 1) if columns % n == 0)
+    padded = sorted((MAX_LANES, MAX_LANES // 2), key=lambda n: (-columns % n, -n))
+    for lanes in ((most, max(1, most // 2)), padded):
+        shape = _shape_of_lanes(operator, spec, vectors, lanes)
+        if shape is not None:
+            return shape
+    raise LoweringError(
+        f"`{operator.kind}`: no block of `{spec.name}` holds heads of {operator.head_dim}"
+    )
+
+
+def _shape_of_lanes(
+    operator: SplitAttention, spec: TargetSpec, vectors: Vectors, lane_counts: Sequence[int]
+) -> DecodeShape | None:
+    """The shape with one of these numbers of lanes, the first that fits."""
+    tuning, dim = spec.tuning.decode_attention, operator.head_dim
+    columns = dim // vectors.size
+    loads = tuning.loads if operator.cache_dtype == "float16" else max(1, tuning.loads // 2)
+    group = operator.heads // operator.kv_heads
+    most = min(tuning.threads, spec.max_threads_per_block)
+    threads = min(most, max(MIN_THREADS, power_of_two_at_most(2 * columns - 1)))
+    threads = max(threads, min(most, power_of_two_at_most(dim)))
+    for heads in (n for n in range(min(group, tuning.heads), 0, -1) if group % n == 0):
+        if operator.splits * operator.heads // heads < tuning.min_blocks and heads > 1:
+            continue
+        keys = power_of_two_at_most(max(1, min(loads * threads // columns, MAX_KEYS)))
+        while keys:
+            for lanes in lane_counts:
+                shape = DecodeShape(threads, heads, keys, lanes, columns, vectors)
+                if shape.fits(operator, spec):
+                    return shape
+            keys //= 2
+    return None
+
+
+class DecodeBlock:
+    """One block's operands, registers and shared memory."""
+
+    def __init__(
+        self, operator: SplitAttention, shape: DecodeShape, key: Any, value: Any, thread: Any
+    ) -> None:
+        self.operator, self.shape, self.key, self.value = operator, shape, key, value
+        self.thread, self.vectors = thread, shape.vectors
+        heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
+        self.query = shared((heads, shape.query_width))
+        self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
+        self.tops, self.weights = shared((heads * shape.packs,)), shared((heads * shape.keys,))
+        self.factors = shared((heads,))
+        self.spare = [shared((heads, dim)) for _ in range(shape.spare_groups)]
+        self.new: tuple[Any, Any] | None = None
+        size = self.vectors.size
+        self.keys = local((shape.turns * shape.chunks * size,), dtype)
+        self.values = local((shape.own_keys * size,), dtype)
+        self.total = local((heads * size,))
+        self.highest, self.weight_sum = Cell("float32", f32(LOWEST)), Cell("float32", zero())
+        self.lane = let(below(thread, shape.lanes))
+        self.key_of_thread = let(tirx.floordiv(thread, shape.lanes))
+        self.column = let(below(thread, shape.columns))
+        # Threads beyond the last group repeat its work and drop it.
+        self.group = let(tirx.floordiv(thread, shape.columns))
+        self.scored = heads * shape.packs  # threads that own one vector of scores each
+        self.scores = local((shape.pack.size,))
+
+    def pad_query(self) -> None:
+        """Write the zeros behind the query heads."""
+        padding, vectors = self.shape.padding, self.vectors
+        if padding:
+            with strided(self.thread, self.shape.threads, self.shape.heads * padding) as item:
+                h, place = tirx.floordiv(item, padding), tirx.floormod(item, padding)
+                nothing = vectors.splat(zero())
+                store(self.query, nothing, h, vectors.at(self.shape.columns + place))
+
+    # --- Loads ---
+
+    def _share_of_key(self, chunk: int) -> Any:
+        """One of the thread's vectors of a key; lanes beyond the last repeat it."""
+        item = chunk * self.shape.lanes + self.lane
+        is_ragged = (chunk + 1) * self.shape.lanes > self.shape.columns
+        return self.vectors.at(tirx.min(item, self.shape.columns - 1) if is_ragged else item)
+
+    def load_keys(self, base: Any, last: Any, g: Any) -> None:
+        """The thread's share of a tile's keys; those behind `last` repeat it."""
+        shape = self.shape
+        for turn in range(shape.turns):
+            t = base + turn * shape.keys_at_once + self.key_of_thread
+            slot = fixed(self.operator.cache.row(tirx.min(t, last)))
+            for chunk in range(shape.chunks):
+                item = self.key[slot, g, self._share_of_key(chunk)]
+                store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
+
+    def _value_position(self, base: Any, index: int) -> Any:
+        size = self.shape.pack.size
+        return base + self._first_pack() + index // size + index % size * self.shape.packs
+
+    def _first_pack(self) -> Any:
+        """The first vector of weights of the thread's group."""
+        shape = self.shape
+        group = tirx.min(self.group, shape.key_groups - 1)
+        return group * (shape.own_keys // shape.pack.size)
+
+    def load_values(self, base: Any, last: Any, g: Any) -> None:
+        """The thread's column of its share of a tile's values."""
+        for index in range(self.shape.own_keys):
+            t = tirx.min(self._value_position(base, index), last)
+            slot = fixed(self.operator.cache.row(t))
+            item = self.value[slot, g, self.vectors.at(self.column)]
+            store(self.values, item, self.vectors.at(index))
+
+    def insert_new(self, base: Any, position: Any) -> None:
+        """Put the new position's key and value, which the cache lacks, in their place."""
+        if self.new is None:
+            return
+        shape = self.shape
+        new_key, new_value = self.new
+        with when(base + shape.keys > position):
+            for turn in range(shape.turns):
+                t = base + turn * shape.keys_at_once + self.key_of_thread
+                with when(t == position):
+                    for chunk in range(shape.chunks):
+                        item = new_key[self._share_of_key(chunk)]
+                        store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
+            for index in range(shape.own_keys):
+                with when(self._value_position(base, index) == position):
+                    item = new_value[self.vectors.at(self.column)]
+                    store(self.values, item, self.vectors.at(index))
+
+    # --- Steps of a tile ---
+
+    def score(self) -> None:
+        """Step 1: each thread's share of q.k, for all heads; a key is converted once for them."""
+        shape, vectors = self.shape, self.vectors
+        pairs = [(h, turn) for h in range(shape.heads) for turn in range(shape.turns)]
+        dots = {pair: Cell("float32", zero()) for pair in pairs}
+        for chunk in range(shape.chunks):
+            items = []
+            for turn in range(shape.turns):
+                item = self.keys[vectors.at(turn * shape.chunks + chunk)]
+                items.append(let(vectors.cast(item, "float32")))
+            for h in range(shape.heads):
+                query = let(self.query[h, vectors.at(chunk * shape.lanes + self.lane)])
+                for turn, item in enumerate(items):
+                    dot = dots[h, turn]
+                    dot.set(vectors.dot(dot.value, query, item))
+        for (h, turn), dot in dots.items():
+            row = h * shape.keys + turn * shape.keys_at_once + self.key_of_thread
+            store(self.partial, dot.value, row * (shape.lanes + 1) + self.lane)
+        barrier()
+
+    def weigh(self, base: Any, end: Any) -> None:
+        """Step 2: one thread a head and vector of keys adds the shares and makes the weights."""
+        shape, pack, thread = self.shape, self.shape.pack, self.thread
+        mine = below(thread, self.scored)
+        h, u = let(tirx.floordiv(mine, shape.packs)), let(below(thread, shape.packs))
+        places = [u + index * shape.packs for index in range(pack.size)]
+        with when(thread < self.scored):
+            scores = []
+            for place in places:
+                first = let((h * shape.keys + place) * (shape.lanes + 1))
+                shares = [self.partial[first + lane] for lane in range(shape.lanes)]
+                score = let(tree(shares, add))
+                scores.append(tirx.Select(base + place < end, score, f32(LOWEST)))
+            store(self.scores, pack.join(scores), pack.at(0))
+            lanes = pack.lanes(let(self.scores[pack.at(0)]))
+            store(self.tops, tree(lanes, tirx.max), mine)
+        barrier()
+        with when(thread < self.scored):
+            higher = let(tirx.max(self.highest.value, self._over_head(h, tirx.max)))
+            keep = let(tirx.exp(self.highest.value - higher))
+            weights = []
+            for place, score in zip(places, pack.lanes(let(self.scores[pack.at(0)])), strict=True):
+                weight = tirx.exp(score - higher)
+                weights.append(tirx.Select(base + place < end, weight, zero()))
+            store(self.scores, pack.join(weights), pack.at(0))
+            added = let(self.scores[pack.at(0)])
+            store(self.weights, added, pack.at(mine))
+            self.highest.set(higher)
+            self.weight_sum.set(self.weight_sum.value * keep + pack.sum(added))
+            with when(u == 0):
+                store(self.factors, keep, h)
+        barrier()
+
+    def _over_head(self, h: Any, combine: Any) -> Any:
+        """`combine` over the threads of one head."""
+        first = let(h * self.shape.packs)
+        return let(tree([self.tops[first + u] for u in range(self.shape.packs)], combine))
+
+    def accumulate(self) -> None:
+        """Step 3: add the weighted values to the thread's column."""
+        shape, vectors, pack = self.shape, self.vectors, self.shape.pack
+        for h in range(shape.heads):
+            factor = let(self.factors[h])
+            store(self.total, self.total[vectors.at(h)] * vectors.splat(factor), vectors.at(h))
+        for index in range(shape.own_keys // pack.size):
+            items = []
+            for lane in range(pack.size):
+                item = self.values[vectors.at(index * pack.size + lane)]
+                items.append(let(vectors.cast(item, "float32")))
+            for h in range(shape.heads):
+                place = pack.at(h * shape.packs + self._first_pack() + index)
+                weights = pack.lanes(let(self.weights[place]))
+                total = self.total[vectors.at(h)]
+                for weight, item in zip(weights, items, strict=True):
+                    total = total + vectors.splat(weight) * item
+                store(self.total, total, vectors.at(h))
+
+    # --- The whole ---
+
+    def run(self, begin: Any, end: Any, last: Any, position: Any, g: Any) -> None:
+        """Go over the keys [begin, end); the first tile's keys are loaded already.
+
+        The loads of a tile are under way while the one before is being used.
+        """
+        shape = self.shape
+        for h in range(shape.heads):
+            store(self.total, self.vectors.splat(zero()), self.vectors.at(h))
+        tiles = let(tirx.floordiv(end - begin + (shape.keys - 1), i32(shape.keys)))
+        with T.serial(0, tiles) as tile:
+            base = fixed(begin + tile * shape.keys)
+            self.load_values(base, last, g)
+            self.insert_new(base, position)
+            self.score()
+            self.weigh(base, end)
+            with when(tile + 1 < tiles):
+                self.load_keys(base + shape.keys, last, g)
+            self.accumulate()
+
+    def finish(self, means: Any, stats: Any, split: Any, first_head: Any) -> None:
+        """Add the groups' columns, through the memory of q, and store the split's results."""
+        shape, vectors, thread = self.shape, self.vectors, self.thread
+        place = vectors.at(self.column)
+        with when(thread < self.scored):
+            store(self.tops, self.weight_sum.value, below(thread, self.scored))
+        places = [self.query, *self.spare][: shape.key_groups - 1]
+        for group, memory in enumerate(places, 1):
+            with when(self.group == group):
+                for h in range(shape.heads):
+                    store(memory, self.total[vectors.at(h)], h, place)
+        barrier()
+        with when(self.group == 0):
+            for h in range(shape.heads):
+                total = self.total[vectors.at(h)]
+                for memory in places:
+                    total = total + memory[h, place]
+                share = vectors.splat(f32(1.0) / self._over_head(h, add))
+                mean = vectors.cast(total * share, self.operator.cache_dtype)
+                store(means, mean, split, first_head + h, place)
+        with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
+            h = let(tirx.floordiv(below(thread, self.scored), shape.packs))
+            store(stats, self.highest.value, split, first_head + h, 0)
+            store(stats, self._over_head(h, add), split, first_head + h, 1)

@@ -1,0 +1,396 @@
+"""Attention of a prefill chunk: flash attention reading the ring (or the whole context) directly.
+
+The chunk's own keys are in the KV state already, so there is no separate part for them. Plain form:
+`ChunkAttention.plain` in gemma4_compile/operators/attention.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.errors import LoweringError
+from gemma4_compile.operators.attention import LOWEST, ChunkAttention
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import Cell, fixed, function, i32, let, store, when
+from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
+from gemma4_compile.targets.kernels.common.blocks import (
+    add,
+    barrier,
+    launch,
+    local,
+    power_of_two_at_most,
+    shared,
+    tree,
+    zero,
+)
+from gemma4_compile.targets.kernels.common.tile_loaders import below
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.spec import TargetSpec
+
+QUAD = Vectors(4)  # of scores: keys u, u + a quarter, ... of a tile, which one thread scores
+MAX_CHUNK = 8  # vectors of q and K in shared memory at a time
+WARP_WIDTH, WARP_HEIGHT = 8, 4  # neighbouring threads: keys x rows, so that both are broadcast
+
+
+@dataclass(frozen=True)
+class ChunkShape:
+    """How a block divides its work.
+
+    Attributes
+    ----------
+    threads : of the block
+    rows : of a block, each a query head at a position
+    heads : query heads of the block, all of one KV head
+    keys : of a tile
+    columns : vectors of a head
+    vectors : channels of a vector
+    """
+
+    threads: int
+    rows: int
+    heads: int
+    keys: int
+    columns: int
+    vectors: Vectors
+
+    @property
+    def positions(self) -> int:
+        """Positions of a block."""
+        return self.rows // self.heads
+
+    @property
+    def quads(self) -> int:
+        """Vectors of scores in a row of a tile."""
+        return self.keys // QUAD.size
+
+    @property
+    def scored_rows(self) -> int:
+        """Rows that one thread scores; each with one vector of keys."""
+        return self.rows * self.quads // self.threads
+
+    @property
+    def chunk(self) -> int:
+        """Vectors of q and K in shared memory at a time."""
+        return next(n for n in (MAX_CHUNK, 4, 2, 1) if self.columns % n == 0)
+
+    @property
+    def row_groups(self) -> int:
+        """Groups of threads that divide the rows of the result; each has a thread a column."""
+        return min(power_of_two_at_most(self.threads // self.columns), self.rows)
+
+    @property
+    def own_rows(self) -> int:
+        """Rows of the result that one thread sums."""
+        return self.rows // self.row_groups
+
+    def fits(self, spec: TargetSpec) -> bool:
+        """Whether every thread has work, and shared memory is enough."""
+        if self.columns > self.threads or self.rows * self.quads < self.threads:
+            return False
+        staged = (self.rows + self.keys) * self.chunk * self.vectors.size
+        floats = staged + self.rows * (self.keys + self.quads + 1)
+        return self.threads >= self.rows and 4 * floats <= spec.max_shared_memory_bytes
+
+
+def chunk_shape(operator: ChunkAttention, spec: TargetSpec) -> ChunkShape:
+    """The largest tile that tuning, shared memory and the head allow; LoweringError if none."""
+    check_head_dim(operator.head_dim, spec)
+    tuning, dim = spec.tuning.chunk_attention, operator.head_dim
+    vectors = Vectors.dividing(dim)
+    columns = dim // vectors.size
+    group = operator.heads // operator.kv_heads
+    threads = min(tuning.threads, spec.max_threads_per_block)
+    rows = tuning.rows
+    while rows:
+        heads = next(n for n in (rows, 16, 8, 4, 2, 1) if n <= rows and group % n == 0)
+        keys = tuning.keys
+        while keys >= QUAD.size:
+            shape = ChunkShape(threads, rows, heads, keys, columns, vectors)
+            if shape.fits(spec):
+                return shape
+            keys //= 2
+        rows //= 2
+    raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
+
+
+class _Block:
+    """One block's operands, registers and shared memory."""
+
+    def __init__(
+        self, operator: ChunkAttention, shape: ChunkShape, args: dict[str, Any], thread: Any
+    ) -> None:
+        self.operator, self.shape, self.thread = operator, shape, thread
+        self.q, self.key, self.value = args["q"], args["key"], args["value"]
+        self.first_head, self.g = args["first_head"], args["g"]
+        self.first_token, self.last_token = args["first_token"], args["last_token"]
+        self.offset = args["offset"]  # of a token's position
+        size = shape.vectors.size
+        self.q_tile, self.k_tile = (
+            shared((rows, shape.chunk * size)) for rows in (shape.rows, shape.keys)
+        )
+        self.weights = shared((shape.rows, shape.keys))
+        self.tops, self.factors = shared((shape.rows, shape.quads)), shared((shape.rows,))
+        self.q_next = local((self._turns(shape.rows) * size,))
+        self.k_next = local((self._turns(shape.keys) * size,), operator.cache_dtype)
+        self.v_next = local((QUAD.size * size,), operator.cache_dtype)
+        self.total = local((shape.own_rows * size,))
+        self.dots = local((shape.scored_rows * QUAD.size,))
+        self.highest = [Cell("float32", f32(LOWEST)) for _ in range(shape.scored_rows)]
+        self.weight_sum = [Cell("float32", zero()) for _ in range(shape.scored_rows)]
+        for index in range(shape.own_rows):
+            store(self.total, shape.vectors.splat(zero()), shape.vectors.at(index))
+        self.quad, self.scored_row = self._place_in_scores()
+        self.column = let(below(thread, shape.columns))
+        # Threads beyond the last group repeat its work and drop it.
+        group = tirx.floordiv(thread, shape.columns)
+        self.group = let(tirx.min(group, shape.row_groups - 1))
+
+    def _place_in_scores(self) -> tuple[Any, Any]:
+        """The vector of keys and the first row that this thread scores."""
+        shape, thread = self.shape, self.thread
+        height = shape.threads // shape.quads
+        if shape.quads % WARP_WIDTH or height % WARP_HEIGHT:
+            return let(below(thread, shape.quads)), let(tirx.floordiv(thread, shape.quads))
+        across = shape.quads // WARP_WIDTH
+        warp = tirx.floordiv(thread, WARP_WIDTH * WARP_HEIGHT)
+        quad = below(warp, across) * WARP_WIDTH + below(thread, WARP_WIDTH)
+        row = below(tirx.floordiv(thread, WARP_WIDTH), WARP_HEIGHT)
+        return let(quad), let(tirx.floordiv(warp, across) * WARP_HEIGHT + row)
+
+    def token(self, row: Any) -> Any:
+        """The chunk's row that a row of the block belongs to, before the end of the chunk."""
+        return self.first_token + tirx.floordiv(row, self.shape.heads)
+
+    def head(self, row: Any) -> Any:
+        """The query head of a row of the block."""
+        return self.first_head + tirx.floormod(row, self.shape.heads)
+
+    # --- q and K on their way to shared memory ---
+
+    def _turns(self, rows: int) -> int:
+        return -(-rows * self.shape.chunk // self.shape.threads)
+
+    def _item(self, turn: int, rows: int) -> tuple[Any, Any, Any]:
+        """Row and vector that this thread stages, and whether it is the thread's to do."""
+        shape = self.shape
+        item = self.thread + turn * shape.threads
+        inside = item < rows * shape.chunk
+        item = tirx.min(item, rows * shape.chunk - 1)
+        return tirx.floordiv(item, shape.chunk), below(item, shape.chunk), inside
+
+    def _swizzled(self, row: Any, place: Any) -> Any:
+        """Where a vector of a row of q or K is, so that neighbouring rows are in other banks."""
+        chunk = self.shape.chunk
+        return self.shape.vectors.at(below(tirx.bitwise_xor(place, below(row, chunk)), chunk))
+
+    def load(self, chunk: Any, base: Any, last: Any) -> None:
+        """Read the thread's share of a chunk of q and of the tile of keys from `base`."""
+        shape, vectors = self.shape, self.shape.vectors
+        for turn in range(self._turns(shape.rows)):
+            row, place, _ = self._item(turn, shape.rows)
+            token = fixed(tirx.min(self.token(row), self.last_token))
+            column = self.head(row) * shape.columns + chunk * shape.chunk + place
+            store(self.q_next, self.q[token, vectors.at(column)], vectors.at(turn))
+        for turn in range(self._turns(shape.keys)):
+            t, place, _ = self._item(turn, shape.keys)
+            slot = fixed(self.operator.cache.row(tirx.min(base + t, last)))
+            item = self.key[slot, self.g, vectors.at(chunk * shape.chunk + place)]
+            store(self.k_next, item, vectors.at(turn))
+
+    def _stage(self) -> None:
+        shape, vectors = self.shape, self.shape.vectors
+        for rows, source, tile in (
+            (shape.rows, self.q_next, self.q_tile),
+            (shape.keys, self.k_next, self.k_tile),
+        ):
+            for turn in range(self._turns(rows)):
+                row, place, inside = self._item(turn, rows)
+                with when(inside):
+                    item = vectors.cast(source[vectors.at(turn)], "float32")
+                    store(tile, item, row, self._swizzled(row, place))
+
+    # --- Steps of a tile ---
+
+    def score(self, base: Any, end: Any) -> None:
+        """Step 1: q.k, a chunk of channels at a time; the next one is loaded meanwhile.
+
+        The first chunk of the next tile is under way afterwards.
+        """
+        shape = self.shape
+        chunks = shape.columns // shape.chunk
+        for index in range(shape.scored_rows):
+            store(self.dots, QUAD.splat(zero()), QUAD.at(index))
+        with T.serial(0, chunks) as chunk:
+            barrier()
+            self._stage()
+            barrier()
+            is_last = chunk + 1 == chunks
+            following = let(tirx.Select(is_last, 0, chunk + 1))
+            self.load(following, base + tirx.Select(is_last, shape.keys, 0), end - 1)
+            with T.serial(0, shape.chunk) as place:
+                self._multiply(place)
+
+    def _multiply(self, place: Any) -> None:
+        """Add one vector of channels to the thread's dot products."""
+        shape, vectors = self.shape, self.shape.vectors
+        quads, height = shape.quads, shape.threads // shape.quads
+        keys = []
+        for index in range(QUAD.size):
+            key = self.quad + index * quads
+            twisting = key if quads % shape.chunk else self.quad
+            keys.append(let(self.k_tile[key, self._swizzled(twisting, place)]))
+        for index in range(shape.scored_rows):
+            row = self._scored(index)
+            twisting = row if height % shape.chunk else self.scored_row
+            query = let(self.q_tile[row, self._swizzled(twisting, place)])
+            dots = QUAD.lanes(self.dots[QUAD.at(index)])
+            sums = [vectors.dot(dot, query, key) for dot, key in zip(dots, keys, strict=True)]
+            store(self.dots, QUAD.join(sums), QUAD.at(index))
+
+    def _scored(self, index: int) -> Any:
+        return self.scored_row + index * (self.shape.threads // self.shape.quads)
+
+    def weigh(self, base: Any, end: Any) -> None:
+        """Step 2: turn the scores into weights, and note how to rescale.
+
+        All threads of a row find its maximum; each makes the weights of its own keys.
+        """
+        shape = self.shape
+        for index in range(shape.scored_rows):
+            self._mask(index, base, end)
+            first, *others = QUAD.lanes(let(self.dots[QUAD.at(index)]))
+            for lane in others:
+                first = tirx.max(first, lane)
+            store(self.tops, first, self._scored(index), self.quad)
+        barrier()
+        for index, (highest, total) in enumerate(zip(self.highest, self.weight_sum, strict=True)):
+            row = let(self._scored(index))
+            higher = Cell("float32", tirx.max(highest.value, self._over_row(row, tirx.max)))
+            keep = Cell("float32", tirx.exp(highest.value - higher.value))
+            highest.set(higher.value)
+            scores = QUAD.lanes(let(self.dots[QUAD.at(index)]))
+            weights = QUAD.join([_weight(score, higher.value) for score in scores])
+            store(self.dots, weights, QUAD.at(index))
+            store(self.weights, self.dots[QUAD.at(index)], row, QUAD.at(self.quad))
+            total.set(total.value * keep.value + QUAD.sum(let(self.dots[QUAD.at(index)])))
+            with when(self.quad == 0):
+                store(self.factors, keep.value, row)
+        barrier()
+
+    def _over_row(self, row: Any, combine: Any) -> Any:
+        return tree([self.tops[row, quad] for quad in range(self.shape.quads)], combine)
+
+    def _mask(self, index: int, base: Any, end: Any) -> None:
+        """Lower the scores of keys that the row does not see."""
+        at = fixed(self.offset + self.token(self._scored(index)))
+        first = fixed(self.operator.first_key(at))
+        scores = []
+        for lane, dot in enumerate(QUAD.lanes(self.dots[QUAD.at(index)])):
+            t = fixed(base + self.quad + lane * self.shape.quads)
+            seen = (t <= at) & (t >= first) & (t < end)
+            scores.append(tirx.Select(seen, dot, f32(LOWEST)))
+        store(self.dots, QUAD.join(scores), QUAD.at(index))
+
+    def accumulate(self, base: Any, last: Any) -> None:
+        """Step 3: add the weighted values to the thread's column of its rows."""
+        shape, vectors = self.shape, self.shape.vectors
+        for index in range(shape.own_rows):
+            factor = let(self.factors[self._own(index)])
+            total = self.total[vectors.at(index)] * vectors.splat(factor)
+            store(self.total, total, vectors.at(index))
+        self._load_values(base, last)
+        with T.serial(0, shape.quads) as quad:
+            items = local((QUAD.size * vectors.size,))
+            for lane in range(QUAD.size):
+                item = vectors.cast(self.v_next[vectors.at(lane)], "float32")
+                store(items, item, vectors.at(lane))
+            self._load_values(base + quad + 1, last)
+            for index in range(shape.own_rows):
+                weights = let(self.weights[self._own(index), QUAD.at(quad)])
+                for lane, weight in enumerate(QUAD.lanes(weights)):
+                    product = vectors.splat(weight) * items[vectors.at(lane)]
+                    total = self.total[vectors.at(index)] + product
+                    store(self.total, total, vectors.at(index))
+
+    def _own(self, index: int) -> Any:
+        return self.group + index * self.shape.row_groups
+
+    def _load_values(self, first: Any, last: Any) -> None:
+        """Read the values of a vector of keys."""
+        shape, vectors = self.shape, self.shape.vectors
+        for lane in range(QUAD.size):
+            t = tirx.min(first + lane * shape.quads, last)
+            slot = fixed(self.operator.cache.row(t))
+            store(self.v_next, self.value[slot, self.g, vectors.at(self.column)], vectors.at(lane))
+
+    def finish(self, out: Any) -> None:
+        """Divide and store the block's rows."""
+        shape, vectors = self.shape, self.shape.vectors
+        for index, total in enumerate(self.weight_sum):
+            store(self.tops, total.value, self._scored(index), self.quad)
+        barrier()
+        with when(self.thread < shape.rows):
+            store(self.factors, self._over_row(self.thread, add), self.thread)
+        barrier()
+        with when(self.thread < shape.row_groups * shape.columns):
+            for index in range(shape.own_rows):
+                row = let(self._own(index))
+                token = fixed(self.token(row))
+                with when(token <= self.last_token):
+                    total = self.total[vectors.at(index)] / vectors.splat(let(self.factors[row]))
+                    result = vectors.cast(total, self.operator.out_dtype)
+                    column = self.head(row) * shape.columns + self.column
+                    store(out, result, token, vectors.at(column))
+
+
+def _weight(score: Any, highest: Any) -> Any:
+    return tirx.Select(score > f32(LOWEST), tirx.exp(score - highest), zero())
+
+
+def make_chunk_attention(operator: ChunkAttention, spec: TargetSpec) -> tirx.PrimFunc:
+    """Causal (and sliding) attention of all positions of a chunk.
+
+    Grid: heads / heads of a block x chunk rows / positions of a block. Shared: chunks of q and K in
+    float32, the weights of a tile, and the maxima of its scores. V goes straight to registers.
+    Reference: `ChunkAttention.plain`.
+    """
+    n, dim, heads = symbolic_rows(operator.rows), operator.head_dim, operator.heads
+    shape = chunk_shape(operator, spec)
+    with function(scheduled=True) as build:
+        q = build.arg("q", (n, heads * dim), "float32")
+        cache = operator.cache.shape()
+        key = build.arg("key", cache, operator.cache_dtype)
+        value = build.arg("value", cache, operator.cache_dtype)
+        positions = build.arg("positions", (4,), "int32")
+        out = build.arg("out", (n, heads * dim), operator.out_dtype)
+        tiles = tirx.floordiv(n + (shape.positions - 1), shape.positions)
+        with launch(shape.threads, heads // shape.heads, tiles) as (part, tile, thread):
+            first_head, first_token = let(part * shape.heads), let(tile * shape.positions)
+            offset = fixed(positions[2] - i32(n))
+            begin = fixed(operator.first_key(offset + first_token))
+            end = fixed(tirx.min(offset + first_token + shape.positions, positions[2]))
+            g = let(tirx.floordiv(first_head, heads // operator.kv_heads))
+            args = {
+                "q": q,
+                "key": key,
+                "value": value,
+                "first_head": first_head,
+                "g": g,
+                "first_token": first_token,
+                "last_token": let(i32(n) - 1),
+                "offset": offset,
+            }
+            block = _Block(operator, shape, args, thread)
+            block.load(0, begin, end - 1)
+            with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:
+                base = fixed(begin + step * shape.keys)
+                block.score(base, end)
+                block.weigh(base, end)
+                block.accumulate(base, end - 1)
+            block.finish(out)
+    return build.result

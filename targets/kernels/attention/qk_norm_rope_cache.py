@@ -1,0 +1,104 @@
+"""Norms and RoPE of q and k, norm of v, and the write into the KV state.
+
+One thread block a head and position.
+
+Plain form: `PrepareQkv.plain` in gemma4_compile/operators/attention.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.attention import PrepareQkv
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import (
+    BlockReduction,
+    inverse_rms,
+    launch,
+    row_threads,
+    strided,
+    zero,
+)
+from gemma4_compile.targets.spec import TargetSpec
+
+
+def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: (heads + 2 kv_heads, or heads) x rows. Shared: one float32 a thread.
+
+    Reference: `PrepareQkv.plain`.
+    """
+    rows, dim, heads, kv_heads = (
+        symbolic_rows(operator.rows),
+        operator.head_dim,
+        operator.heads,
+        operator.kv_heads,
+    )
+    half = dim // 2
+    threads = row_threads(half, spec.max_threads_per_block)
+    blocks = heads + (2 * kv_heads if operator.owns_kv else 0)
+    with function(scheduled=True) as build:
+        qkv = build.arg("qkv", (rows, operator.columns.width), "float32")
+        q_norm = build.arg("q_norm", (dim,), "float32")
+        k_norm = build.arg("k_norm", (dim,), "float32") if operator.owns_kv else None
+        positions = build.arg("positions", (4,), "int32")
+        rotary_shape = (tirx.Var("chunk", "int64"), operator.rotary_total, 2)
+        rotary = build.arg("rotary", rotary_shape, "float32")
+        shape = operator.cache.shape()
+        key = build.arg("key", shape, operator.cache_dtype) if operator.owns_kv else None
+        value = build.arg("value", shape, operator.cache_dtype) if operator.owns_kv else None
+        q = build.arg("q", (rows, heads * dim), "float32")
+        with launch(threads, blocks, rows) as (block, i, thread):
+            step = let(positions[1] - i32(rows) + i)
+            slot = let(operator.cache.row(positions[0] + step))
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            is_value = block >= heads + kv_heads
+            # With `value_is_key` the value is made from the key's columns.
+            source = (
+                tirx.Select(is_value, block - kv_heads, block) if operator.value_is_key else block
+            )
+            column = let(source * dim)
+            squares = Cell("float32", zero())
+            with strided(thread, threads, dim) as d:
+                squares.add(qkv[i, column + d] * qkv[i, column + d])
+            inverse = inverse_rms(reduce(squares.value), dim, operator.eps)
+
+            def head(weight: Any, rotate: bool, target: Callable[[Any, Any], None]) -> None:
+                """Channel j pairs with j + head_dim / 2.
+
+                Pairs beyond `operator.pairs` are not rotated.
+                """
+                with strided(thread, threads, half) as j:
+                    low, high = qkv[i, column + j] * inverse, qkv[i, column + j + half] * inverse
+                    if weight is not None:
+                        low, high = low * weight[j], high * weight[j + half]
+                    low, high = let(low), let(high)
+                    if not rotate:
+                        target(j, low)
+                        target(j + half, high)
+                        return
+                    pair = operator.rotary_offset + tirx.min(j, operator.pairs - 1)
+                    rotated = j < operator.pairs
+                    cos = let(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
+                    sin = let(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
+                    target(j, low * cos - high * sin)
+                    target(j + half, high * cos + low * sin)
+
+            with when(block < heads):
+                head(q_norm, True, lambda d, y: store(q, y, i, column + d))
+            if operator.owns_kv:
+                dtype = operator.cache_dtype
+                with when((block >= heads) & (block < heads + kv_heads)):
+                    head(
+                        k_norm,
+                        True,
+                        lambda d, y: store(key, y.astype(dtype), slot, block - heads, d),
+                    )
+                with when(is_value):
+                    g = let(block - heads - kv_heads)
+                    head(None, False, lambda d, y: store(value, y.astype(dtype), slot, g, d))
+    return build.result

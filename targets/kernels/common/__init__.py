@@ -1,0 +1,1 @@
+"""Building blocks of kernels: thread blocks, loads of weights, tiles, epilogues."""

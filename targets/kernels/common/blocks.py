@@ -1,0 +1,310 @@
+"""What all kernels do with a thread block: launch it, wait for it, reduce over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import Cell, fixed, let, store, when
+from gemma4_compile.targets.kernels.common.builtins import from_neighbour
+
+REDUCTION_COLUMNS = 16  # about the square root of a block's threads
+QUAD = 4
+WARP = 32  # TVM's arguments of an exchange; the generators that know simdgroups take no other
+Operation = Callable[[Any, Any], Any]
+
+
+@contextmanager
+def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any, Any, Any]]:
+    """Open a grid.
+
+    Yields blockIdx.x, blockIdx.y (0 if there is none) and threadIdx.x, all int32.
+    """
+    with T.launch_thread("blockIdx.x", grid_x) as block_x:
+        if grid_y is None:
+            with T.launch_thread("threadIdx.x", threads) as thread:
+                yield block_x, tirx.const(0, "int32"), thread
+        else:
+            with (
+                T.launch_thread("blockIdx.y", grid_y) as block_y,
+                T.launch_thread("threadIdx.x", threads) as thread,
+            ):
+                yield block_x, block_y, thread
+
+
+def shared(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    """Memory of the thread block."""
+    return T.alloc_buffer(shape, dtype, scope="shared")
+
+
+def local(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+    """Memory of the thread."""
+    return T.alloc_buffer(shape, dtype, scope="local")
+
+
+def barrier() -> None:
+    """All threads of the block arrive, and see each other's shared memory."""
+    T.evaluate(T.tvm_storage_sync("shared"))
+
+
+def add(a: Any, b: Any) -> Any:
+    """Sum, as a reduction's operation."""
+    return a + b
+
+
+def tree(values: Sequence[Any], combine: Operation) -> Any:
+    """All of some values, pairs of them first: the loads of the values do not wait for sums."""
+    while len(values) > 1:
+        pairs = [combine(*values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
+        values = [*pairs, *values[len(pairs) * 2 :]]
+    return values[0]
+
+
+def sum_over_simdgroup(value: Any, lanes: int, operation: Operation = add) -> Cell:
+    """Combine a float32 of some neighbouring threads, at most a simdgroup; all threads call it.
+
+    The result is right in the first of each `lanes`. TVM's calls are opaque to its passes, so that
+    none of them moves one behind a condition, where threads would be missing.
+    """
+    total = Cell("float32", value)
+    while lanes > 1:
+        lanes //= 2
+        total.set(operation(total.value, _from_thread("down", total.value, lanes)))
+    return total
+
+
+def max_over_neighbours(value: Any, count: int) -> Any:
+    """The largest of `count` neighbouring threads, a part of a simdgroup; each of them gets it."""
+    top = Cell("float32", value)
+    while count > 1:
+        count //= 2
+        top.set(tirx.max(top.value, from_neighbour(top.value, count)))
+    return let(top.value)
+
+
+def _from_thread(where: str, value: Any, number: int) -> Any:
+    """The value of the thread `number` further down a simdgroup, or of the one of that number."""
+    shuffle = T.tvm_warp_shuffle_down if where == "down" else T.tvm_warp_shuffle
+    return shuffle(T.tvm_warp_activemask(), value, number, WARP, WARP)
+
+
+class BlockReduction:
+    """Reduces one float32 of every thread; every thread gets the result.
+
+    In shared memory, in two steps: columns, then their row. Three barriers, whatever the number of
+    threads. Where simdgroups are known, within them first, and then over their results, in columns
+    only if they are many: two or three barriers, or none if there is one simdgroup.
+    """
+
+    def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
+        assert threads & (threads - 1) == 0, "columns of equal length"
+        self.thread, self.threads, self._simd = thread, threads, min(simd_width, threads)
+        if self._simd == threads:
+            return
+        self._results = threads // max(self._simd, 1)
+        self._columns = min(self._results, REDUCTION_COLUMNS)
+        needs_columns = not self._simd or self._results > self._columns
+        self._memory = shared((self._results,)) if needs_columns else None
+        self._row = shared((self._columns,))
+
+    @staticmethod
+    def nbytes(threads: int) -> int:
+        """Shared memory of the form without simdgroups."""
+        return 4 * (threads + min(threads, REDUCTION_COLUMNS))
+
+    def __call__(self, value: Any, operation: Operation = add) -> Any:
+        """Reduce `value` over the block."""
+        result, place = value, self.thread
+        if self._simd:
+            simdgroup = sum_over_simdgroup(value, self._simd, operation)
+            if self._simd == self.threads:
+                simdgroup.set(_from_thread("first", simdgroup.value, 0))
+                return let(simdgroup.value)
+            result, place = simdgroup.value, tirx.floordiv(self.thread, self._simd)
+        barrier()  # an earlier result may still be being read
+        with self._first_of_simdgroup():
+            store(self._row if self._memory is None else self._memory, result, place)
+        if self._memory is not None:
+            self._reduce_columns(operation)
+        barrier()
+        total = Cell("float32", self._row[0])
+        with T.serial(1, self._columns) as step:
+            total.set(operation(total.value, self._row[step]))
+        return let(total.value)
+
+    def _first_of_simdgroup(self) -> AbstractContextManager[None]:
+        if not self._simd:
+            return nullcontext()
+        return when(tirx.floormod(self.thread, self._simd) == 0)
+
+    def _reduce_columns(self, operation: Operation) -> None:
+        memory, thread, columns = self._memory, self.thread, self._columns
+        assert memory is not None, "as many results as columns need none"
+        barrier()
+        with when(thread < columns):
+            column = Cell("float32", memory[thread])
+            with T.serial(1, self._results // columns) as step:
+                column.set(operation(column.value, memory[step * columns + thread]))
+            store(self._row, column.value, thread)
+
+
+class BlockSums:
+    """Sums some float32 of every thread over the block: every thread gets the sums.
+
+    Where simdgroups are known, within them first. Otherwise four at a time as a vector in shared
+    memory, columns first, then their row. May be called more than once.
+
+    Parameters
+    ----------
+    at_once : vectors that have memory of their own; more take turns
+    """
+
+    def __init__(self, thread: Any, threads: int, simd_width: int, at_once: int = 1) -> None:
+        self._thread, self._threads, self._simd = thread, threads, simd_width
+        self._columns = min(threads, REDUCTION_COLUMNS)
+        assert threads % self._columns == 0, "columns of equal length"
+        self._memories = [
+            (shared((threads * QUAD,)), shared((self._columns * QUAD,)))
+            for _ in range(0 if simd_width else at_once)
+        ]
+
+    @staticmethod
+    def nbytes(threads: int, at_once: int = 1) -> int:
+        """Shared memory of the form without simdgroups."""
+        return 4 * QUAD * at_once * (threads + min(threads, REDUCTION_COLUMNS))
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The sums, in the order of the values."""
+        if self._simd:
+            sums = sum_over_lanes(values, self._thread, self._threads, self._threads, self._simd)
+            return [let(total) for total in sums]
+        padded = [*values, *[zero()] * (-len(values) % QUAD)]
+        quads = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
+        step, totals = len(self._memories), []
+        for first in range(0, len(quads), step):
+            totals += self._sum_quads(quads[first : first + step])
+        return totals[: len(values)]
+
+    def _sum_quads(self, quads: Sequence[Sequence[Any]]) -> list[Any]:
+        thread, columns, memories = self._thread, self._columns, self._memories[: len(quads)]
+
+        def at(item: Any) -> Any:
+            return T.ramp(item * QUAD, 1, QUAD)
+
+        # What an earlier call left has been read: each part is behind the other's barrier.
+        for (every, _), quad in zip(memories, quads, strict=True):
+            store(every, tirx.Shuffle([let(value) for value in quad], list(range(QUAD))),
+                  at(thread))  # fmt: skip
+        barrier()
+        with when(thread < columns):
+            steps = range(self._threads // columns)
+            for every, row in memories:
+                parts = [every[at(step * columns + thread)] for step in steps]
+                store(row, tree(parts, add), at(thread))
+        barrier()
+        totals = []
+        for _, row in memories:
+            total = let(tree([row[at(item)] for item in range(columns)], add))
+            totals += [let(tirx.Shuffle([total], [lane])) for lane in range(QUAD)]
+        return totals
+
+
+class LaneSums:
+    """Sums several float32 at once over groups of neighbouring threads.
+
+    By halving, in shared memory; where simdgroups are known, within them without it. Every value
+    has memory of its own: TVM would see a race between them and refuse.
+    """
+
+    def __init__(self, count: int, thread: Any, threads: int, lanes: int, simd_width: int) -> None:
+        self._thread, self._whole = thread, lanes == threads
+        self._lane = thread if self._whole else let(tirx.floormod(thread, lanes))
+        self._lanes, self._simd = lanes, min(simd_width, lanes)
+        places = threads // self._simd if self._simd else threads
+        is_needed = self._simd < lanes
+        self._memories = [shared((places,)) for _ in range(count)] if is_needed else []
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The sums, right in each group's first thread; of a whole block, in every thread."""
+        return self._of_simdgroups(values) if self._simd else self._by_halving(values)
+
+    def _of_simdgroups(self, values: Sequence[Any]) -> list[Any]:
+        thread, simd = self._thread, self._simd
+        cells = [sum_over_simdgroup(value, simd) for value in values]
+        if simd == self._lanes:
+            if self._whole:
+                for cell in cells:
+                    cell.set(_from_thread("first", cell.value, 0))
+            return [cell.value for cell in cells]
+        with when(tirx.floormod(thread, simd) == 0):
+            for memory, cell in zip(self._memories, cells, strict=True):
+                store(memory, cell.value, tirx.floordiv(thread, simd))
+        barrier()
+        count = self._lanes // simd
+        first = 0 if self._whole else let(tirx.floordiv(thread, self._lanes) * count)
+        while count > REDUCTION_COLUMNS:  # of small simdgroups
+            count //= 2
+            with when(self._lane < count):
+                for memory in self._memories:
+                    place = let(first + self._lane)
+                    store(memory, memory[place] + memory[place + count], place)
+            barrier()
+        return [tree([memory[first + i] for i in range(count)], add) for memory in self._memories]
+
+    def _by_halving(self, values: Sequence[Any]) -> list[Any]:
+        thread = self._thread
+        for memory, value in zip(self._memories, values, strict=True):
+            store(memory, value, thread)
+        barrier()
+        half = self._lanes // 2
+        while half:
+            with when(self._lane < half):
+                for memory in self._memories:
+                    store(memory, memory[thread] + memory[thread + half], thread)
+            barrier()
+            half //= 2
+        return [memory[0 if self._whole else thread] for memory in self._memories]
+
+
+def sum_over_lanes(
+    values: Sequence[Any], thread: Any, threads: int, lanes: int, simd_width: int
+) -> list[Any]:
+    """`LaneSums`, once."""
+    return LaneSums(len(values), thread, threads, lanes, simd_width)(values)
+
+
+@contextmanager
+def strided(thread: Any, threads: int, count: int) -> Iterator[Any]:
+    """The items thread, thread + threads, ... below `count`."""
+    with T.serial(0, -(-count // threads)) as turn:
+        item = let(turn * threads + thread)
+        if count % threads == 0:
+            yield item
+        else:
+            with when(item < count):
+                yield item
+
+
+def power_of_two_at_most(value: int) -> int:
+    """The largest power of two that is not above `value`."""
+    return 1 << (value.bit_length() - 1)
+
+
+def row_threads(width: int, limit: int) -> int:
+    """Threads for a row of `width` values: a power of two, at most 256 and the target's limit."""
+    return power_of_two_at_most(max(1, min(width, limit, 256)))
+
+
+def zero() -> Any:
+    """0.0 in float32."""
+    return f32(0.0)
+
+
+def inverse_rms(squares: Any, width: int, eps: float) -> Any:
+    """1 / rms of a row of `width` channels, of which this is the sum of squares."""
+    return let(fixed(tirx.rsqrt(squares / f32(width) + f32(eps)), "float32"))

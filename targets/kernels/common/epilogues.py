@@ -1,0 +1,47 @@
+"""The tails of a matmul: what happens to sums before they are stored.
+
+Meaning: `Tail` in model_spec/operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.tir import i32, let, store, when
+
+
+def apply_tail(
+    operator: Linear,
+    y: Any,
+    i: Any,
+    first: Any,
+    sums: Sequence[Any],
+    ple: Any,
+    layer: Any,
+    rows: int,
+) -> None:
+    """Store the sums of consecutive weight rows from `first` on, as row i of y.
+
+    Rows beyond `rows` are dropped.
+
+    Parameters
+    ----------
+    sums : float32 expressions; an even number, from an even row on, where the tail pairs rows
+    ple, layer : the per-layer inputs and the layer index, None unless the tail needs them
+    """
+    if operator.tail == Tail.GELU_PAIRS.value:
+        for r in range(0, len(sums), 2):
+            with when(first + r < rows):
+                store(y, gelu_tanh(let(sums[r])) * sums[r + 1], i, (first + r) // 2)
+        return
+    for r, total in enumerate(sums):
+        column = let(first + r)
+        with when(column < rows):
+            if operator.tail == Tail.GELU_GATE.value:
+                store(y, gelu_tanh(let(total)) * ple[i, i32(layer) * rows + column], i, column)
+            else:
+                store(y, operator.logit(total, column), i, column)

@@ -1,0 +1,129 @@
+"""A thread's share of a row, in registers: read once, four channels at a time where that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.tir import let, store, when
+from gemma4_compile.targets.kernels.common.blocks import zero
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+
+
+@dataclass(frozen=True)
+class RowShare:
+    """The channels of a row that one thread of a block owns: every `threads`-th group of `size`.
+
+    Attributes
+    ----------
+    thread, threads, width : of the block and the row
+    """
+
+    thread: Any
+    threads: int
+    width: int
+
+    @property
+    def vectors(self) -> Vectors:
+        """A group as one value."""
+        return Vectors.dividing(self.width)
+
+    @property
+    def size(self) -> int:
+        """Channels of a group: 4, or 1 where the width is no multiple of 4."""
+        return self.vectors.size
+
+    @property
+    def groups(self) -> int:
+        """Groups of the row."""
+        return self.width // self.size
+
+    @property
+    def turns(self) -> int:
+        """Groups of a thread, at most."""
+        return -(-self.groups // self.threads)
+
+    def _group(self, turn: int) -> Any:
+        return self.thread + turn * self.threads
+
+    def _is_ragged(self, turn: int) -> bool:
+        return (turn + 1) * self.threads > self.groups
+
+    def splat(self, value: Any) -> Any:
+        """A named scalar as a value of the share's type."""
+        return self.vectors.splat(value)
+
+    def load(self, buffer: Any, *row: Any) -> list[Any]:
+        """The share of ``buffer[row]``; groups beyond the end repeat the last one."""
+        return self.load_from(buffer, 0, *row)
+
+    def load_from(self, buffer: Any, begin: int, *row: Any) -> list[Any]:
+        """The share of ``buffer[row, begin:]``, `begin` a multiple of 4."""
+        values = []
+        for turn in range(self.turns):
+            group = self._group(turn)
+            if self._is_ragged(turn):
+                group = tirx.min(group, self.groups - 1)
+            place = self.vectors.from_channel(let(group) * self.size + begin)
+            values.append(let(buffer[(*row, place)]))
+        return values
+
+    def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
+        """Write the share to ``buffer[row]`` in the buffer's type."""
+        self.store_from(buffer, values, 0, *row)
+
+    def store_from(self, buffer: Any, values: Sequence[Any], begin: int, *row: Any) -> None:
+        """Write the share to ``buffer[row, begin:]``, `begin` a multiple of 4."""
+        vectors = self.vectors
+
+        def put(group: Any, value: Any) -> None:
+            place = vectors.from_channel(group * self.size + begin)
+            store(buffer, vectors.cast(value, buffer.dtype), *row, place)
+
+        self._each(values, put)
+
+    def visit(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
+        """`body(channel, value)` for every channel of the share."""
+
+        def channels(group: Any, value: Any) -> None:
+            for lane, single in enumerate(self.vectors.lanes(value)):
+                body(group * self.size + lane, single)
+
+        self._each(values, channels)
+
+    def _each(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
+        for turn, value in enumerate(values):
+            group = let(self._group(turn))
+            with when(group < self.groups) if self._is_ragged(turn) else nullcontext():
+                body(group, value)
+
+    def dot(self, left: Sequence[Any], right: Sequence[Any]) -> Any:
+        """The sum of products over the share: float32."""
+        total = zero()
+        for turn, (a, b) in enumerate(zip(left, right, strict=True)):
+            product = let(a * b)
+            part = self.vectors.sum(product)
+            if self._is_ragged(turn):
+                part = tirx.Select(self._group(turn) < self.groups, part, zero())
+            total = let(total + part)
+        return total
+
+    def map(self, combine: Callable[..., Any], *shares: Sequence[Any]) -> list[Any]:
+        """`combine` on each group of several shares."""
+        return [let(combine(*values)) for values in zip(*shares, strict=True)]
+
+
+@dataclass(frozen=True)
+class StackRow:
+    """One of several vectors in an argument (count, width), read as an argument of its own."""
+
+    stack: Any
+    number: int
+
+    def __getitem__(self, place: Any) -> Any:
+        places = place if isinstance(place, tuple) else (place,)
+        return self.stack[(self.number, *places)]

@@ -1,0 +1,269 @@
+"""How tiles get into shared memory: a thread moves blocks of 4 rows by 4 channels.
+
+It reads along the channels, as tensors lie, and writes along the rows, as the multiply reads. What
+it read waits in registers as it is stored; it is decoded when it is written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import let, store, when
+from gemma4_compile.targets.kernels.common.blocks import local
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+
+VECTOR = 4
+BANK_VECTORS = 8  # vectors of float32 that lie side by side in the banks of shared memory
+RowOf = Callable[[Any], Any]  # row within a tile -> row of the tensor
+
+
+def vector(buffer: Any, index: Any) -> Any:
+    """Vector `index` of a flat buffer; all accesses of such a buffer are vectors."""
+    return buffer[T.ramp(index * VECTOR, 1, VECTOR)]
+
+
+def put(buffer: Any, index: Any, value: Any) -> None:
+    """Overwrite vector `index` of a flat buffer."""
+    store(buffer, value, T.ramp(index * VECTOR, 1, VECTOR))
+
+
+def splat(value: Any) -> Any:
+    """A vector of equal values."""
+    return T.Broadcast(value, VECTOR)
+
+
+def lane_of(value: Any, lane: int) -> Any:
+    """One value of a vector."""
+    return tirx.Shuffle([value], [lane])
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """A vector of scalars."""
+    return tirx.Shuffle(list(values), list(range(VECTOR)))
+
+
+def same_bits(value: Any, dtype: str, wanted: str) -> Any:
+    """The bits of a vector of `dtype` as elements of another type of the same size."""
+    return value if dtype == wanted else tirx.reinterpret(f"{wanted}x{VECTOR}", value)
+
+
+def below(value: Any, size: int) -> Any:
+    """``value mod size`` in a form whose bound browsers see, so that they do not clamp an index."""
+    unsigned = tirx.truncmod(value.astype("uint32"), tirx.const(size, "uint32"))
+    return unsigned.astype("int32")
+
+
+def swizzle(quad: Any, quads: int) -> Any:
+    """What the position of a vector of rows is XORed with, by its channels' number.
+
+    Neighbouring threads write different channels of the same rows; so they hit different banks.
+    """
+    return quad * (BANK_VECTORS // quads) if quads < BANK_VECTORS else tirx.floormod(quad, 8)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows by items in shared memory, item by item: channels in float32, or words of int8.
+
+    Attributes
+    ----------
+    first : the tile's first vector in its flat buffer
+    depth : items
+    """
+
+    first: int
+    rows: int
+    depth: int
+
+    @property
+    def quads(self) -> int:
+        """Vectors of items."""
+        return self.depth // VECTOR
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 4 rows by 4 items."""
+        return self.rows // VECTOR * self.quads
+
+    def twisted(self, row_vector: Any, twist: Any) -> Any:
+        """A vector of rows after the swizzle."""
+        return below(tirx.bitwise_xor(row_vector, twist), self.rows // VECTOR)
+
+    def place(self, item: Any, row_vector: Any) -> Any:
+        """Where a vector of rows is; `row_vector` is twisted already."""
+        return self.first + item * (self.rows // VECTOR) + row_vector
+
+
+class Loader(ABC):
+    """Moves one tile, step by step.
+
+    Parameters
+    ----------
+    tile : where to
+    thread, threads : of the block
+    skipped : blocks that other loaders move, so that the work is spread over the threads
+    row_of : clamped, so that every row exists
+    """
+
+    def __init__(self, tile: Tile, thread: Any, threads: int, skipped: int, row_of: RowOf) -> None:
+        self._tile, self._threads = tile, threads
+        self._turns = -(-tile.blocks // threads)
+        skipped %= threads
+        mine = tirx.floormod(thread + (threads - skipped), threads) if skipped else thread
+        self._items = [let(mine + turn * threads) for turn in range(self._turns)]
+        self._quads = [let(below(item, tile.quads)) for item in self._items]
+        self._row_vectors = [let(tirx.floordiv(item, tile.quads)) for item in self._items]
+        self._rows = [
+            [let(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
+            for row_vector in self._row_vectors
+        ]
+
+    def read(self, step: Any) -> None:
+        """Read a step's items into registers."""
+        for turn in range(self._turns):
+            with self._inside(turn):
+                self.read_block(
+                    turn, self._rows[turn], let(step * self._tile.quads + self._quads[turn])
+                )
+
+    def write(self, step: Any, memory: Any) -> None:
+        """Write what was read for a step."""
+        tile = self._tile
+        for turn in range(self._turns):
+            with self._inside(turn):
+                quad = self._quads[turn]
+                twist = swizzle(quad, tile.quads)
+                at = let(tile.twisted(self._row_vectors[turn], twist))
+                first = let(step * tile.depth + quad * VECTOR)
+                for j, value in enumerate(self.decode_block(turn, first)):
+                    put(memory, tile.place(quad * VECTOR + j, at), value)
+
+    def _inside(self, turn: int) -> ExitStack:
+        """Leaves out the threads that have no block in this turn."""
+        stack = ExitStack()
+        if (turn + 1) * self._threads > self._tile.blocks:
+            stack.enter_context(when(self._items[turn] < self._tile.blocks))
+        return stack
+
+    @abstractmethod
+    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+        """Read 4 items of 4 rows: those of vector `quad` of a row."""
+
+    @abstractmethod
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
+        """What was read, the first of them `item`: for each of the 4 items a vector of the rows."""
+
+
+class DenseLoader(Loader):
+    """Rows of one tensor of floats; channels beyond its last are 0."""
+
+    def __init__(
+        self, tile: Tile, thread: Any, threads: int, skipped: int, row_of: RowOf, source: Any
+    ) -> None:
+        super().__init__(tile, thread, threads, skipped, row_of)
+        self._source, self._cols = source, int(source.shape[1])
+        self._raw = local((self._turns * VECTOR * VECTOR,), str(source.dtype))
+
+    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+        """See `Loader`."""
+        for i, row in enumerate(rows):
+            put(self._raw, turn * VECTOR + i, read_vector(self._source, row, quad))
+
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
+        """See `Loader`."""
+        rows = [vector(self._raw, turn * VECTOR + i) for i in range(VECTOR)]
+        values = transposed([row.astype("float32x4") for row in rows])
+        if self._cols % self._tile.depth == 0:
+            return values
+        return [
+            tirx.Select(item + j < self._cols, value, splat(f32(0.0)))
+            for j, value in enumerate(values)
+        ]
+
+
+class WeightLoader(Loader):
+    """Rows of a stored matrix; channels beyond its last are some of its values."""
+
+    def __init__(
+        self,
+        tile: Tile,
+        thread: Any,
+        threads: int,
+        skipped: int,
+        row_of: RowOf,
+        weights: WeightReader,
+    ) -> None:
+        super().__init__(tile, thread, threads, skipped, row_of)
+        self._weights, layout = weights, weights.layout
+        size = self._turns * VECTOR
+        if layout.bits:
+            self._words, self._scales = local((size,), "uint32"), local((size,), layout.dtype)
+        else:
+            self._dense = local((size * VECTOR,), layout.dtype)
+
+    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+        """See `Loader`."""
+        layout = self._weights.layout
+
+        def read(part: Sequence[Any], begin: int) -> None:
+            at = quad
+            if layout.bits and layout.cols % self._tile.depth:
+                at = let(tirx.min(quad, layout.cols // VECTOR - 1))
+            for i, row in enumerate(rows):
+                index, inside = turn * VECTOR + i, row - begin
+                if layout.bits:
+                    word = tirx.floordiv(at, layout.values_per_word // VECTOR)
+                    store(self._words, part[0][inside, word], index)
+                    group = tirx.floordiv(at, layout.group_size // VECTOR)
+                    store(self._scales, part[1][inside, group], index)
+                else:
+                    put(self._dense, index, read_vector(part[0], inside, at))
+
+        self._weights.in_part(rows[0], read)
+
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
+        """See `Loader`."""
+        layout = self._weights.layout
+        indices = range(turn * VECTOR, (turn + 1) * VECTOR)
+        if not layout.bits:
+            rows = [vector(self._dense, index).astype("float32x4") for index in indices]
+            return transposed(rows)
+        words = joined([self._words[index] for index in indices])
+        words = let(tirx.shift_right(words, splat(self._shift(turn))))
+        scales = let(joined([self._scales[index] for index in indices]).astype("float32x4"))
+        mask = splat(tirx.const(2**layout.bits - 1, "uint32"))
+        values = []
+        for j in range(VECTOR):
+            shift = splat(tirx.const(j * layout.bits, "uint32"))
+            integer = tirx.bitwise_and(tirx.shift_right(words, shift) if j else words, mask)
+            zero_point = splat(f32(layout.zero_point))
+            values.append((integer.astype("float32x4") - zero_point) * scales)
+        return values
+
+    def _shift(self, turn: int) -> Any:
+        """Bits below a block's channels in their words; a step begins with a word."""
+        layout = self._weights.layout
+        within = tirx.floormod(self._quads[turn] * VECTOR, layout.values_per_word)
+        return (within * layout.bits).astype("uint32")
+
+
+def read_vector(source: Any, row: Any, quad: Any) -> Any:
+    """Channels from ``4 * quad`` of a row, of the tensor's dtype; some others beyond the last."""
+    cols = int(source.shape[1])
+    if cols % VECTOR == 0:
+        return source[row, T.ramp(tirx.min(quad, cols // VECTOR - 1) * VECTOR, 1, VECTOR)]
+    return joined([source[row, tirx.min(quad * VECTOR + j, cols - 1)] for j in range(VECTOR)])
+
+
+def transposed(rows: Sequence[Any]) -> list[Any]:
+    """4 vectors of a block's columns from those of its rows."""
+    named = [let(row) for row in rows]
+    return [joined([lane_of(row, j) for row in named]) for j in range(VECTOR)]

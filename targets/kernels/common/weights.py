@@ -1,0 +1,70 @@
+"""Reading stored weights inside a kernel: units of channels, and the part that holds a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd
+from typing import Any
+
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.tir import FunctionBuilder, let, when
+
+UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights
+
+
+class WeightReader:
+    """The weight arguments of one kernel.
+
+    Parameters
+    ----------
+    build : the function, right where the weights' arguments stand
+    layout : their stored form
+    """
+
+    def __init__(self, build: FunctionBuilder, layout: WeightLayout) -> None:
+        self.layout = layout
+        self.unit = UNIT if layout.bits else gcd(layout.cols, UNIT)
+        self._tensors = [build.arg(name, shape, dtype) for name, shape, dtype in layout.shapes()]
+
+    @property
+    def units(self) -> int:
+        """Units in a row."""
+        return self.layout.cols // self.unit
+
+    def in_part(self, row: Any, body: Callable[[Sequence[Any], int], None]) -> None:
+        """Run `body(part's tensors, part's first row)` for the part that holds `row`.
+
+        `row` is within the matrix.
+
+        The condition must be the same for the whole block if `body` has barriers.
+        """
+        step, begin = self.layout.tensors_per_part, 0
+        count = len(self.layout.part_rows)
+        for index, rows in enumerate(self.layout.part_rows):
+            tensors = self._tensors[index * step : (index + 1) * step]
+            if count == 1:
+                body(tensors, begin)
+            elif index == count - 1:
+                with when(row >= begin):
+                    body(tensors, begin)
+            else:
+                inside = row < begin + rows
+                if index:
+                    inside = (row >= begin) & inside
+                with when(inside):
+                    body(tensors, begin)
+            begin += rows
+
+    def read_unit(self, part: Sequence[Any], row: Any, unit: Any) -> tuple[list[Any], Any]:
+        """Channels [unit * self.unit, ...) of a part's row.
+
+        Unscaled float32 values, and their common scale.
+        """
+        layout, size = self.layout, self.unit
+        if not layout.bits:
+            return [as_f32(part[0][row, unit * size + j]) for j in range(size)], f32(1.0)
+        per_word = layout.values_per_word
+        words = [let(part[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)]
+        values = [layout.integer(words[j // per_word], j % per_word) for j in range(size)]
+        return values, let(as_f32(part[1][row, unit // (layout.group_size // size)]))

@@ -1,0 +1,1 @@
+"""Kernels of matmuls and row lookup on stored weights."""

@@ -1,0 +1,53 @@
+"""Row lookup in a stored table; a thread decodes one unit of channels.
+
+Plain form: `EmbedRows.plain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.linear import EmbedRows
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import function, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import launch, zero
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.spec import TargetSpec
+
+THREADS = 64
+
+
+def make_embed_rows(operator: EmbedRows, _spec: TargetSpec) -> tirx.PrimFunc:
+    """``out[i] = W[ids[i] - row_begin] * scale`` where the parts hold that row.
+
+    Grid: units / THREADS x rows. Reference: `EmbedRows.plain`.
+    """
+    n, layout = symbolic_rows(operator.rows), operator.layout
+    with function(scheduled=True) as build:
+        ids = build.arg("ids", (n,), "int32")
+        weights = WeightReader(build, layout)
+        shape = (n, operator.cols)
+        previous = build.arg("previous", shape, "float32") if operator.accumulate else None
+        out = build.arg("out", shape, "float32")
+        size = weights.unit
+        with launch(THREADS, -(-weights.units // THREADS), n) as (block, i, thread):
+            unit = let(block * THREADS + thread)
+            row = let(ids[i] - operator.row_begin)
+            with when(unit < weights.units):
+                with when((row >= 0) & (row < layout.rows)):
+
+                    def lookup(part: Sequence[Any], begin: int) -> None:
+                        values, scale = weights.read_unit(part, row - begin, unit)
+                        for j, value in enumerate(values):
+                            store(out, value * scale * f32(operator.scale), i, unit * size + j)
+
+                    weights.in_part(row, lookup)
+                with when((row < 0) | (row >= layout.rows)):
+                    for j in range(size):
+                        column = unit * size + j
+                        store(out, zero() if previous is None else previous[i, column], i, column)
+    return build.result

@@ -1,0 +1,126 @@
+"""Matrix times the rows of a prefill chunk: tiles in shared memory, as floats or as packed int8.
+
+Plain forms: `Linear.plain` in gemma4_compile/operators/linear.py, `Int8Linear.plain` in int8_operators.py.
+The product of a tile: tiles.py, int8_tiles.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.activation_quantization import WORD, packed_specs
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.int8_linear import Int8Linear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.tir import (
+    FunctionBuilder,
+    function,
+    i32,
+    let,
+    when,
+)
+from gemma4_compile.targets.kernels.common.blocks import launch
+from gemma4_compile.targets.kernels.common.epilogues import apply_tail
+from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, RowOf
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.int8_tiles import GROUP_WORDS, Int8TileProduct
+from gemma4_compile.targets.kernels.linear.tiles import (
+    FloatTileProduct,
+    TileProduct,
+    TileShape,
+    fit_shape,
+)
+from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import GemmTuning
+
+
+def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
+    """``y[i, r] = tail(sum_k x[i, k] W[r, k])``.
+
+    Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.plain`,
+    `Int8Linear.plain`.
+    """
+    n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
+    ple = operator.tail == Tail.GELU_GATE.value
+    is_int8 = isinstance(operator, Int8Linear)
+    shape = gemm_shape(spec, rows, is_int8)
+    with function(scheduled=True) as build:
+        x = left_args(build, (n, cols), operator.in_dtype, is_int8)
+        weights = WeightReader(build, operator.layout)
+        gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
+        layer = build.scalar_arg("layer") if ple else None
+        y = build.arg("y", (n, operator.outputs), "float32")
+        grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
+        with launch(shape.threads, *grid) as (block_n, block_m, thread):
+            last = let(i32(n) - 1)
+            first_m, first_n = let(block_m * shape.rows), let(block_n * shape.columns)
+            row_of_w = _clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
+            row_of_x = _clamped(first_m, last)
+            product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
+            product.run(i32(step_count(shape, cols)))
+
+            def finish(i: Any, r: Any, sums: Any) -> None:
+                row = let(first_m + i)
+                with when(row <= last):
+                    apply_tail(operator, y, row, let(first_n + r), sums, gate, layer, rows)
+
+            product.finish(finish)
+    return build.result
+
+
+def left_args(
+    build: FunctionBuilder, size: tuple[Any, int], dtype: str, is_int8: bool
+) -> list[Any]:
+    """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows."""
+    if not is_int8:
+        return [build.arg("x", size, dtype)]
+    specs = packed_specs(size[1], size[0])
+    return [build.arg(name, *spec) for name, spec in zip(("words", "scales"), specs, strict=True)]
+
+
+def tile_product(
+    shape: TileShape,
+    x: Sequence[Any],
+    weights: WeightReader,
+    thread: Any,
+    row_of_x: RowOf,
+    row_of_w: RowOf,
+) -> TileProduct:
+    """The product for what `left_args` declared."""
+    if len(x) == 1:
+        return FloatTileProduct(shape, x[0], weights, thread, row_of_x, row_of_w)
+    return Int8TileProduct(shape, x[0], x[1], weights, thread, row_of_x, row_of_w)
+
+
+def step_count(shape: TileShape, cols: int) -> int:
+    """Steps for so many channels."""
+    return -(-cols // (shape.depth * (WORD if shape.group else 1)))
+
+
+def gemm_shape(spec: TargetSpec, rows: int, is_int8: bool = False) -> TileShape:
+    """The tile for a matrix of so many rows: large where that leaves enough tiles of a chunk."""
+    return shape_of(spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm, spec, rows, is_int8)
+
+
+def shape_of(size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool) -> TileShape:
+    """The tile by some sizes."""
+    tile, sums = (size.tile_m, size.tile_n), (size.thread_m, size.thread_n)
+    if rows <= size.small_to:
+        tile, sums = (size.small_m, size.small_n), (VECTOR, VECTOR)
+    elif rows <= size.medium_to:
+        tile = size.medium_m, size.medium_n
+        sums = size.medium_thread_m, size.medium_thread_n
+    elif rows >= size.large_from:
+        tile = size.large_m, size.large_n
+    depth, group = (size.tile_k // WORD, GROUP_WORDS) if is_int8 else (size.tile_k, 0)
+    shape = TileShape(*tile, depth, *sums, size.threads, size.unroll, group)
+    return fit_shape(shape, spec)
+
+
+def _clamped(first: Any, last: Any) -> RowOf:
+    """Rows beyond the last repeat it; they are never stored."""
+    return lambda i: tirx.min(first + i, last)

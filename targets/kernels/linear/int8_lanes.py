@@ -1,0 +1,255 @@
+"""What one lane of a matmul on int8 vectors holds: its groups of the vector, and a row of weights.
+
+Everything stays in registers; products of integers are summed within a group, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.activation_quantization import GROUP, WORD
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.tir import Cell, FunctionBuilder, i32, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared, strided, zero
+from gemma4_compile.targets.kernels.common.builtins import dot4
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS, round_quads
+
+
+class StagedVector:
+    """A packed vector in shared memory: word i of group g at i * pitch + g, for the lanes' sake."""
+
+    def __init__(self, cols: int) -> None:
+        self._groups = cols // GROUP
+        self._pitch = self._groups | 1
+        self._words = shared((QUADS * self._pitch,), "uint32")
+        self._scales = shared((self._groups,))
+
+    def fill(
+        self, quads: Sequence[Any], thread: Any, threads: int, interleaved: bool, simd_width: int
+    ) -> None:
+        """Round the threads' quads into it; ends with a barrier."""
+        put_word, put_scale = self._put_word, self._put_scale
+        count = self._groups * QUADS
+        round_quads(quads, thread, threads, count, interleaved, put_word, put_scale, simd_width)
+        barrier()
+
+    def _put_word(self, quad: Any, word: Any) -> None:
+        place = tirx.floormod(quad, QUADS) * self._pitch + tirx.floordiv(quad, QUADS)
+        store(self._words, word, place)
+
+    def _put_scale(self, group: Any, scale: Any) -> None:
+        store(self._scales, scale, group)
+
+    def read(self, group: Any) -> tuple[list[Any], Any]:
+        """A group's words and scale."""
+        words = [let(self._words[i * self._pitch + group]) for i in range(QUADS)]
+        return words, let(self._scales[group])
+
+
+class PackedVector:
+    """Packed vectors in two arguments."""
+
+    def __init__(self, build: FunctionBuilder, cols: int, rows: int = 1) -> None:
+        self.groups, self._rows = cols // GROUP, rows
+        self._words = build.arg("words", (rows, cols // WORD), "uint32")
+        self._scales = build.arg("scales", (rows, cols // GROUP), "float32")
+
+    def read(self, group: Any, row: Any = 0) -> tuple[list[Any], Any]:
+        """A group's words and scale."""
+        words = _words(self._words, row, group * QUADS, QUADS)
+        return words, let(self._scales[row, group])
+
+    def copy(self, thread: Any, threads: int) -> tuple[Any, Any]:
+        """Words and scales of all rows in shared memory, row after row; ends without a barrier."""
+        groups, rows = self.groups, self._rows
+        words = shared((rows * groups * QUADS,), "uint32")
+        scales = shared((rows * groups,))
+        quads = groups * QUADS // 4
+        with strided(thread, threads, rows * quads) as item:
+            row, at = let(tirx.floordiv(item, quads)), let(tirx.floormod(item, quads) * 4)
+            store(words, self._words[row, T.ramp(at, 1, 4)], T.ramp(item * 4, 1, 4))
+        with strided(thread, threads, rows * groups) as item:
+            row, group = let(tirx.floordiv(item, groups)), let(tirx.floormod(item, groups))
+            store(scales, self._scales[row, group], item)
+        return words, scales
+
+
+class StagedRows:
+    """Packed vectors, copied into shared memory once by all threads."""
+
+    def __init__(self, packed: PackedVector, thread: Any, threads: int) -> None:
+        self._words, self._scales = packed.copy(thread, threads)
+        self._groups = packed.groups
+
+    def read(self, group: Any, row: Any) -> tuple[list[Any], Any]:
+        """A group's words and scale; behind a barrier."""
+        place = let(row * self._groups + group)
+        quads = [let(self._words[T.ramp(place * QUADS + at, 1, 4)]) for at in (0, 4)]
+        words = [tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)]
+        return words, let(self._scales[place])
+
+
+def _words(buffer: Any, row: Any, first: Any, count: int) -> list[Any]:
+    """`count` words from `first` on, read four at a time."""
+    quads = [let(buffer[row, T.ramp(first + at, 1, 4)]) for at in range(0, count, 4)]
+    return [tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)]
+
+
+class LaneShare:
+    """What a lane holds of the vector: for each of its groups the integers and the scale.
+
+    Attributes
+    ----------
+    groups : their numbers; beyond the end of the row the last one, with scale 0
+    """
+
+    def __init__(self, layout: WeightLayout, lanes: int, lane: Any) -> None:
+        self._bits, self._zero_point = layout.bits, layout.zero_point
+        self._count = layout.cols // GROUP
+        self._numbers = [lane + turn * lanes for turn in range(-(-self._count // lanes))]
+        self._is_ragged = len(self._numbers) * lanes > self._count
+        last = self._count - 1
+        self.groups = [
+            let(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
+        ]
+        # Kept in memory of the thread: as expressions TVM would repeat them at every use.
+        self._operands = local((len(self.groups) * QUADS,), "uint32")
+        self._offsets: list[Any] = []
+        self._scales: list[Any] = []
+
+    def load(self, read: Callable[[Any], tuple[list[Any], Any]]) -> None:
+        """Take the lane's groups, and what their zero points add to a sum of products."""
+        self._offsets, self._scales = [], []
+        for turn, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
+            words, scale = read(group)
+            if self._is_ragged:
+                scale = let(tirx.Select(number < self._count, scale, zero()))
+            ones = tirx.const(0x01010101, "uint32")
+            total = Cell("int32", i32(0))
+            for word in words:
+                total.add(dot4(word, ones))
+            # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
+            offset = self._zero_point - (0 if self._bits == 4 else 128)
+            self._offsets.append(let(total.value * -offset))
+            self._scales.append(scale)
+            for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
+                store(self._operands, word, turn * QUADS + index)
+
+    def dot(self, weights: Sequence[Sequence[Any]], scales: Sequence[Any]) -> Any:
+        """The lane's sum for one row, from its groups' words and scales."""
+        result = Cell("float32", zero())
+        for turn, (words, scale, offset, own) in enumerate(
+            zip(weights, scales, self._offsets, self._scales, strict=True)
+        ):
+            total = Cell("int32", offset)
+            for index, word in enumerate(self._integers(words)):
+                total.add(dot4(word, self._operands[turn * QUADS + index]))
+            result.add(scale * own * as_f32(total.value))
+        return result.value
+
+    def _integers(self, words: Sequence[Any]) -> list[Any]:
+        """Words of signed bytes, from words of weights."""
+        if self._bits == 8:
+            return [tirx.bitwise_xor(word, tirx.const(0x80808080, "uint32")) for word in words]
+        lowest = tirx.const(0x0F0F0F0F, "uint32")
+        halves = []
+        for word in words:
+            halves.append(tirx.bitwise_and(word, lowest))
+            upper = tirx.shift_right(word, tirx.const(4, "uint32"))
+            halves.append(tirx.bitwise_and(upper, lowest))
+        return halves
+
+
+def _even_and_odd(words: Sequence[Any]) -> list[Any]:
+    """Even and odd channels of each run of eight, from two words in the order of `byte_of`."""
+    sixteen, low = tirx.const(16, "uint32"), tirx.const(0xFFFF, "uint32")
+    high = tirx.const(0xFFFF0000, "uint32")
+    result = []
+    for first, second in zip(words[0::2], words[1::2], strict=True):
+        even = tirx.bitwise_or(tirx.bitwise_and(first, low), tirx.shift_left(second, sixteen))
+        odd = tirx.bitwise_or(tirx.shift_right(first, sixteen), tirx.bitwise_and(second, high))
+        result += [even, odd]
+    return result
+
+
+class RowAhead:
+    """The weights of one row that a lane reads ahead of their use."""
+
+    def __init__(self, weights: WeightReader, share: LaneShare) -> None:
+        self._weights, self._groups = weights, share.groups
+        self._size = weights.layout.bits  # words of a group: 32 channels of so many bits
+        self._words = local((len(self._groups) * self._size,), "uint32")
+        self._scales = [Cell("float32") for _ in self._groups]
+
+    def load(self, row: Any, in_part_of: Any) -> None:
+        """Read a row of the matrix that lies in the same part as row `in_part_of`."""
+
+        def read(part: Sequence[Any], begin: int) -> None:
+            local_row = let(row - begin)
+            for index, group in enumerate(self._groups):
+                for at in range(0, self._size, 4):
+                    quad = part[0][local_row, T.ramp(group * self._size + at, 1, 4)]
+                    store(self._words, quad, T.ramp(index * self._size + at, 1, 4))
+                self._scales[index].set(as_f32(part[1][local_row, group]))
+
+        self._weights.in_part(in_part_of, read)
+
+    def take(self) -> tuple[list[list[Any]], list[Any]]:
+        """The groups' words and scales, out of the way of the next row."""
+        words = []
+        for index in range(len(self._groups)):
+            quads = [
+                let(self._words[T.ramp(index * self._size + at, 1, 4)])
+                for at in range(0, self._size, 4)
+            ]
+            words.append([tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)])
+        return words, [let(scale.value) for scale in self._scales]
+
+
+class RowStream:
+    """A lane's rows, some of them read ahead of their use: the first ones already at the start.
+
+    Parameters
+    ----------
+    count : rows
+    row_of : the matrix row of a turn, and a row of the same part that is the whole block's
+    ahead : rows under way, which divide `count`; two hide more latency and take more registers
+    """
+
+    def __init__(
+        self,
+        weights: WeightReader,
+        share: LaneShare,
+        count: int,
+        row_of: Callable[[Any], tuple[Any, Any]],
+        ahead: int = 1,
+    ) -> None:
+        assert count % ahead == 0, "every turn has a row"
+        self._count, self._row_of = count, row_of
+        self._ahead = [RowAhead(weights, share) for _ in range(ahead)]
+        for turn, rows in enumerate(self._ahead):
+            rows.load(*row_of(turn))
+
+    def run(self, use: Callable[..., None]) -> None:
+        """Call ``use(turn, words, scales)`` for each row."""
+        self.run_some(0, self._count, use)
+
+    def run_some(self, begin: Any, count: int, use: Callable[..., None]) -> None:
+        """Call it for the next `count` rows, of which the first is row `begin`, as turn 0."""
+        step = len(self._ahead)
+        assert count % step == 0, "every turn has a row"
+        with T.serial(0, count // step) as pair:
+            for index, ahead in enumerate(self._ahead):
+                turn = let(pair * step + index)
+                following = let(begin + turn + step)
+                present = ahead.take()
+                if self._count > step:
+                    with when(following < self._count):
+                        ahead.load(*self._row_of(following))
+                use(turn, *present)

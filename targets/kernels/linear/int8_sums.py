@@ -1,0 +1,84 @@
+"""The shape of a block that multiplies int8 vectors, and its sums over lanes in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.tir import let, store
+from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
+
+RUN = 16  # sums that one thread adds up
+
+
+@dataclass(frozen=True)
+class Int8Shape:
+    """A block's threads, the lanes that share a row, and the rows of a group of lanes."""
+
+    threads: int
+    lanes: int
+    rows: int
+
+    @property
+    def slots(self) -> int:
+        """Rows that a block multiplies at a time."""
+        return self.threads // self.lanes
+
+    @property
+    def tile(self) -> int:
+        """Rows of a block."""
+        return self.slots * self.rows
+
+    @property
+    def runs(self) -> int:
+        """Runs of a row's partial sums."""
+        return -(-self.lanes // RUN)
+
+    @property
+    def pitch(self) -> int:
+        """Places of a row's partial sums, so that neighbouring rows lie in different banks."""
+        return self.lanes + self.runs
+
+    @property
+    def sum_bytes(self) -> int:
+        """Shared memory of the partial sums."""
+        return 4 * self.tile * (self.pitch + (self.runs + 1 if self.runs > 1 else 0))
+
+
+class RowSums:
+    """The lanes' partial sums of a block's rows, and their totals."""
+
+    def __init__(self, shape: Int8Shape, thread: Any) -> None:
+        self._shape, self._thread = shape, thread
+        self._memory = shared((shape.tile * shape.pitch,))
+        self._runs = shared((shape.tile * (shape.runs + 1),)) if shape.runs > 1 else None
+
+    def put(self, row: Any, lane: Any, value: Any) -> None:
+        """Set a lane's sum of a row of the tile."""
+        store(self._memory, value, row * self._shape.pitch + lane)
+
+    def finish(self) -> None:
+        """Add up; afterwards every thread may ask for totals."""
+        shape, runs = self._shape, self._shape.runs
+        barrier()
+        if self._runs is None:
+            return
+        with strided(self._thread, shape.threads, shape.tile * runs) as item:
+            row, run = let(tirx.floordiv(item, runs)), let(tirx.floormod(item, runs))
+            store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
+                  row * (runs + 1) + run)  # fmt: skip
+        barrier()
+
+    def total(self, row: Any) -> Any:
+        """The sum of a row of the tile."""
+        shape = self._shape
+        if self._runs is None:
+            return self._add(self._memory, row * shape.pitch, shape.lanes, 1)
+        return self._add(self._runs, row * (shape.runs + 1), shape.runs, 1)
+
+    @staticmethod
+    def _add(memory: Any, first: Any, count: int, step: int) -> Any:
+        first = let(first)
+        return let(tree([memory[first + index * step] for index in range(count)], add))

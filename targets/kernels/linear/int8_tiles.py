@@ -1,0 +1,311 @@
+"""The product of a tile of packed x with a tile of W: sums of integers within a group of channels.
+
+Both tiles lie in shared memory as words of four signed bytes, in one order of channels. Weights of
+4 bits give words of even and of odd channels, so x is brought into that order when it is written.
+The meaning of packed x: gemma4_compile/operators/activation_quantization.py; of the product: `Int8Linear.plain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.activation_quantization import GROUP, WORD
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import let, store, when
+from gemma4_compile.targets.kernels.common.blocks import local, shared
+from gemma4_compile.targets.kernels.common.builtins import dot4
+from gemma4_compile.targets.kernels.common.tile_loaders import (
+    VECTOR,
+    DenseLoader,
+    Loader,
+    RowOf,
+    Tile,
+    below,
+    joined,
+    lane_of,
+    put,
+    splat,
+    transposed,
+    vector,
+)
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.tiles import TileProduct, TileShape
+
+GROUP_WORDS = GROUP // WORD
+LOW_HALF, HIGH_HALF = 0xFFFF, 0xFFFF0000
+NIBBLES = 0x0F0F0F0F
+TOP_BITS, OTHER_BITS, ONES = 0x80808080, 0x7F7F7F7F, 0x01010101
+
+
+def _u32(value: int) -> Any:
+    return splat(tirx.const(value, "uint32"))
+
+
+def _both(value: Any, mask: int) -> Any:
+    return tirx.bitwise_and(value, _u32(mask))
+
+
+def _signed_nibbles(value: Any) -> Any:
+    """Nibbles, one a byte, minus their zero point 7: no byte borrows from the next."""
+    raised = tirx.bitwise_or(_both(value, NIBBLES), _u32(TOP_BITS))
+    return tirx.bitwise_xor(raised - _u32(7 * ONES), _u32(TOP_BITS))
+
+
+def _signed_bytes(value: Any) -> Any:
+    """Bytes (0 to 254) minus their zero point 127: minus 128, plus 1, and no byte carries."""
+    flipped = let(tirx.bitwise_xor(value, _u32(TOP_BITS)))
+    return tirx.bitwise_xor(_both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS))
+
+
+class PackedLoader(DenseLoader):
+    """Rows of packed vectors; words beyond the last are some others, whose scale is 0.
+
+    Parameters
+    ----------
+    interleaved : the order of bytes in `source`
+    """
+
+    def __init__(
+        self,
+        tile: Tile,
+        thread: Any,
+        threads: int,
+        skipped: int,
+        row_of: RowOf,
+        source: Any,
+        interleaved: bool,
+    ) -> None:
+        super().__init__(tile, thread, threads, skipped, row_of, source)
+        self._interleaved = interleaved
+
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
+        """See `Loader`."""
+        words = transposed([vector(self._raw, turn * VECTOR + i) for i in range(VECTOR)])
+        if not self._interleaved:
+            return words
+        result: list[Any] = []
+        for low, high in ((words[0], words[1]), (words[2], words[3])):
+            first, second = let(low), let(high)
+            even = tirx.bitwise_or(_both(first, LOW_HALF), tirx.shift_left(second, _u32(16)))
+            odd = tirx.bitwise_or(tirx.shift_right(first, _u32(16)), _both(second, HIGH_HALF))
+            result += [even, odd]
+        return result
+
+
+class PackedWeightLoader(Loader):
+    """Rows of a stored matrix as words of signed bytes; beyond the last some others."""
+
+    def __init__(
+        self,
+        tile: Tile,
+        thread: Any,
+        threads: int,
+        skipped: int,
+        row_of: RowOf,
+        weights: WeightReader,
+    ) -> None:
+        super().__init__(tile, thread, threads, skipped, row_of)
+        self._weights = weights
+        self._stored = VECTOR * weights.layout.bits // 8  # words of a row in a block
+        self._raw = local((self._turns * self._stored * VECTOR,), "uint32")
+
+    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+        """See `Loader`."""
+        layout = self._weights.layout
+        last = layout.cols // layout.values_per_word // self._stored - 1
+
+        def read(part: Sequence[Any], begin: int) -> None:
+            at = let(tirx.min(quad, last) * self._stored)
+            for i, row in enumerate(rows):
+                for w in range(self._stored):
+                    index = (turn * self._stored + w) * VECTOR + i
+                    store(self._raw, part[0][row - begin, at + w], index)
+
+        self._weights.in_part(rows[0], read)
+
+    def decode_block(self, turn: int, item: Any) -> list[Any]:
+        """See `Loader`."""
+        first = turn * self._stored
+        words = [
+            let(joined([self._raw[(first + w) * VECTOR + i] for i in range(VECTOR)]))
+            for w in range(self._stored)
+        ]
+        if self._weights.layout.bits == 8:
+            return [_signed_bytes(word) for word in words]
+        result: list[Any] = []
+        for word in words:
+            high = tirx.shift_right(word, _u32(4))
+            result += [_signed_nibbles(word), _signed_nibbles(high)]
+        return result
+
+
+class ScaleLoader:
+    """The scales of a tile's rows, one for each group of a step; 0 beyond the last group.
+
+    Parameters
+    ----------
+    first : the first vector of the tile's scales in shared memory
+    skipped : vectors that other loaders move
+    weights : where the scales of W lie; None: in `scales` (any, groups) float32
+    """
+
+    def __init__(
+        self,
+        shape: TileShape,
+        first: int,
+        rows: int,
+        thread: Any,
+        skipped: int,
+        row_of: RowOf,
+        groups: int,
+        source: WeightReader | Any,
+    ) -> None:
+        self._shape, self._first, self._groups, self._source = shape, first, groups, source
+        self._across = rows // VECTOR
+        self._count = self._across * shape.turns
+        threads = shape.threads
+        self._turns = -(-self._count // threads)
+        mine = tirx.floormod(thread + (threads - skipped % threads), threads)
+        self._items = [let(mine + turn * threads) for turn in range(self._turns)]
+        self._row_vectors = [let(below(item, self._across)) for item in self._items]
+        self._rows = [
+            [let(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
+            for row_vector in self._row_vectors
+        ]
+        self._raw = local((self._turns * VECTOR,))
+
+    def _group(self, step: Any, turn: int) -> Any:
+        return let(step * self._shape.turns + tirx.floordiv(self._items[turn], self._across))
+
+    def read(self, step: Any) -> None:
+        """Read a step's scales into registers."""
+        for turn, rows in enumerate(self._rows):
+            group = let(tirx.min(self._group(step, turn), self._groups - 1))
+
+            if isinstance(self._source, WeightReader):
+                self._source.in_part(rows[0], partial(self._read_scales, turn, group))
+            else:
+                self._read_scales(turn, group, (None, self._source), 0)
+
+    def _read_scales(self, turn: int, group: Any, part: Sequence[Any], begin: int) -> None:
+        for i, row in enumerate(self._rows[turn]):
+            value = part[1][row - begin, group].astype("float32")
+            store(self._raw, value, turn * VECTOR + i)
+
+    def write(self, step: Any, memory: Any) -> None:
+        """Write what was read for a step."""
+        for turn, item in enumerate(self._items):
+            values: Any = joined([self._raw[turn * VECTOR + i] for i in range(VECTOR)])
+            if self._groups % self._shape.turns:
+                values = tirx.Select(
+                    self._group(step, turn) < self._groups, values, splat(f32(0.0))
+                )
+            if (turn + 1) * self._shape.threads > self._count:
+                with when(item < self._count):
+                    put(memory, self._first + item, values)
+            else:
+                put(memory, self._first + item, values)
+
+
+class Int8TileProduct(TileProduct):
+    """Both tiles as words of signed bytes, with a scale for each row and group.
+
+    Parameters
+    ----------
+    words, scales : packed x, (any, cols / 4) uint32 and (any, cols / GROUP) float32
+    row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
+    """
+
+    def __init__(
+        self,
+        shape: TileShape,
+        words: Any,
+        scales: Any,
+        weights: WeightReader,
+        thread: Any,
+        row_of_x: RowOf,
+        row_of_w: RowOf,
+    ) -> None:
+        super().__init__(shape, thread, "uint32")
+        threads, groups = shape.threads, int(scales.shape[1])
+        self._scales = shared((shape.scale_vectors * VECTOR,))
+        self._integers = local((shape.vectors * VECTOR,), "int32")
+        x, w = self._x, self._w
+        self._w_scales = x.rows // VECTOR * shape.turns
+        self._loaders = (
+            PackedLoader(x, thread, threads, 0, row_of_x, words, weights.layout.bits == 4),
+            PackedWeightLoader(w, thread, threads, x.blocks, row_of_w, weights),
+        )
+        moved = x.blocks + w.blocks
+        self._scale_loaders = (
+            ScaleLoader(shape, 0, x.rows, thread, moved, row_of_x, groups, scales),
+            ScaleLoader(
+                shape,
+                self._w_scales,
+                w.rows,
+                thread,
+                moved + self._w_scales,
+                row_of_w,
+                groups,
+                weights,
+            ),
+        )
+
+    def _read(self, step: Any) -> None:
+        super()._read(step)
+        following = let(step)
+        for loader in self._scale_loaders:
+            loader.read(following)
+
+    def _write(self, step: Any) -> None:
+        super()._write(step)
+        for loader in self._scale_loaders:
+            loader.write(step, self._scales)
+
+    def _multiply(self) -> None:
+        shape, integers = self._shape, self._integers
+        with T.serial(0, shape.turns // shape.slices) as turn:
+            group = let(turn * shape.slices + self._slice)
+            for index in range(shape.vectors):
+                put(integers, index, splat(tirx.const(0, "int32")))
+            with T.serial(0, GROUP_WORDS // VECTOR) as part:
+                quad = let(group * (GROUP_WORDS // VECTOR) + part)
+                left, right = self._rows_of(quad)
+                self._each_item(quad, lambda word: self._add_word(word, left, right))
+            self._add_group(group)
+
+    def _add_word(self, word: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
+        integers = self._integers
+        a = [let(vector(self._memory, self._x.place(word, at))) for at in left]
+        b = [let(vector(self._memory, self._w.place(word, at))) for at in right]
+        for i in range(self._shape.thread_m):
+            mine = lane_of(a[i // VECTOR], i % VECTOR)
+            for j, item in enumerate(b):
+                index = i * len(b) + j
+                products = joined([dot4(mine, lane_of(item, lane)) for lane in range(VECTOR)])
+                put(integers, index, vector(integers, index) + products)
+
+    def _add_group(self, group: Any) -> None:
+        """Add a group's integers, scaled."""
+        shape, sums = self._shape, self._sums
+        across_m, across_n = shape.rows // VECTOR, shape.columns // VECTOR
+        lanes_m, lanes_n = shape.rows // shape.thread_m, shape.columns // shape.thread_n
+        a = [
+            let(vector(self._scales, group * across_m + self._m + part * lanes_m))
+            for part in range(shape.thread_m // VECTOR)
+        ]
+        b = [
+            let(vector(self._scales, self._w_scales + group * across_n + self._n + part * lanes_n))
+            for part in range(shape.thread_n // VECTOR)
+        ]
+        for i in range(shape.thread_m):
+            scale = splat(lane_of(a[i // VECTOR], i % VECTOR))
+            for j, item in enumerate(b):
+                index = i * len(b) + j
+                value = vector(self._integers, index).astype(f"float32x{VECTOR}")
+                put(sums, index, vector(sums, index) + value * (scale * item))

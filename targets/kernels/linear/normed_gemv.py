@@ -1,0 +1,215 @@
+"""`NormedLinear` and `MergedLinear`: every block makes the vector, then does its rows.
+
+A norm of a few thousand channels, or the merge of a few splits, costs a block less than a launch.
+Its result stays in shared memory, in the order in which neighbouring lanes read it: channel
+u * unit + j at j * units + u. Plain forms: gemma4_compile/operators/fused_linear.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.attention import declare_splits
+from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.fused_linear import MergedLinear, NormedLinear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.norms import ExpertNormVector, NormVector
+from gemma4_compile.operators.tir import Cell, function, let, store, when
+from gemma4_compile.targets.kernels.attention.combine import merged_channel
+from gemma4_compile.targets.kernels.common.blocks import (
+    BlockReduction,
+    BlockSums,
+    barrier,
+    inverse_rms,
+    launch,
+    shared,
+    strided,
+    sum_over_lanes,
+    zero,
+)
+from gemma4_compile.targets.kernels.common.epilogues import apply_tail
+from gemma4_compile.targets.kernels.common.row_slice import RowShare
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.gemv import (
+    GemvShape,
+    accumulate_rows,
+    gemv_shape,
+)
+from gemma4_compile.targets.kernels.linear.int8_gemv import tiles_of_block
+from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, declare_norm
+from gemma4_compile.targets.kernels.moe.expert_norms import expert_norm
+from gemma4_compile.targets.kernels.moe.router_blocks import (
+    behind_router,
+    declare_router,
+    routing_blocks,
+)
+from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.targets.tuning import GemvTuning
+
+
+def wide_tuning(spec: TargetSpec) -> GemvTuning:
+    """Sizes for blocks that read more than their rows: twice the threads, half the blocks."""
+    tuning = spec.tuning.gemv
+    return replace(tuning, threads=min(2 * tuning.threads, spec.max_threads_per_block))
+
+
+def fused_width(spec: TargetSpec) -> int:
+    """The longest vector whose norm fits into shared memory beside the partial sums."""
+    threads = wide_tuning(spec).threads
+    norms = BlockReduction.nbytes(threads) + BlockSums.nbytes(threads)  # the router's stand beside
+    others = 4 * threads * spec.tuning.gemv.rows + norms
+    return max(0, (spec.max_shared_memory_bytes - others) // 4)
+
+
+class StagedVector:
+    """A vector in shared memory, in the order in which neighbouring lanes read it."""
+
+    def __init__(self, weights: WeightReader, width: int) -> None:
+        self._memory = shared((width,))
+        self._unit, self._units = weights.unit, weights.units
+
+    def _place(self, k: Any) -> Any:
+        return tirx.floormod(k, self._unit) * self._units + tirx.floordiv(k, self._unit)
+
+    def write(self, k: Any, value: Any) -> None:
+        """Set channel k."""
+        store(self._memory, value, self._place(k))
+
+    def read(self, k: Any) -> Any:
+        """Channel k, float32."""
+        return self._memory[self._place(k)]
+
+
+def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
+    """The shape of `multiply_staged`."""
+    paired = operator.tail == Tail.GELU_PAIRS.value
+    tuning = wide_tuning(spec) if operator.branches > 1 else spec.tuning.gemv
+    return gemv_shape(operator.layout.rows, weights.units, paired, tuning)
+
+
+def multiply_staged(
+    operator: Linear,
+    weights: WeightReader,
+    vector: StagedVector,
+    shape: GemvShape,
+    block: Any,
+    thread: Any,
+    y: Any,
+    simd_width: int,
+    ple: Any = None,
+    layer: Any = None,
+) -> None:
+    """The block's rows of the matrix times the vector that the block has staged, and the tail."""
+    rows = operator.layout.rows
+    barrier()
+    lane = let(tirx.floormod(thread, shape.lanes))
+    first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+    sums = [Cell("float32", zero()) for _ in range(shape.rows)]
+    owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
+
+    def accumulate(part: Sequence[Any], begin: int) -> None:
+        local = [row - begin for row in owned]
+        accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
+
+    weights.in_part(block * shape.tile, accumulate)
+    totals = sum_over_lanes(
+        [total.value for total in sums], thread, shape.threads, shape.lanes, simd_width
+    )
+    with when(lane == 0):
+        apply_tail(operator, y, 0, first, totals, ple, layer, rows)
+
+
+def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """Merge the splits of an attention, then the dot products of `make_gemv`.
+
+    Grid: rows / tile. Shared: the vector, and a float32 of a thread for each of its rows.
+    Reference: `MergedLinear.plain`.
+    """
+    dim, splits = operator.head_dim, operator.splits
+    with function(scheduled=True) as build:
+        means, stats = declare_splits(build, operator, operator.in_dtype)
+        weights = WeightReader(build, operator.layout)
+        y = build.arg("y", (1, operator.outputs), "float32")
+        rows = operator.layout.rows
+        shape = staged_shape(operator, weights, spec)
+        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
+            vector = StagedVector(weights, operator.cols)
+            with strided(thread, shape.threads, operator.cols) as k:
+                h, d = let(tirx.floordiv(k, dim)), let(tirx.floormod(k, dim))
+                merged = merged_channel(means, stats, splits, h, d)
+                vector.write(k, as_f32(merged.astype(operator.in_dtype)))
+            multiply_staged(operator, weights, vector, shape, block, thread, y, spec.simd_width)
+    return build.result
+
+
+def _normed_share(
+    norm: NormVector, args: NormArguments, out: Any, writes: Any, share: RowShare, simd_width: int
+) -> list[Any]:
+    """The thread's share of x; r' is written to `out` where `writes` holds."""
+    reduce = BlockReduction(share.thread, share.threads, simd_width)
+
+    def scale_of(values: Sequence[Any]) -> Any:
+        return share.splat(inverse_rms(reduce(share.dot(values, values)), norm.width, norm.eps))
+
+    mine, old = share.load(args.branch, 0), share.load(args.residual, 0)
+    branch_weight = share.load(args.w_branch)
+    next_weight = share.load(args.w_next) if norm.normed else []
+    factor = share.splat(let(args.scalar[0]) if norm.scaled else f32(1.0))
+    scale = scale_of(mine)
+    total = share.map(lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight)
+    with when(writes):
+        share.store(out, total, 0)
+    if not norm.normed:
+        return total
+    next_scale = scale_of(total)
+    return share.map(lambda a, w: a * next_scale * w, total, next_weight)
+
+
+def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """Norm, residual addition, norm, then the dot products of `make_gemv`.
+
+    Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
+    for each of its rows. Behind two branches, which are more to read, a block takes several tiles
+    as in int8_gemv.py. The first block behind the router's writes the new residual. Reference:
+    `NormedLinear.plain`.
+    """
+    rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
+    norm, simd = operator.norm, spec.simd_width
+    with function(scheduled=True) as build:
+        router = declare_router(build, operator)
+        args: Any = router.norm_arguments if router else declare_norm(build, norm)
+        weights = WeightReader(build, operator.layout)
+        gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
+        layer = build.scalar_arg("layer") if ple else None
+        out = build.arg("out", (1, width), "float32")
+        routed = build.arg("routed", *router.norm.result_spec) if router else None
+        y = build.arg("y", (1, operator.outputs), "float32")
+        shape = staged_shape(operator, weights, spec)
+        threads, tiles = shape.threads, shape.blocks(rows)
+        turns = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norm.branches > 1 else 1
+        with (
+            launch(threads, -(-tiles // turns) + routing_blocks(router)) as (launched, _, thread),
+            behind_router(router, routed, launched, thread, threads, simd) as block,
+        ):
+            vector = StagedVector(weights, width)
+            share = RowShare(thread, shape.threads, width)
+            if isinstance(norm, ExpertNormVector):
+                sums = BlockSums(thread, shape.threads, simd)
+                x = expert_norm(norm, args, out, block == 0, share, sums)
+            else:
+                x = _normed_share(norm, args, out, block == 0, share, simd)
+            share.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
+            multiply = partial(multiply_staged, operator, weights, vector, shape)
+            if turns == 1:
+                multiply(block, thread, y, simd, gate, layer)
+            else:
+                with T.serial(0, turns) as turn:
+                    multiply(let(block * turns + turn), thread, y, simd, gate, layer)
+    return build.result

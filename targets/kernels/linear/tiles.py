@@ -1,0 +1,291 @@
+"""The product of a tile of x with a tile of W: what matmuls of many rows share.
+
+A block computes `TileShape.rows` rows of x by `TileShape.columns` rows of W, in steps of
+`TileShape.depth` channels. Both tiles lie in shared memory channel by channel, so that a thread
+reads the values of its rows as vectors. Threads that would be left over share a step's channels in
+slices; their sums are added at the end. What the next step needs is read before a step's multiply.
+Floats: here. Integers by groups: int8_tiles.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import i32, let, when
+from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
+from gemma4_compile.targets.kernels.common.tile_loaders import (
+    BANK_VECTORS,
+    VECTOR,
+    DenseLoader,
+    Loader,
+    RowOf,
+    Tile,
+    WeightLoader,
+    below,
+    lane_of,
+    put,
+    same_bits,
+    splat,
+    swizzle,
+    vector,
+)
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.spec import TargetSpec
+
+LANES_M, LANES_N = 4, 8  # of 32 neighbouring threads: so they read the fewest different vectors
+ITEM_BYTES = 4
+Finish = Callable[[Any, Any, Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """How a block divides its work.
+
+    Attributes
+    ----------
+    rows, columns, depth : rows of x, rows of W and items of a step: channels, or words of int8
+    thread_m, thread_n : rows of x and of W that one thread sums
+    threads : of the block
+    unroll : items of a multiply that stand in the kernel's text, 1 or 4
+    group : items that have a scale in shared memory for each row, 0 if none
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    thread_m: int
+    thread_n: int
+    threads: int
+    unroll: int = VECTOR
+    group: int = 0
+
+    @property
+    def cover(self) -> int:
+        """Threads that cover the tile once."""
+        return self.rows // self.thread_m * (self.columns // self.thread_n)
+
+    @property
+    def slices(self) -> int:
+        """Covers, each with its own items of a step."""
+        return self.threads // self.cover
+
+    @property
+    def quads(self) -> int:
+        """Vectors of items in a step."""
+        return self.depth // VECTOR
+
+    @property
+    def turns(self) -> int:
+        """What slices share: vectors of items, or groups."""
+        return self.depth // self.group if self.group else self.quads
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of sums of a thread."""
+        return self.thread_m * self.thread_n // VECTOR
+
+    @property
+    def stage_vectors(self) -> int:
+        """Vectors of both tiles of a step."""
+        return (self.rows + self.columns) * self.quads
+
+    @property
+    def scale_vectors(self) -> int:
+        """Vectors of both tiles' scales of a step."""
+        return (self.rows + self.columns) // VECTOR * self.turns if self.group else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return (self.stage_vectors + self.scale_vectors) * VECTOR * ITEM_BYTES
+
+    @property
+    def finished_at_once(self) -> int:
+        """Vectors of every thread's sums that fit into shared memory together; divides all."""
+        fitting = self.stage_vectors // self.threads
+        counts = range(self.slices, min(fitting, self.vectors) + 1, self.slices)
+        return max((count for count in counts if self.vectors % count == 0), default=0)
+
+
+def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
+    """The shape with as many threads and channels a step as the target allows."""
+    while shape.cover > spec.max_threads_per_block:
+        shape = replace(shape, rows=shape.rows // 2)
+    while shape.shared_bytes > spec.max_shared_memory_bytes:
+        shape = replace(shape, depth=shape.depth // 2)
+    while (
+        shape.threads > spec.max_threads_per_block
+        or shape.slices > shape.turns
+        or not shape.finished_at_once
+    ):
+        assert shape.slices > 1, "shared memory for the sums of a cover"
+        shape = replace(shape, threads=shape.threads // 2)
+    assert min(shape.rows, shape.columns) >= BANK_VECTORS * VECTOR, "vectors of rows fill the banks"
+    assert shape.depth % (shape.group or VECTOR) == 0, "items are moved by vectors and groups"
+    assert shape.columns // shape.thread_n % LANES_N == 0, "threads side by side"
+    assert shape.rows // shape.thread_m % LANES_M == 0, "threads one below the other"
+    assert shape.slices * shape.cover == shape.threads, "a slice covers the tile"
+    assert shape.turns % shape.slices == 0, "slices of equal depth"
+    return shape
+
+
+class TileProduct(ABC):
+    """The sums of one tile of ``x W^T``.
+
+    Parameters
+    ----------
+    dtype : of an item in shared memory
+    """
+
+    def __init__(self, shape: TileShape, thread: Any, dtype: str) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._memory = shared((shape.stage_vectors * VECTOR,), dtype)
+        self._x = Tile(0, shape.rows, shape.depth)
+        first = shape.rows * shape.depth // VECTOR
+        self._w = Tile(first, shape.columns, shape.depth)
+        self._slice = let(tirx.floordiv(thread, shape.cover)) if shape.slices > 1 else i32(0)
+        self._in_cover = let(below(thread, shape.cover)) if shape.slices > 1 else thread
+        warp = tirx.floordiv(self._in_cover, LANES_M * LANES_N)
+        across = shape.columns // shape.thread_n // LANES_N
+        lane_m = tirx.floormod(tirx.floordiv(self._in_cover, LANES_N), LANES_M)
+        lane_n = tirx.floormod(self._in_cover, LANES_N)
+        self._m = let(lane_m + LANES_M * tirx.floordiv(warp, across))
+        self._n = let(lane_n + LANES_N * tirx.floormod(warp, across))
+        self._sums = local((shape.vectors * VECTOR,))
+        for index in range(shape.vectors):
+            put(self._sums, index, splat(f32(0.0)))
+        self._loaders: Sequence[Loader] = ()
+
+    def run(self, steps: Any) -> None:
+        """Add the products of all steps; the number is the same in the whole block."""
+        self._read(i32(0))
+        with T.serial(0, steps) as step:
+            barrier()  # the tiles of the step before may still be being read
+            self._write(step)
+            barrier()
+            self._read(tirx.min(step + 1, steps - 1))
+            self._multiply()
+
+    def _read(self, step: Any) -> None:
+        following = let(step)
+        for loader in self._loaders:
+            loader.read(following)
+
+    def _write(self, step: Any) -> None:
+        for loader in self._loaders:
+            loader.write(step, self._memory)
+
+    @abstractmethod
+    def _multiply(self) -> None:
+        """Add the product of the step's items that are this slice's."""
+
+    def _rows_of(self, quad: Any) -> tuple[list[Any], list[Any]]:
+        """Where the thread's vectors of rows of x and of W lie, for the items of a quad."""
+        shape = self._shape
+        sides = (
+            (self._x, self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),
+            (self._w, self._n, shape.columns // shape.thread_n, shape.thread_n // VECTOR),
+        )
+        twist = let(swizzle(quad, shape.quads))
+        left, right = (
+            [let(tile.twisted(mine + part * lanes, twist)) for part in range(parts)]
+            for tile, mine, lanes, parts in sides
+        )
+        return left, right
+
+    def _each_item(self, quad: Any, body: Callable[[Any], None]) -> None:
+        """Run ``body(item)`` for the items of a quad."""
+        if self._shape.unroll == 1:
+            with T.serial(0, VECTOR) as j:
+                body(quad * VECTOR + j)
+        else:
+            for j in range(VECTOR):
+                body(quad * VECTOR + j)
+
+    def finish(self, body: Finish) -> None:
+        """Add the slices' sums and run ``body(row, first column, 4 sums)`` all over the tile.
+
+        Row and columns are within the tile. The threads of all slices share the work.
+        """
+        shape, memory, at_once = self._shape, self._memory, self._shape.finished_at_once
+        thread = self._slice * shape.cover + self._in_cover
+
+        def total_at(place: Any) -> Any:
+            return same_bits(vector(memory, place), self._dtype, "float32")
+
+        with T.serial(0, shape.vectors // at_once) as part:
+            barrier()
+            for first in range(0, shape.vectors, at_once):  # registers have no variable index
+                with when(part == first // at_once):
+                    for index in range(at_once):
+                        value = same_bits(vector(self._sums, first + index), "float32", self._dtype)
+                        put(memory, index * shape.threads + thread, value)
+            barrier()
+            with T.serial(0, at_once // shape.slices) as turn:
+                mine = let(turn * shape.slices + self._slice)
+                place = let(mine * shape.threads + self._in_cover)
+                total = total_at(place)
+                for other in range(1, shape.slices):
+                    total = total + total_at(place + other * shape.cover)
+                sums = let(total)
+                row, column = self._position(let(mine + part * at_once))
+                body(row, column, [let(lane_of(sums, lane)) for lane in range(VECTOR)])
+
+    def _position(self, index: Any) -> tuple[Any, Any]:
+        """Row and first column of a thread's vector of sums within the tile."""
+        shape, parts = self._shape, self._shape.thread_n // VECTOR
+        i, j = let(tirx.floordiv(index, parts)), let(tirx.floormod(index, parts))
+        height = shape.rows // shape.thread_m * VECTOR
+        below = tirx.floordiv(i, VECTOR) * height + tirx.floormod(i, VECTOR)
+        width = shape.columns // shape.thread_n * VECTOR
+        return let(below + self._m * VECTOR), let(j * width + self._n * VECTOR)
+
+
+class FloatTileProduct(TileProduct):
+    """Both tiles as float32.
+
+    Parameters
+    ----------
+    x : (any, cols), the left matrix
+    row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
+    """
+
+    def __init__(
+        self,
+        shape: TileShape,
+        x: Any,
+        weights: WeightReader,
+        thread: Any,
+        row_of_x: RowOf,
+        row_of_w: RowOf,
+    ) -> None:
+        super().__init__(shape, thread, "float32")
+        threads = shape.threads
+        self._loaders = (
+            DenseLoader(self._x, thread, threads, 0, row_of_x, x),
+            WeightLoader(self._w, thread, threads, self._x.blocks, row_of_w, weights),
+        )
+
+    def _multiply(self) -> None:
+        shape = self._shape
+        with T.serial(0, shape.turns // shape.slices) as turn:
+            quad = let(turn * shape.slices + self._slice)
+            left, right = self._rows_of(quad)
+            self._each_item(quad, lambda channel: self._add_channel(channel, left, right))
+
+    def _add_channel(self, channel: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
+        shape, sums = self._shape, self._sums
+        a = [let(vector(self._memory, self._x.place(channel, at))) for at in left]
+        b = [let(vector(self._memory, self._w.place(channel, at))) for at in right]
+        for i in range(shape.thread_m):
+            value = splat(lane_of(a[i // VECTOR], i % VECTOR))
+            for j, item in enumerate(b):
+                index = i * len(b) + j
+                put(sums, index, vector(sums, index) + value * item)

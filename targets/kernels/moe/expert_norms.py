@@ -1,0 +1,91 @@
+"""The end of a layer with experts, by every block of what comes next: two branches, four norms.
+
+Everything is read at the start, once, and stays in registers. With a = dense * w[0],
+b = experts * w[1] and the branches' 1 / rms i and j, the squares of i a + j b add up to
+i^2 a.a + 2 i j a.b + j^2 b.b: the block meets once for the branches and their sum, and once for the
+new residual. Where both branches nearly cancel, that costs digits: the relative error is one of
+float32 times ((|i a| + |j b|) / |i a + j b|)^2. Meaning: `ExpertNormVector` in
+gemma4_compile/operators/norms.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.norms import ExpertNormVector
+from gemma4_compile.operators.tir import FunctionBuilder, let, when
+from gemma4_compile.targets.kernels.common.blocks import BlockSums, inverse_rms, zero
+from gemma4_compile.targets.kernels.common.row_slice import RowShare
+
+EXPERT_SUMS = 2  # vectors of sums that the block makes at once where there is memory
+
+
+@dataclass
+class ExpertNormArguments:
+    """The buffers of an `ExpertNormVector`, in call order."""
+
+    dense: Any
+    experts: Any
+    residual: Any
+    w_branches: Any
+    scalar: Any
+    w_next: Any
+
+    @staticmethod
+    def declare(
+        build: FunctionBuilder, norm: ExpertNormVector, rows: Any = 1
+    ) -> ExpertNormArguments:
+        """Declare them, right where they stand."""
+        width = norm.width
+        return ExpertNormArguments(
+            dense=build.arg("dense", (rows, width), "float32"),
+            experts=build.arg("experts", (rows, width), "float32"),
+            residual=build.arg("residual", (rows, width), "float32"),
+            w_branches=build.arg("w_branches", (3, width), "float32"),
+            scalar=build.arg("scalar", (1,), "float32"),
+            w_next=build.arg("w_next", (width,), "float32"),
+        )
+
+
+def expert_norm(
+    norm: ExpertNormVector,
+    args: ExpertNormArguments,
+    out: Any,
+    writes: Any,
+    share: RowShare,
+    sums: BlockSums,
+    row: Any = 0,
+) -> list[Any]:
+    """The thread's share of x; r' is written to `out` where `writes` holds (None: everywhere)."""
+    dense, experts = share.load(args.dense, row), share.load(args.experts, row)
+    w_dense, w_experts, w_both = (share.load(args.w_branches, index) for index in range(3))
+    residual, w_next = share.load(args.residual, row), share.load(args.w_next)
+    scalar = let(args.scalar[0])
+
+    def times(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+        return share.map(lambda a, b: a * b, left, right)
+
+    inverse = partial(inverse_rms, width=norm.width, eps=norm.eps)
+    a, b = times(dense, w_dense), times(experts, w_experts)
+    pairs = [(dense, dense), (experts, experts), (a, a), (a, b), (b, b)]
+    dd, ee, aa, ab, bb = sums([share.dot(left, right) for left, right in pairs])
+    i, j = inverse(dd), inverse(ee)
+    both = i * (i * aa + f32(2.0) * j * ab) + j * j * bb
+    scale = inverse(tirx.max(both, zero()))
+    of_dense, of_experts = share.splat(let(scale * i)), share.splat(let(scale * j))
+    factor = share.splat(scalar)
+    branch = share.map(lambda c, d, w: (c * of_dense + d * of_experts) * w, a, b, w_both)
+    total = share.map(lambda r, c: (r + c) * factor, residual, branch)
+    if writes is None:
+        share.store(out, total, row)
+    else:
+        with when(writes):
+            share.store(out, total, row)
+    scale_next = share.splat(inverse(sums([share.dot(total, total)])[0]))
+    return share.map(lambda value, w: value * scale_next * w, total, w_next)

@@ -1,0 +1,203 @@
+"""Matmuls with the chosen experts: decode reads only their rows; prefill runs tiles of one expert.
+
+Plain forms: gemma4_compile/operators/expert_linear.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.int8_linear import Int8ExpertGemm
+from gemma4_compile.operators.math import as_f32, gelu_tanh
+from gemma4_compile.operators.moe import routed_begin
+from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import launch, sum_over_lanes, zero
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.gemm import (
+    left_args,
+    shape_of,
+    step_count,
+    tile_product,
+)
+from gemma4_compile.targets.kernels.linear.gemv import (
+    accumulate_rows,
+    gemv_shape,
+)
+from gemma4_compile.targets.spec import UNLIMITED, TargetSpec
+
+EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
+
+
+def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
+    """One launch for gate and up of all chosen experts.
+
+    Grid: expert rows / tile x top_k. Reference: `ExpertGateUp.plain`.
+    """
+    rows = operator.expert_rows
+    with function(scheduled=True) as build:
+        begin = routed_begin(operator.experts)
+        x = build.arg("routed", (1, begin + operator.cols), operator.in_dtype)
+        ids = build.arg("ids", (1, operator.top_k), "int32")
+        weights = WeightReader(build, operator.layout)
+        shape = (operator.top_k, operator.outputs)
+        previous = build.arg("previous", shape, "float32") if operator.accumulate else None
+        out = build.arg("out", shape, "float32")
+        gemv = gemv_shape(rows, weights.units, True, spec.tuning.gemv)
+        with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (block, k, thread):
+            lane = let(tirx.floormod(thread, gemv.lanes))
+            first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            base = let(operator.first_row(ids[0, k]))
+            sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
+            owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
+
+            def accumulate(part: Sequence[Any], first_row: int) -> None:
+                inside = [row - first_row for row in owned]
+                accumulate_rows(
+                    weights, part, inside, lambda c: as_f32(x[0, begin + c]), lane, gemv.lanes, sums
+                )
+
+            weights.in_part(base, accumulate)
+            totals = sum_over_lanes(
+                [total.value for total in sums],
+                thread,
+                gemv.threads,
+                gemv.lanes,
+                spec.simd_width,
+            )
+            with when(lane == 0):
+                for r in range(0, gemv.rows, 2):
+                    with when(first + r < rows):
+                        column = let(tirx.floordiv(first + r, 2))
+                        gated = gelu_tanh(let(totals[r])) * totals[r + 1]
+                        store(
+                            out, _kept(operator, ids[0, k], gated, previous, k, column), k, column
+                        )
+    return build.result
+
+
+def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
+    """One launch for down of all chosen experts and their weighted sum.
+
+    Grid: expert rows / tile; a block goes through the experts one after the other. Reference:
+    `ExpertDown.plain`.
+    """
+    rows = operator.expert_rows
+    with function(scheduled=True) as build:
+        x = build.arg("x", (operator.top_k, operator.cols), operator.in_dtype)
+        ids = build.arg("ids", (1, operator.top_k), "int32")
+        chosen = build.arg("chosen", (1, operator.top_k), "float32")
+        weights = WeightReader(build, operator.layout)
+        previous = build.arg("previous", (1, rows), "float32") if operator.accumulate else None
+        out = build.arg("out", (1, rows), "float32")
+        gemv = gemv_shape(rows, weights.units, False, spec.tuning.gemv)
+        with launch(gemv.threads, gemv.blocks(rows)) as (block, _, thread):
+            lane = let(tirx.floormod(thread, gemv.lanes))
+            first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
+            with T.serial(0, operator.top_k) as k:
+                base = let(operator.first_row(ids[0, k]))
+                share = let(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
+                dots = [Cell("float32", zero()) for _ in range(gemv.rows)]
+                owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
+
+                def accumulate(part: Sequence[Any], begin: int) -> None:
+                    inside = [row - begin for row in owned]
+                    accumulate_rows(
+                        weights, part, inside, lambda c: as_f32(x[k, c]), lane, gemv.lanes, dots
+                    )
+
+                weights.in_part(base, accumulate)
+                for total, dot in zip(sums, dots, strict=True):
+                    total.add(share * dot.value)
+            totals = sum_over_lanes(
+                [total.value for total in sums],
+                thread,
+                gemv.threads,
+                gemv.lanes,
+                spec.simd_width,
+            )
+            with when(lane == 0):
+                for r, total in enumerate(totals):
+                    with when(first + r < rows):
+                        added = total if previous is None else total + previous[0, first + r]
+                        store(out, added, 0, first + r)
+    return build.result
+
+
+def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
+    """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
+
+    Grid: expert rows / tile x tiles of `GroupRows`. Reference: `ExpertGemm.plain`,
+    `Int8ExpertGemm.plain`.
+    """
+    (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
+    tile_count = operator.tile_count(pairs)
+    is_int8 = isinstance(operator, Int8ExpertGemm)
+    size = replace(
+        spec.tuning.int8_gemm if is_int8 else spec.tuning.gemm,
+        tile_m=operator.tile,
+        thread_m=EXPERT_THREAD_M,
+        small_to=0,
+        medium_to=0,
+        large_from=UNLIMITED,
+    )
+    shape = shape_of(size, spec, expert_rows, is_int8)
+    with function(scheduled=True) as build:
+        x = left_args(build, (rows, cols), operator.in_dtype, is_int8)
+        order = build.arg("order", (pairs,), "int32")
+        tiles = build.arg("tiles", (tile_count, 3), "int32")
+        weights = WeightReader(build, operator.layout)
+        out_shape = (pairs, operator.outputs)
+        previous = build.arg("previous", out_shape, "float32") if operator.accumulate else None
+        out = build.arg("out", out_shape, "float32")
+        grid_n = -(-expert_rows // shape.columns)
+        with launch(shape.threads, grid_n, tile_count) as (block_n, tile, thread):
+            expert = let(tiles[tile, 0])
+            base = let(operator.first_row(expert))
+            begin, end = let(tiles[tile, 1]), let(tiles[tile, 2])
+            first_n = let(block_n * shape.columns)
+
+            def row_of_x(i: Any) -> Any:
+                row = tirx.max(tirx.min(begin + i, end - 1), 0)
+                return tirx.floordiv(order[row], operator.top_k) if operator.is_gate_up else row
+
+            def row_of_w(r: Any) -> Any:
+                return base + tirx.min(first_n + r, expert_rows - 1)
+
+            product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
+            needed = (begin < end) & operator.holds(expert)
+            product.run(tirx.Select(needed, i32(step_count(shape, cols)), i32(0)))
+
+            def finish(i: Any, r: Any, sums: Sequence[Any]) -> None:
+                row, column = let(begin + i), let(first_n + r)
+                with when(row < end):
+                    target = let(row if operator.is_gate_up else order[row])
+                    for j, value in _tailed(operator, sums):
+                        with when(column + j < expert_rows):
+                            at = let(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
+                            kept = _kept(operator, expert, value, previous, target, at)
+                            store(out, kept, target, at)
+
+            product.finish(finish)
+    return build.result
+
+
+def _tailed(operator: ExpertGemm, values: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Sums of neighbouring weight rows after the tail: (offset of the weight row, result)."""
+    if not operator.is_gate_up:
+        return list(enumerate(values))
+    return [(j, gelu_tanh(let(values[j])) * values[j + 1]) for j in range(0, len(values), 2)]
+
+
+def _kept(
+    operator: ExpertGateUp | ExpertGemm, expert: Any, value: Any, previous: Any, i: Any, j: Any
+) -> Any:
+    """The result, or what an earlier call left there if the parts do not hold the expert."""
+    other = zero() if previous is None else previous[i, j]
+    return tirx.Select(operator.holds(expert), value, other)

@@ -1,0 +1,134 @@
+"""Norm kernels: one thread block a row, its threads striding over the row's channels.
+
+Plain forms: gemma4_compile/operators/norms.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.norms import (
+    PerLayerInputs,
+    ResidualNorm,
+    RmsNorm,
+    TakeLastRow,
+)
+from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import (
+    BlockReduction,
+    inverse_rms,
+    launch,
+    row_threads,
+    strided,
+    zero,
+)
+from gemma4_compile.targets.kernels.common.row_slice import RowShare, StackRow
+from gemma4_compile.targets.spec import TargetSpec
+
+TAKE_THREADS = 64
+
+
+def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: rows. Shared: one float32 a thread. Reference: `RmsNorm.plain`."""
+    rows, width = symbolic_rows(operator.rows), operator.width
+    threads = row_threads(width, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        x = build.arg("x", (rows, width), "float32")
+        w = build.arg("w", (width,), "float32")
+        y = build.arg("y", (rows, width), operator.out_dtype)
+        with launch(threads, rows) as (i, _, thread):
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            share = RowShare(thread, threads, width)
+            mine, weight = share.load(x, i), share.load(w)
+            inverse = inverse_rms(reduce(share.dot(mine, mine)), width, operator.eps)
+            scale = share.splat(inverse)
+            share.store(y, share.map(lambda a, b: a * scale * b, mine, weight), i)
+    return build.result
+
+
+def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """Everything is read once, at the start: one block's time is the latency of its loads.
+
+    Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.plain`.
+    """
+    rows, width = symbolic_rows(operator.rows), operator.width
+    threads = row_threads(width, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        y = build.arg("y", (rows, width), "float32")
+        residual = build.arg("residual", (rows, width), "float32")
+        scalar: Any = None
+        w_branch: Any
+        w_next: Any = None
+        if operator.stacked:
+            weights = build.arg("weights", (operator.stacked, width), "float32")
+            w_branch, w_next = StackRow(weights, 0), StackRow(weights, 1)
+        else:
+            w_branch = build.arg("w_branch", (width,), "float32")
+            scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
+            w_next = build.arg("w_next", (width,), "float32") if operator.next_dtype else None
+        out = build.arg("out", (rows, width), "float32")
+        hidden = (
+            build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
+        )
+        with launch(threads, rows) as (i, _, thread):
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            share = RowShare(thread, threads, width)
+            branch, old = share.load(y, i), share.load(residual, i)
+            branch_weight = share.load(w_branch)
+            next_weight = share.load(w_next) if operator.next_dtype else []
+            factor = share.splat(let(scalar[0]) if operator.scaled else f32(1.0))
+            squares = reduce(share.dot(branch, branch))
+            scale = share.splat(inverse_rms(squares, width, operator.eps))
+            total = share.map(
+                lambda b, r, w: (r + b * scale * w) * factor, branch, old, branch_weight
+            )
+            share.store(out, total, i)
+            if hidden is not None:
+                squares = reduce(share.dot(total, total))
+                next_scale = share.splat(inverse_rms(squares, width, operator.eps))
+                normed = share.map(lambda a, w: a * next_scale * w, total, next_weight)
+                share.store(hidden, normed, i)
+    return build.result
+
+
+def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: layers x rows. Shared: one float32 a thread. Reference: `PerLayerInputs.plain`."""
+    rows, width = symbolic_rows(operator.rows), operator.width
+    threads = row_threads(width, spec.max_threads_per_block)
+    shape = (rows, operator.layers * width)
+    with function(scheduled=True) as build:
+        context = build.arg("context", shape, "float32")
+        tokens = build.arg("tokens", shape, "float32")
+        w = build.arg("w", (width,), "float32")
+        out = build.arg("out", shape, "float32")
+        with launch(threads, operator.layers, rows) as (layer, i, thread):
+            reduce = BlockReduction(thread, threads, spec.simd_width)
+            squares = Cell("float32", zero())
+            scale = f32(operator.context_scale)
+            with strided(thread, threads, width) as j:
+                value = let(context[i, layer * width + j] * scale)
+                squares.add(value * value)
+            inverse = inverse_rms(reduce(squares.value), width, operator.eps)
+            with strided(thread, threads, width) as j:
+                column = let(layer * width + j)
+                normed = context[i, column] * scale * inverse * w[j]
+                token = tokens[i, column] * f32(operator.token_scale)
+                store(out, (normed + token) * f32(operator.input_scale), i, column)
+    return build.result
+
+
+def make_take_last_row(operator: TakeLastRow, _spec: TargetSpec) -> tirx.PrimFunc:
+    """Grid: runs of the row. Reference: `TakeLastRow.plain`."""
+    rows, width = symbolic_rows(None), operator.width
+    with function(scheduled=True) as build:
+        x = build.arg("x", (rows, width), operator.dtype)
+        y = build.arg("y", (1, width), operator.dtype)
+        with launch(TAKE_THREADS, -(-width // TAKE_THREADS)) as (block, _, thread):
+            j = let(block * TAKE_THREADS + thread)
+            with when(j < width):
+                store(y, x[i32(rows) - 1, j], 0, j)
+    return build.result

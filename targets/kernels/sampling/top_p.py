@@ -1,0 +1,317 @@
+"""Draw a token from the nucleus in two launches.
+
+The first sorts runs of tokens, each in a block, and sums them up. The second, one block, finds
+the threshold bit by bit: in each run by bisection, so that it reads but few of the tokens.
+
+Plain forms: `NucleusSurvey.plain` and `SampleTopP.plain` in gemma4_compile/operators/sampling.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.sampling import (
+    BIN_SHIFT,
+    BINS,
+    RUN,
+    SURVEY,
+    SampleTopP,
+    bin_bits,
+    bits_of,
+)
+from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import (
+    QUAD,
+    REDUCTION_COLUMNS,
+    BlockReduction,
+    LaneSums,
+    barrier,
+    launch,
+    row_threads,
+    shared,
+    zero,
+)
+from gemma4_compile.targets.spec import TargetSpec
+
+BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
+PASSES = -(-BIN_SHIFT // BITS_PER_PASS)
+DIGITS = range(1, 2**BITS_PER_PASS)
+PARTS = 16  # loads of a thread under way
+Body = Callable[[Any, Any], None]  # of a probability and its bits
+
+
+def _lanes(quad: Any, body: Body) -> None:
+    """`body` for the four tokens of a vector; a vocabulary is padded to a multiple of 32."""
+    for lane in range(QUAD):
+        p = let(tirx.Shuffle([quad], [lane]))
+        body(p, let(bits_of(p)))
+
+
+def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
+    """One bin holds the threshold; each lane searches the sorted tokens of its runs.
+
+    Grid: 1. Shared: about ten words a lane. Reference: `SampleTopP.plain`.
+    """
+    vocab, survey = operator.vocab, operator.survey
+    lanes = row_threads(RUN, spec.max_threads_per_block)
+    turns = -(-survey.runs // lanes)  # neighbouring runs of a lane
+    with function(scheduled=True) as build:
+        probs = build.arg("probs", (1, vocab), "float32")
+        ordered, sums, counts, masses = (
+            build.arg(name, *result) for name, result in zip(SURVEY, survey.results, strict=True)
+        )
+        uniform = build.arg("uniform", (1,), "float32")
+        top_p = build.arg("top_p", (1,), "float32")
+        token = build.arg("token", (1,), "int32")
+        with launch(lanes, 1) as (_, _, lane):
+            found = _Bin(masses, survey.runs, lane, lanes, top_p, spec.simd_width)
+            runs = [
+                _Run(ordered, sums, counts, masses, let(lane * turns + turn), found.index)
+                for turn in range(turns)
+            ]
+            threshold = _threshold(runs, found, lane, lanes, spec.simd_width)
+            walk = _Walk(threshold, found.wanted, uniform[0], lanes)
+            above = sum((run.mass_above.value for run in runs[1:]), runs[0].mass_above.value)
+            walk.note(lane, above, sum((run.inside for run in runs[1:]), runs[0].inside))
+            walk.settle_ties()
+            walk.scan()
+            first = let(walk.chosen.value * (turns * RUN))
+            # The lane's tokens, a few neighbours to each thread.
+            quads = turns * RUN // (lanes * QUAD)
+
+            def visit_piece(piece: Any, body: Callable[[Any], None]) -> None:
+                with T.serial(0, quads) as step:
+                    v = let(first + (piece * quads + step) * QUAD)
+                    with when(v < vocab):
+                        body(v)
+
+            mass, ties = Cell("float32", zero()), Cell("int32", i32(0))
+
+            def count(p: Any, bits: Any) -> None:
+                mass.add(tirx.Select(bits > threshold, p, zero()))
+                ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
+
+            visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, QUAD)]), count))
+            walk.note(lane, mass.value, ties.value)
+            walk.scan()
+            piece = let(walk.chosen.value)
+            walk.begin()
+            visit_piece(piece, lambda v: walk.pass_tokens(probs, v))
+            with when(lane == 0):
+                store(token, walk.chosen.value, 0)
+    return build.result
+
+
+class _Bin:
+    """The bin that holds the threshold."""
+
+    def __init__(
+        self, masses: Any, runs: int, lane: Any, lanes: int, top_p: Any, simd_width: int
+    ) -> None:
+        whole = shared((1,))
+        mine = []
+        for first in range(0, BINS, lanes):
+            index = let(tirx.min(lane + first, BINS - 1))
+            parts = [Cell("float32", zero()) for _ in range(PARTS)]
+            with T.serial(0, -(-runs // PARTS)) as step:
+                places = [let(step * PARTS + load) for load in range(PARTS)]
+                values = [let(masses[tirx.min(run, runs - 1), index]) for run in places]
+                for part, run, value in zip(parts, places, values, strict=True):
+                    part.add(tirx.Select(run < runs, value, zero()))
+            total = let(sum((part.value for part in parts[1:]), parts[0].value))
+            mine.append((index, total))
+            with when(index == 0):
+                store(whole, total, 0)
+        barrier()
+        self.wanted = let(tirx.min(top_p[0], whole[0]))
+        best = Cell("float32", zero())
+        for index, total in mine:
+            reaches = (total >= self.wanted) & (total > zero())
+            best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
+        reduce = BlockReduction(lane, lanes, simd_width)
+        self.index = let(i32(reduce(best.value, tirx.max)))
+
+
+class _Run:
+    """What a search still has to tell apart of a sorted run: tokens [above, reached).
+
+    Attributes
+    ----------
+    above, reached : how many tokens lie above the searched bits, and how many in or above them
+    mass_above : mass of those above
+    """
+
+    def __init__(
+        self, ordered: Any, sums: Any, counts: Any, masses: Any, run: Any, index: Any
+    ) -> None:
+        last = int(ordered.shape[0]) - 1
+        self._ordered, self._sums, self._run = ordered, sums, let(tirx.min(run, last))
+        exists, has_above = run <= last, tirx.all(run <= last, index < BINS - 1)
+        following = let(tirx.min(index + 1, BINS - 1))
+        reached, above = let(counts[self._run, index]), let(counts[self._run, following])
+        mass = let(masses[self._run, following])
+        self.reached = Cell("int32", tirx.Select(exists, reached, i32(0)))
+        self.above = Cell("int32", tirx.Select(has_above, above, i32(0)))
+        self.mass_above = Cell("float32", tirx.Select(has_above, mass, zero()))
+        self._counts = [Cell("int32") for _ in DIGITS]
+        self.masses = [Cell("float32") for _ in DIGITS]
+
+    @property
+    def inside(self) -> Any:
+        """Tokens that are not told apart."""
+        return self.reached.value - self.above.value
+
+    def search(self, places: Sequence[Any]) -> None:
+        """Find how many tokens have these bits or higher ones, and set `masses` to theirs."""
+        run, above, reached = self._run, let(self.above.value), let(self.reached.value)
+        for count, mass in zip(self._counts, self.masses, strict=True):
+            count.set(above)
+            mass.set(self.mass_above.value)
+        with when(above < reached):
+            with T.serial(0, RUN.bit_length()) as step:
+                size = let(tirx.shift_right(i32(RUN), i32(step)))
+                with when(size <= reached - above):
+                    self._bisect(places, size, reached)
+            found = [let(self._sums[run, tirx.max(c.value - 1, i32(0))]) for c in self._counts]
+            for count, mass, value in zip(self._counts, self.masses, found, strict=True):
+                mass.set(tirx.Select(count.value > 0, value, zero()))
+
+    def _bisect(self, places: Sequence[Any], size: Any, reached: Any) -> None:
+        probes = [let(count.value + size - 1) for count in self._counts]
+        values = [let(self._ordered[self._run, tirx.min(at, RUN - 1)]) for at in probes]
+        for count, at, value, place in zip(self._counts, probes, values, places, strict=True):
+            belongs = tirx.all(at < reached, bits_of(value) >= place)
+            count.add(tirx.Select(belongs, size, i32(0)))
+
+    def choose(self, digit: Any) -> None:
+        """Keep the tokens between a digit's place and the next one's."""
+        for number, (count, mass) in enumerate(zip(self._counts, self.masses, strict=True)):
+            with when(digit == number):
+                self.above.set(count.value)
+                self.mass_above.set(mass.value)
+            with when(digit == number + 1):
+                self.reached.set(count.value)
+
+
+def _threshold(runs: Sequence[_Run], found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
+    """The bits of the nucleus's smallest probability; the runs keep the tokens that have them."""
+    threshold = Cell("int32", bin_bits(found.index))
+    end, digit = Cell("int32", bin_bits(found.index + 1)), Cell("int32", i32(0))
+    lane_sums = LaneSums(len(DIGITS), lane, lanes, lanes, simd_width)
+    with T.serial(0, PASSES) as step:
+        shift = let(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
+        unit, base, stop = let(tirx.shift_left(i32(1), shift)), let(threshold.value), let(end.value)
+        places = [let(base + number * unit) for number in DIGITS]
+        for run in runs:
+            run.search(places)
+        columns = zip(*(run.masses for run in runs), strict=True)
+        parts = [sum((cell.value for cell in column[1:]), column[0].value) for column in columns]
+        barrier()  # the sums of the pass before may still be being read
+        digit.set(i32(0))
+        for number, place, mass in zip(DIGITS, places, lane_sums(parts), strict=True):
+            total = let(mass)
+            reaches = (total >= found.wanted) & (total > zero())
+            with when((place < stop) & reaches):
+                digit.set(i32(number))
+        chosen = let(digit.value)
+        for run in runs:
+            run.choose(chosen)
+        threshold.set(base + chosen * unit)
+        end.set(tirx.min(stop, base + (chosen + 1) * unit))
+    return let(threshold.value)
+
+
+class _Walk:
+    """Walks over all lanes, the threads' shares of a lane, their tokens, to where the draw falls.
+
+    Every thread walks alike over what the threads noted in shared memory: first over blocks of
+    neighbours, then over the threads of one.
+    """
+
+    def __init__(self, threshold: Any, wanted: Any, uniform: Any, lanes: int) -> None:
+        self.threshold, self.wanted, self.uniform = threshold, wanted, uniform
+        self.blocks = min(lanes, REDUCTION_COLUMNS)
+        self.length = lanes // self.blocks
+        self.value = let(tirx.reinterpret("float32", threshold))
+        self.masses, self.tie_counts = shared((lanes,)), shared((lanes,), "int32")
+        self.block_masses = shared((self.blocks,))
+        self.block_tie_counts = shared((self.blocks,), "int32")
+        self.ties, self.drawn = Cell("int32", i32(0)), Cell("float32", zero())
+        self.passed, self.seen = Cell("float32", zero()), Cell("int32", i32(0))
+        self.chosen, self.done = Cell("int32", i32(0)), Cell("int32", i32(0))
+        self._base, self._base_seen = Cell("float32", zero()), Cell("int32", i32(0))
+
+    def note(self, lane: Any, mass: Any, tie_count: Any) -> None:
+        """Note a thread's tokens: mass above the threshold, number of tokens at it."""
+        barrier()
+        store(self.masses, mass, lane)
+        store(self.tie_counts, tie_count, lane)
+        barrier()
+        with when(lane < self.blocks):
+            above, ties = Cell("float32", zero()), Cell("int32", i32(0))
+            with T.serial(0, self.length) as item:
+                above.add(self.masses[lane * self.length + item])
+                ties.add(self.tie_counts[lane * self.length + item])
+            store(self.block_masses, above.value, lane)
+            store(self.block_tie_counts, ties.value, lane)
+        barrier()
+
+    def settle_ties(self) -> None:
+        """Count the tokens at the threshold that belong, and place the draw."""
+        above, found = Cell("float32", zero()), Cell("int32", i32(0))
+        with T.serial(0, self.blocks) as block:
+            above.add(self.block_masses[block])
+            found.add(self.block_tie_counts[block])
+        with when(self.value > zero()):
+            missing = tirx.max(self.wanted - above.value, zero()) / self.value
+            # Clamped before the cast: over a tiny value, what rounding misses has no integer.
+            needed = tirx.min(tirx.max(tirx.ceil(missing), f32(1.0)), as_f32(found.value))
+            self.ties.set(needed.astype("int32"))
+        self.drawn.set(self.uniform * (above.value + self.value * as_f32(self.ties.value)))
+
+    def scan(self) -> None:
+        """Choose the noted run in which the draw falls, and stand before it."""
+        self._scan(i32(0), self.blocks, self.block_masses, self.block_tie_counts)
+        first = let(self.chosen.value * self.length)
+        self._scan(first, self.length, self.masses, self.tie_counts)
+
+    def _scan(self, first: Any, count: int, masses: Any, tie_counts: Any) -> None:
+        self.begin()
+        with T.serial(0, count) as item:
+            run = let(first + item)
+            self._pass(run, masses[run], tie_counts[run])
+        self.passed.set(self._base.value)
+        self.seen.set(self._base_seen.value)
+
+    def begin(self) -> None:
+        """Stand before the first of the tokens that `pass_tokens` gets."""
+        self.done.set(i32(0))
+
+    def pass_tokens(self, probs: Any, v: Any) -> None:
+        """Choose among tokens v to v + 3, if the draw falls there."""
+        quad = let(probs[0, T.ramp(v, 1, QUAD)])
+        for lane in range(QUAD):
+            p = let(tirx.Shuffle([quad], [lane]))
+            bits = let(bits_of(p))
+            above = let(tirx.Select(bits > self.threshold, p, zero()))
+            self._pass(v + lane, above, let(tirx.Select(bits == self.threshold, i32(1), i32(0))))
+
+    def _pass(self, item: Any, mass: Any, tie_count: Any) -> None:
+        belonging = tirx.min(tirx.max(self.ties.value - self.seen.value, i32(0)), tie_count)
+        included = let(mass + self.value * as_f32(belonging))
+        with when(self.done.value == 0):
+            with when(included > zero()):
+                # Rounding may leave the draw beyond the last token: then the last one that belongs
+                # is chosen.
+                self.chosen.set(item)
+                self._base.set(self.passed.value)
+                self._base_seen.set(self.seen.value)
+                with when(self.passed.value + included > self.drawn.value):
+                    self.done.set(i32(1))
+            self.passed.add(included)
+            self.seen.add(tie_count)

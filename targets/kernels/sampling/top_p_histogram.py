@@ -1,0 +1,203 @@
+"""Sort runs of probabilities, each in a block, and sum them up.
+
+Plain form: `NucleusSurvey.plain` in gemma4_compile/operators/sampling.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.sampling import (
+    BINS,
+    RUN,
+    SURVEY,
+    NucleusSurvey,
+    bin_bits,
+    bits_of,
+)
+from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.targets.kernels.common.blocks import (
+    QUAD,
+    REDUCTION_COLUMNS,
+    barrier,
+    launch,
+    row_threads,
+    shared,
+    strided,
+    zero,
+)
+from gemma4_compile.targets.spec import TargetSpec
+
+HELD_BITS = 3  # of a token's place in its run: a share holds the 2**3 tokens that differ in them
+HELD = 2**HELD_BITS
+SHARES = RUN // HELD
+PLACE_BITS = RUN.bit_length() - 1
+
+
+def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimFunc:
+    """Sort a run in shared memory, bisect it for each bin, then sum it up.
+
+    Grid: runs. Shared: the run, and two float32 a share. Reference: `NucleusSurvey.plain`.
+    """
+    vocab = operator.vocab
+    threads = row_threads(SHARES, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        probs = build.arg("probs", (1, vocab), "float32")
+        ordered, sums, counts, masses = (
+            build.arg(name, *result) for name, result in zip(SURVEY, operator.results, strict=True)
+        )
+        with launch(threads, operator.runs) as (run, _, thread):
+            values, totals = shared((_place(RUN),)), shared((SHARES,))
+            columns = shared((REDUCTION_COLUMNS,))
+            with strided(thread, threads, RUN // QUAD) as item:
+                v = let(run * RUN + item * QUAD)
+                for lane, value in enumerate(_probabilities(probs, v, vocab)):
+                    store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
+            _sort(values, thread, threads)
+            shares = [let(thread + first) for first in range(0, SHARES, threads)]
+            held = [
+                [let(values[_place(share * HELD + item)]) for item in range(HELD)]
+                for share in shares
+            ]
+            found = [
+                (index, _count(values, index))
+                for index in (let(thread + first) for first in range(0, BINS, threads))
+            ]
+            running = [_running_sums(tokens) for tokens in held]
+            for share, own in zip(shares, running, strict=True):
+                store(totals, own[-1], share)
+            before = _sums_before(totals, columns, thread, shares)
+            for share, tokens, own, base in zip(shares, held, running, before, strict=True):
+                after = [let(base + value) for value in own]
+                for item, value in enumerate(after):
+                    store(values, value, _place(share * HELD + item))
+                for half in range(0, HELD, QUAD):
+                    place = T.ramp(share * HELD + half, 1, QUAD)
+                    for buffer, row in ((ordered, tokens), (sums, after)):
+                        quad = tirx.Shuffle(row[half : half + QUAD], list(range(QUAD)))
+                        store(buffer, quad, run, place)
+            barrier()
+            for index, count in found:
+                mass = values[_place(tirx.max(count - 1, i32(0)))]
+                store(counts, count, run, index)
+                store(masses, tirx.Select(count > 0, mass, zero()), run, index)
+    return build.result
+
+
+def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
+    """The probabilities of QUAD tokens from v on; 0 beyond the vocabulary."""
+    if vocab % QUAD:  # its last tokens fill no quad, and would be read twice and at wrong places
+        return [
+            let(
+                probs[0, tirx.min(v + lane, vocab - 1)]
+                * tirx.Select(v + lane < vocab, f32(1.0), zero())
+            )
+            for lane in range(QUAD)
+        ]
+    inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), QUAD)
+    at = let(tirx.min(v, vocab - QUAD))
+    quad = let(probs[0, T.ramp(at, 1, QUAD)] * inside)
+    return [tirx.Shuffle([quad], [lane]) for lane in range(QUAD)]
+
+
+def _place(item: Any) -> Any:
+    """Where shared memory holds a token: each share of eight in other banks than the next."""
+    if isinstance(item, int):
+        return item + item // HELD
+    return item + tirx.floordiv(item, HELD)
+
+
+def _sort(values: Any, thread: Any, threads: int) -> None:
+    """Sort in descending order, by a bitonic network; it begins and ends with a barrier.
+
+    Level m merges pairs of sorted runs of 2**(m - 1) tokens, every other pair the other way round:
+    the tokens of those (bit m of their places is set) are negative from its first round until the
+    next level's. So are the tokens at odd places at the start.
+
+    A level compares tokens whose places differ in bit m - 1, then m - 2, ..., three bits a round,
+    for which a share holds eight tokens. Where the bits are not a multiple of three the first round
+    compares some tokens that the second compares again, which changes nothing.
+    """
+    with T.serial(1, PLACE_BITS + 1) as step:
+        level = let(i32(step))
+        rounds = let(tirx.floordiv(level + (HELD_BITS - 1), HELD_BITS))
+        with T.serial(0, rounds) as turn:
+            lowest = (rounds - 1 - i32(turn)) * HELD_BITS
+            low = let(tirx.min(lowest, i32(PLACE_BITS - HELD_BITS)))
+            barrier()
+            for first in range(0, SHARES, threads):
+                _compare(values, let(thread + first), level, low, i32(turn) == 0)
+    barrier()
+
+
+def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> None:
+    """The comparisons of a level at the bits from `low` on, of one share."""
+    stride = let(tirx.shift_left(i32(1), low))
+    block = tirx.shift_left(tirx.shift_right(share, low), low + HELD_BITS)
+    base = let(block + tirx.bitwise_and(share, stride - 1))
+    items = [let(base + number * stride) for number in range(HELD)]
+    places = [let(_place(item)) for item in items]
+    held = [Cell("float32", values[place]) for place in places]
+    with when(is_first):
+        for item, cell in zip(items, held, strict=True):
+            bits = tirx.shift_right(item, level - 1)
+            turned = tirx.bitwise_and(tirx.bitwise_xor(bits, tirx.shift_right(item, level)), i32(1))
+            cell.set(cell.value * tirx.Select(turned == 1, f32(-1.0), f32(1.0)))
+    for bit in reversed(range(HELD_BITS)):
+        with when(low + bit < level):
+            for number in range(HELD):
+                if number >> bit & 1:
+                    continue
+                upper, lower = held[number], held[number + 2**bit]
+                a, b = let(upper.value), let(lower.value)
+                upper.set(tirx.max(a, b))
+                lower.set(tirx.min(a, b))
+    for place, cell in zip(places, held, strict=True):
+        store(values, cell.value, place)
+
+
+def _count(values: Any, index: Any) -> Any:
+    """How many of the sorted tokens lie in a bin or above, by bisection."""
+    count, begin = Cell("int32", i32(0)), let(bin_bits(index))
+    with T.serial(0, PLACE_BITS + 1) as step:
+        size = let(tirx.shift_right(i32(RUN), i32(step)))
+        last = let(count.value + size - 1)
+        value = values[_place(tirx.min(last, i32(RUN - 1)))]
+        belongs = tirx.all(last < RUN, bits_of(value) >= begin)
+        count.add(tirx.Select(belongs, size, i32(0)))
+    return let(count.value)
+
+
+def _running_sums(tokens: Sequence[Any]) -> list[Any]:
+    """The sum of the first, the first two, ... of them."""
+    sums = [tokens[0]]
+    for token in tokens[1:]:
+        sums.append(let(sums[-1] + token))
+    return sums
+
+
+def _sums_before(totals: Any, columns: Any, thread: Any, shares: Sequence[Any]) -> list[Any]:
+    """The sum of all shares before each of these."""
+    length = SHARES // REDUCTION_COLUMNS
+    within = shared((SHARES,))  # TVM would see a race if the totals were overwritten
+    barrier()
+    with when(thread < REDUCTION_COLUMNS):
+        running = Cell("float32", zero())
+        with T.serial(0, length) as item:
+            place = let(thread * length + item)
+            store(within, running.value, place)
+            running.add(totals[place])
+        store(columns, running.value, thread)
+    barrier()
+    before = []
+    for share in shares:
+        column, total = let(tirx.floordiv(share, length)), Cell("float32", zero())
+        with T.serial(0, REDUCTION_COLUMNS) as other:
+            total.add(tirx.Select(other < column, columns[other], zero()))
+        before.append(let(total.value + within[share]))
+    return before

@@ -1,0 +1,215 @@
+"""Compiled objects in the user's cache: an entry is used only if it is whole, bit for bit.
+
+Beside each object lies its sha256, written when it was compiled. A machine that loses power, a disk
+that fills up or errs, or a person with an editor can leave anything under an entry's name.
+
+An entry's name holds a hash of everything that its objects were made from. The same entries may
+come with the package itself (`prebuilt/`, which `make wheel` fills).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.regular_files import check_own_directory, open_regular, read_regular
+
+if sys.platform != "win32":
+    import fcntl
+
+logger = logging.getLogger(__name__)
+
+PREBUILT = Path(__file__).parents[1] / "prebuilt"
+_SUFFIX = ".sha256"
+_BLOCK_BYTES = 1 << 20
+_BUILD = "build-"
+_ABANDONED_SECONDS = 3600.0
+
+Progress = Callable[[str], None]
+
+
+def cache_directory() -> Path:
+    """Return the directory for compiled objects: in $XDG_CACHE_HOME or the system's caches."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"], "gemma4_compile")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "gemma4_compile"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home()), "gemma4_compile", "Cache")
+    return Path.home() / ".cache" / "gemma4_compile"
+
+
+def report(message: str, progress: Progress | None) -> None:
+    """Tell what takes long: to `progress`, or else to the log."""
+    if progress is not None:
+        progress(message)
+    else:
+        logger.info(message)
+
+
+def find_or_make(
+    entry_name: str,
+    names: Sequence[str],
+    make: Callable[[Path, Path], None],
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Return an entry's objects, and make them if neither package nor cache holds them whole.
+
+    The entry appears under its name only when it is complete. Of two processes that need it at the
+    same time, one makes it and the other waits. A damaged entry is made again.
+
+    Parameters
+    ----------
+    entry_name : holds a hash of everything that decides the objects
+    names : the entry's files
+    make : called with a folder for whatever it needs and a folder for the objects
+    progress : is told what takes long; without it, messages go to the log
+
+    Raises
+    ------
+    TargetError
+        If `make` raises it, or the cache directory cannot be written.
+    """
+    prebuilt, entry = PREBUILT / entry_name, cache_directory() / entry_name
+    if _has_hashes(prebuilt, names):
+        return [prebuilt / name for name in names]
+    try:
+        if not is_whole(entry, names):
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(entry.parent, progress):
+                _make(entry, names, make, progress)
+    except OSError as error:
+        raise TargetError(
+            f"cannot write compiled objects to {entry}: {error.strerror or error}",
+            hint="look at what is there, free some space, or set XDG_CACHE_HOME to another place",
+        ) from error
+    return [entry / name for name in names]
+
+
+def _make(
+    entry: Path,
+    names: Sequence[str],
+    make: Callable[[Path, Path], None],
+    progress: Progress | None,
+) -> None:
+    if is_whole(entry, names):
+        return  # by the process that this one waited for
+    if entry.exists():
+        report(f"the cache entry {entry} is damaged: compiling it again", progress)
+    with tempfile.TemporaryDirectory(prefix=_BUILD, dir=entry.parent) as scratch:
+        objects = Path(scratch, "objects")
+        objects.mkdir()
+        make(Path(scratch), objects)
+        publish(objects, entry, names, Path(scratch))
+
+
+@contextlib.contextmanager
+def _alone(cache: Path, progress: Progress | None) -> Iterator[None]:
+    """Keep other processes from building in a cache; they wait.
+
+    The directory itself is locked, so that no file is left. Where a file system knows no locks,
+    two processes may build the same: the first one's result stays.
+    """
+    descriptor = None
+    try:
+        if sys.platform != "win32":
+            descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _lock(descriptor, progress)
+        _remove_abandoned(cache)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, progress: Progress | None) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        report("waiting for another process, which builds for this machine's cache", progress)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        logger.debug("no lock: %s", error)
+
+
+def _remove_abandoned(cache: Path) -> None:
+    """Remove what processes left that were killed while they built."""
+    for path in cache.glob(f"{_BUILD}*"):
+        with contextlib.suppress(OSError):
+            check_own_directory(path)
+            if time.time() - path.lstat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _sha256(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest().encode()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_whole(entry: Path, names: Sequence[str]) -> bool:
+    """Whether an entry is there and its objects have the hashes that they were stored with.
+
+    Raises
+    ------
+    OSError
+        If what is there is a link, a file or another user's: nothing of it is used or replaced.
+    """
+    if not os.path.lexists(entry):
+        return False
+    check_own_directory(entry)
+    return _has_hashes(entry, names)
+
+
+def _has_hashes(entry: Path, names: Sequence[str]) -> bool:
+    try:
+        return all(
+            read_regular(entry / f"{name}{_SUFFIX}", 64) == _sha256(entry / name) for name in names
+        )
+    except OSError:
+        return False
+
+
+def publish(objects: Path, entry: Path, names: Sequence[str], scratch: Path) -> None:
+    """Give a directory of objects its name in the cache, where it is whole whatever happens next.
+
+    A damaged entry makes room; one that is whole stays: another process was faster, and its objects
+    are as good.
+
+    Parameters
+    ----------
+    scratch : a directory on the same disk, for what makes room
+    """
+    for name in names:
+        (objects / f"{name}{_SUFFIX}").write_bytes(_sha256(objects / name))
+    for path in (*objects.iterdir(), objects):
+        _sync(path)  # or the rename may reach the disk without the content
+    if is_whole(entry, names):
+        return
+    if entry.is_dir():
+        entry.rename(scratch / "damaged")
+    try:
+        objects.rename(entry)
+    except OSError:
+        if not is_whole(entry, names):
+            raise
+    _sync(entry.parent)

@@ -1,0 +1,117 @@
+"""zig, of the `ziglang` package: C++ compiler and linkers for every target."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.linker.object_cache import cache_directory
+
+logger = logging.getLogger(__name__)
+
+REPORTED_LINES = 20
+"""How much of zig's output an error shows: the first error stands near the end."""
+SECONDS_BETWEEN_LINES = 10.0
+
+Waiting = Callable[[float], None]
+"""Called now and then with the seconds that zig has been running."""
+
+
+def find_zig() -> Path:
+    """Return the zig executable of the `ziglang` package."""
+    spec = importlib.util.find_spec("ziglang")
+    locations = spec.submodule_search_locations if spec is not None else None
+    for location in locations or ():
+        for name in ("zig", "zig.exe"):
+            executable = Path(location, name)
+            if executable.is_file():
+                return executable
+    raise TargetError(
+        "the `ziglang` package is not installed: it links every model library",
+        hint=f"run `{sys.executable} -m pip install ziglang`",
+    )
+
+
+def version() -> str:
+    """Return the version of the `ziglang` package."""
+    return importlib.metadata.version("ziglang")
+
+
+def run(
+    arguments: Sequence[str], directory: Path, cache: Path, waiting: Waiting | None = None
+) -> None:
+    """Run zig.
+
+    Parameters
+    ----------
+    arguments : zig's command and its arguments
+    directory : working directory
+    cache : where zig keeps what it makes on the way. The names in there depend on where zig is
+        installed, so that it is of no use to another environment: it lasts as long as a build.
+    waiting : called every SECONDS_BETWEEN_LINES
+
+    Raises
+    ------
+    TargetError
+        If zig is missing or fails; the message ends with its last lines.
+    """
+    command = [str(find_zig()), *arguments]
+    own = {"ZIG_GLOBAL_CACHE_DIR": str(cache), "ZIG_LOCAL_CACHE_DIR": str(cache)}
+    logger.debug("running %s", " ".join(command))
+    begin = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # with the compilers that zig starts, so that all can be ended
+        )
+    except OSError as error:
+        raise TargetError(
+            f"cannot run {command[0]}: {error.strerror}", hint="reinstall ziglang"
+        ) from error
+    with process:
+        try:
+            while True:
+                try:
+                    output, errors = process.communicate(timeout=SECONDS_BETWEEN_LINES)
+                    break
+                except subprocess.TimeoutExpired:
+                    if waiting is not None:
+                        waiting(time.monotonic() - begin)
+        except BaseException:
+            _kill(process)
+            raise
+    if process.returncode != 0:
+        lines = (errors or output).strip().splitlines()[-REPORTED_LINES:]
+        is_full = any("NoSpaceLeft" in line or "No space left" in line for line in lines)
+        raise TargetError(
+            f"zig ended with exit code {process.returncode}:\n" + "\n".join(lines),
+            hint=f"free some space for {directory} and {cache}"
+            if is_full
+            else f"if the cache may be damaged, delete {cache_directory()} and try again",
+        )
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End zig and the compilers that it started."""
+    if sys.platform == "win32":
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

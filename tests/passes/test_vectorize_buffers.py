@@ -1,0 +1,100 @@
+"""Kernel arguments become vectors where every access is one, and nowhere else."""
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.tirx.build import split_host_device_mods
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.tir import Cell, function, i32, let, store
+from gemma4_compile.passes.lowering import device_pipeline
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.common.blocks import launch
+
+ROWS, COLS = 8, 64
+
+
+def kernel(read_one: bool = False, offset: int = 0, cols: int = COLS) -> tirx.PrimFunc:
+    """Copies rows of `w` four elements at a time to `y`, and one element of `x` a thread to `z`."""
+    with function(scheduled=True) as build:
+        w = build.arg("w", (ROWS, cols), "uint32")
+        x = build.arg("x", (ROWS, COLS), "float16")
+        y = build.arg("y", (ROWS, cols), "uint32")
+        z = build.arg("z", (ROWS,), "float16")
+        with launch(8, ROWS) as (block, _, thread):
+            column = let(thread * 4)
+            quad = let(w[block, T.ramp(column + offset, 1, 4)])
+            T.buffer_store(y, quad, [block, T.ramp(column, 1, 4)])
+            store(z, x[block, thread], block)
+            if read_one:
+                store(y, w[block, thread], block, thread)
+    return build.result
+
+
+def lowered_kernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel as the code generator gets it."""
+    target = target_spec("webgpu").tvm_target()
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    lowering, _, finalize_device = device_pipeline()
+    module = lowering(tirx.transform.BindTarget(target)(module))
+    _, device = split_host_device_mods(module)
+    (kernels,) = device.values()
+    (kernel,) = finalize_device()(kernels).functions.values()
+    return kernel
+
+
+def argument_types(func: tirx.PrimFunc) -> dict[str, str]:
+    """Name and element type of the arguments of a lowered kernel."""
+    kernel = lowered_kernel(func)
+    pointers = [param for param in kernel.params if isinstance(param.ty, tvm.ir.PointerType)]
+    return {param.name: str(param.ty.element_type) for param in pointers}
+
+
+def test_only_arguments_that_are_accessed_by_fours_become_vectors():
+    assert argument_types(kernel()) == {
+        "w_ptr": "uint32x4",
+        "x_ptr": "float16",
+        "y_ptr": "uint32x4",
+        "z_ptr": "float16",
+    }
+
+
+def test_one_other_access_keeps_an_argument_scalar():
+    types = argument_types(kernel(read_one=True))
+
+    assert (types["w_ptr"], types["y_ptr"]) == ("uint32", "uint32")
+
+
+def test_an_index_that_is_no_multiple_of_four_keeps_an_argument_scalar():
+    assert argument_types(kernel(offset=2))["w_ptr"] == "uint32"
+
+
+def test_rows_that_do_not_begin_at_a_multiple_of_four_keep_an_argument_scalar():
+    types = argument_types(kernel(cols=COLS + 2))
+
+    assert (types["w_ptr"], types["y_ptr"]) == ("uint32", "uint32")
+
+
+def test_an_index_keeps_the_value_that_a_register_had_when_it_was_named():
+    with function(scheduled=True) as build:
+        w = build.arg("w", (COLS,), "uint32")
+        y = build.arg("y", (COLS,), "uint32")
+        with launch(1, 1):
+            cell = Cell("int32", i32(1))
+            first = let(cell.value)
+            cell.set(i32(2))
+            quad = let(w[T.ramp(first * 4, 1, 4)])
+            T.buffer_store(y, quad, [T.ramp(let(cell.value) * 4, 1, 4)])
+
+    kernel = lowered_kernel(build.result)
+
+    loads_inside = []
+
+    def visit(load):
+        inner = []
+        for index in load.indices:
+            tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, inner.append)])
+        loads_inside.extend(inner)
+
+    tvm_ffi.structural_walk(kernel.body, [(tvm.ir.TensorLoad, visit)])
+    assert not loads_inside

@@ -1,0 +1,95 @@
+"""Norms whose results float16 cannot hold are found before anything is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.checkpoint.float16_range import LARGEST, check_norms
+from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import Parameter, Role, parameter_table
+from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.tiny.safetensors_file import write_safetensors
+from tests import models
+from tests.packages import Silent
+
+KINDS = {
+    name: Gemma4Config.from_dict({**text, "dtype": "float32"})
+    for name, text in models.KINDS.items()
+}
+
+
+def vectors(config: Gemma4Config) -> dict[str, np.ndarray]:
+    table = parameter_table(config)
+    found = [p for p in table if p.role is Role.VECTOR]
+    return {s.name: np.ones(s.shape, np.float32) for p in found for s in p.sources}
+
+
+def check(config: Gemma4Config, weights: dict[str, np.ndarray], recipe: str = "q4f16") -> None:
+    table: tuple[Parameter, ...] = parameter_table(config)
+    check_norms(table, RECIPES[recipe], lambda name, begin, end: weights[name][begin:end])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bound_is_that_of_one_channel(kind: str) -> None:
+    """By a second computation: the norm of a vector with one value, in float64."""
+    config = KINDS[kind]
+    weights = vectors(config)
+    for name in ("layers.1.input_layernorm.weight", "norm.weight"):
+        (size,) = weights[name].shape
+        x = np.zeros(size)
+        x[3] = 1e6
+        normed = x / np.sqrt(np.mean(x * x))
+        for share, fits in ((0.999, True), (1.001, False)):
+            weights[name][3] = -share * LARGEST / normed[3]
+            if fits:
+                check(config, weights)
+            else:
+                with pytest.raises(QuantizationError, match=f"`{name}` makes values of"):
+                    check(config, weights)
+            check(config, weights, "q4f32")
+        weights[name][3] = 1
+
+
+STORED = ["pre_feedforward_layernorm", "self_attn.k_norm", "input_layernorm"]
+FREE = ["post_attention_layernorm", "post_feedforward_layernorm", "self_attn.q_norm"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [*STORED, *FREE])
+def test_only_what_is_stored_counts(name: str, kind: str) -> None:
+    weights = vectors(KINDS[kind])
+    weights[f"layers.0.{name}.weight"][-1] = 1e30
+    if name in FREE:
+        check(KINDS[kind], weights)
+        return
+    with pytest.raises(QuantizationError, match=name) as caught:
+        check(KINDS[kind], weights)
+    assert caught.value.hint == "use --quant q4f32 or f32, whose activations are float32"
+
+
+def test_what_is_not_finite_is_left_to_the_conversion() -> None:
+    config = next(iter(KINDS.values()))
+    weights = vectors(config)
+    weights["norm.weight"][:] = np.nan
+    weights["layers.0.input_layernorm.weight"][0] = np.inf
+    check(config, weights)
+
+
+def test_the_compiler_refuses_before_it_begins(tmp_path: Path) -> None:
+    text = models.DENSE_LIKE
+    model = models.write_checkpoint(tmp_path / "model", text, dtype="float32").path
+    weights = models.random_weights(text)
+    weights["layers.1.input_layernorm.weight"][5] = 2e4
+    tensors = {f"model.language_model.{name}": values for name, values in weights.items()}
+    write_safetensors(model / "model.safetensors", tensors, "float32")
+    for quant in ("q4f16", "q8f16", "f16"):
+        with pytest.raises(QuantizationError, match=r"layers\.1\.input_layernorm"):
+            compile_model(CompileRequest(str(model), "cpu", quant, tmp_path / "out"), Silent())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    wide = CompileRequest(str(model), "cpu", "q4f32", tmp_path / "out", only="weights")
+    compile_model(wide, Silent())

@@ -1,0 +1,233 @@
+"""Safetensors files: exact values, and every kind of damage refused before anything is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.checkpoint.match import safetensors_file as tensor_file
+from gemma4_compile.checkpoint.safetensors_file import (
+    TensorInfo,
+    check_unchanged,
+    read_header,
+    read_rows,
+    sample_hash,
+)
+from gemma4_compile.errors import CheckpointError
+
+
+def entry(dtype: str, shape: list[Any], begin: Any, end: Any) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def write(path: Path, header: object, data: bytes) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def test_every_float_dtype_is_widened_exactly(file: Path) -> None:
+    values = np.array([[1.5, -2.0], [0.0078125, 3.0]], np.float32)
+    bf16 = (values.view(np.uint32) >> 16).astype("<u2")
+    data = values.astype("<f4").tobytes() + values.astype("<f2").tobytes() + bf16.tobytes()
+    header = {
+        "__metadata__": {"format": "pt"},
+        "a": entry("F32", [2, 2], 0, 16),
+        "b": entry("F16", [2, 2], 16, 24),
+        "c": entry("BF16", [2, 2], 24, 32),
+    }
+    tensors = read_header(write(file, header, data))
+    assert set(tensors) == {"a", "b", "c"}
+    for tensor in tensors.values():
+        rows = read_rows(tensor, 0, 2)
+        assert rows.dtype == np.float32
+        assert np.array_equal(rows, values)
+        assert np.array_equal(read_rows(tensor, 1, 2), values[1:])
+        assert read_rows(tensor, 1, 1).shape == (0, 2)
+
+
+def test_bfloat16_special_values_are_kept(file: Path) -> None:
+    bits = np.array([0x7F80, 0xFF80, 0x7FC0, 0x0001, 0x8000], "<u2")
+    tensors = read_header(write(file, {"x": entry("BF16", [5], 0, 10)}, bits.tobytes()))
+    rows = read_rows(tensors["x"], 0, 5)
+    assert np.array_equal(rows.view(np.uint32) >> 16, bits)
+
+
+def test_rows_of_a_vector_are_elements(file: Path) -> None:
+    values = np.arange(5, dtype="<f4")
+    tensors = read_header(write(file, {"x": entry("F32", [5], 0, 20)}, values.tobytes()))
+    assert read_rows(tensors["x"], 2, 4).tolist() == [2, 3]
+
+
+def test_rows_of_a_stack_are_those_of_its_matrices(file: Path) -> None:
+    values = np.arange(24, dtype="<f4").reshape(2, 3, 4)
+    tensors = read_header(write(file, {"x": entry("F32", [2, 3, 4], 0, 96)}, values.tobytes()))
+    rows = read_rows(tensors["x"], 2, 5)
+    assert np.array_equal(rows, values.reshape(6, 4)[2:5])
+
+
+DAMAGED: dict[str, tuple[object, bytes, str]] = {
+    "truncated data": ({"x": entry("F32", [4], 0, 16)}, bytes(12), "is truncated"),
+    "trailing bytes": ({"x": entry("F32", [4], 0, 16)}, bytes(20), "trailing bytes"),
+    "wrong size": ({"x": entry("F32", [5], 0, 16)}, bytes(16), "needs 20 bytes"),
+    "overlap": (
+        {"x": entry("F32", [4], 0, 16), "y": entry("F32", [4], 8, 24)},
+        bytes(24),
+        "`y` .* overlaps",
+    ),
+    "gap": ({"x": entry("F32", [4], 8, 24)}, bytes(24), "leaves a gap"),
+    "negative offset": ({"x": entry("F32", [4], -16, 0)}, bytes(16), "offsets are damaged"),
+    "huge shape": ({"x": entry("F32", [2**62, 2**62], 0, 16)}, bytes(16), "needs"),
+    "negative shape": ({"x": entry("F32", [-4], 0, 16)}, bytes(16), "shape is damaged"),
+    "boolean shape": ({"x": entry("F32", [True], 0, 4)}, bytes(4), "shape is damaged"),
+    "float shape": ({"x": entry("F32", [4.0], 0, 16)}, bytes(16), "shape is damaged"),
+    "unknown dtype": ({"x": entry("Q4", [4], 0, 16)}, bytes(16), "unknown dtype 'Q4'"),
+    "entry without shape": ({"x": {"dtype": "F32"}}, b"", "entry is damaged"),
+    "entry is no object": ({"x": 3}, b"", "entry is damaged"),
+    "key twice": (
+        b'{"x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
+        b'"x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}',
+        b"",
+        "twice",
+    ),
+    "not JSON": (b"{nonsense}", b"", "header of .* is damaged"),
+    "not an object": (b"[1, 2]", b"", "does not begin"),
+    "deep nesting": (b"[" * 100_000, b"", "damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_is_refused(name: str, file: Path) -> None:
+    header, data, message = DAMAGED[name]
+    with pytest.raises(CheckpointError, match=message):
+        read_header(write(file, header, data))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"abc", bytes(8), (10**15).to_bytes(8, "little") + b"{}", b"\xff" * 64]
+)
+def test_file_that_is_no_safetensors(content: bytes, file: Path) -> None:
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"`model\.safetensors` is no safetensors file"):
+        read_header(file)
+
+
+def test_missing_file(file: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot read `model\.safetensors`"):
+        read_header(file)
+
+
+def test_file_that_shrinks_while_in_use(file: Path) -> None:
+    tensors = read_header(write(file, {"x": entry("F32", [4, 4], 0, 64)}, bytes(64)))
+    with file.open("r+b") as open_file:
+        open_file.truncate(file.stat().st_size - 32)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        read_rows(tensors["x"], 0, 2)
+    unknown = replace(tensors["x"], stamp=None)
+    assert read_rows(unknown, 0, 2).shape == (2, 4)
+    with pytest.raises(CheckpointError, match="ended inside tensor `x`"):
+        read_rows(unknown, 0, 4)
+
+
+def test_file_that_is_written_to_or_replaced_while_in_use(file: Path, tmp_path: Path) -> None:
+    tensors = read_header(write(file, {"x": entry("F32", [4], 0, 16)}, bytes(16)))
+    check_unchanged(tensors.values())
+    before = file.stat()
+    with file.open("r+b") as open_file:
+        open_file.seek(-16, os.SEEK_END)
+        open_file.write(b"\1" * 16)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        read_rows(tensors["x"], 0, 4)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        check_unchanged(tensors.values())
+
+    tensors = read_header(file)
+    shutil.copy2(file, tmp_path / "copy")
+    (tmp_path / "copy").replace(file)
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        check_unchanged(tensors.values())
+    file.unlink()
+    with pytest.raises(CheckpointError, match="cannot read"):
+        check_unchanged(tensors.values())
+
+
+def test_number_of_tensors(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20_000
+    write(file, {str(index): entry("U8", [0], 0, 0) for index in range(count)}, b"")
+    assert len(read_header(file)) == count
+    monkeypatch.setattr(tensor_file, "MAX_TENSORS", count - 1)
+    with pytest.raises(CheckpointError, match=f"lists {count} tensors"):
+        read_header(file)
+
+
+def test_integers_are_no_weights(file: Path) -> None:
+    tensors: dict[str, TensorInfo] = read_header(
+        write(file, {"x": entry("I64", [2], 0, 16)}, bytes(16))
+    )
+    with pytest.raises(CheckpointError, match="dtype I64"):
+        read_rows(tensors["x"], 0, 2)
+
+
+def write_header(path: Path, header: bytes) -> Path:
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b'{"__metadata__": {"a": "' + b"x" * (33 << 20) + b'"}}', "too large"),
+        (b'{"__metadata__": {"a": [' + b"{}," * 2_000_000 + b"0]}}", "more than 3200000 values"),
+        ("{}".encode("utf-16-le"), "damaged"),
+        ("{ }".encode("utf-16"), "does not begin"),
+        (b"\xef\xbb\xbf{}", "does not begin"),
+        (b" {}", "does not begin"),
+        (b'{"\xff": {}}', "damaged"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_headers_that_cost_too_much_or_are_no_utf8(
+    header: bytes, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read_header(write_header(tmp_path / "x.safetensors", header))
+
+
+@pytest.mark.parametrize("size", [1, tensor_file.SAMPLE_BYTES // 4, 40_000])
+def test_samples_tell_weights_apart(tmp_path: Path, size: int) -> None:
+    values = np.random.default_rng(3).standard_normal(size).astype("<f4")
+
+    def sampled(name: str, tensor: str, content: np.ndarray) -> str:
+        header = {tensor: entry("F32", [size], 0, 4 * size)}
+        return sample_hash(read_header(write(tmp_path / name, header, content.tobytes())).values())
+
+    first = sampled("a", "x", values)
+    assert sampled("b", "x", values) == first
+    assert sampled("c", "y", values) != first
+    for changed in {0, size // 2, size - 1}:
+        other = values.copy()
+        other[changed] += 1
+        assert sampled("d", "x", other) != first
+
+
+def test_a_sample_of_a_file_that_changed(file: Path) -> None:
+    tensors = read_header(write(file, {"x": entry("F32", [4], 0, 16)}, bytes(16)))
+    write(file, {"x": entry("F32", [5], 0, 20)}, bytes(20))
+    with pytest.raises(CheckpointError, match="changed while in use"):
+        sample_hash(tensors.values())
+    file.unlink()
+    with pytest.raises(CheckpointError, match="cannot read"):
+        sample_hash(tensors.values())

@@ -1,0 +1,66 @@
+"""Answers for a device's self-test; runtime/test_kernel_check.py holds kernels to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.device_check.example_inputs import allowed_error
+from gemma4_compile.device_check.expected_outputs import answers
+from gemma4_compile.operators.base import description_of, operator_from
+from gemma4_compile.operators.norms import RmsNorm
+
+NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
+
+
+def ask(operator: Any, folder: Path, **fields: Any) -> dict[str, Any]:
+    description = description_of(operator.prim_func())
+    request = {"operator": description, "seed": 1, "chunk": 12, **fields}
+    (line,) = answers([json.dumps(request)], folder)
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def test_a_description_gives_its_operator_back() -> None:
+    description = description_of(NORM.prim_func())
+    assert description is not None
+    assert operator_from(description) == NORM
+    with pytest.raises(KeyError):
+        operator_from('{"kind": "of tomorrow"}')
+
+
+def test_the_answer_is_what_the_operator_means(tmp_path: Path) -> None:
+    answer = ask(NORM, tmp_path)
+    before = [np.load(tmp_path / name) for name in answer["args"]]
+    (index,) = answer["changed"]
+    x, weight = (array.astype(np.float64) for array in before[:2])
+    assert x.shape == (12, 96)  # no more rows than the package's chunk holds
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weight
+    found = np.load(tmp_path / answer["changed"][index]["expected"])
+    allowed = np.load(tmp_path / answer["changed"][index]["allowed"])
+    assert found.dtype == np.float16
+    assert (np.abs(found - expected) <= allowed).all()
+    assert (allowed < 0.01).all()
+
+
+def test_the_same_seed_gives_the_same_arguments(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    arrays = []
+    for folder, seed in zip(folders, (1, 1, 2), strict=True):
+        folder.mkdir()
+        answer = ask(NORM, folder, seed=seed)
+        arrays.append(np.load(folder / answer["args"][0]))
+    assert np.array_equal(arrays[0], arrays[1])
+    assert not np.array_equal(arrays[0], arrays[2])
+
+
+def test_what_is_exact_and_what_may_differ() -> None:
+    ids = np.array([1, 2], np.int32)
+    assert (allowed_error(NORM, ids, "y") == 0).all()
+    values = np.array([1.0, -2.0, -1e30], np.float32)  # the last is a suppressed token
+    bound = allowed_error(NORM, values, "y")
+    assert bound[0] == bound[2] == pytest.approx(2 * 3 * 128 * 2.0**-24)

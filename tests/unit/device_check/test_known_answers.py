@@ -1,0 +1,179 @@
+"""What a library carries is what its operators mean; the browser's side: tests/web."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm.s_tir import dlight
+
+from gemma4_compile.device_check import known_answers as module_under_test
+from gemma4_compile.device_check.known_answers import VERSION, choose, known_answers
+from gemma4_compile.device_check.known_inputs import KnownInput, Spread, sample_positions
+from gemma4_compile.operators.activation_quantization import RoundRows
+from gemma4_compile.operators.attention import DecodeAttention, PrepareQkv
+from gemma4_compile.operators.base import Operator, description_of
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.sampling import NucleusSurvey, SampleTopP
+from gemma4_compile.targets import webgpu
+from gemma4_compile.targets.schedules import schedule_rules
+
+NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
+WIDE_NORM = RmsNorm(rows=None, width=192, eps=1e-6, out_dtype="float32")
+VOCAB = 3000
+CHUNK = 512
+
+
+def linear(rows: int | None, bits: int, cols: int, outputs: int = 32) -> Linear:
+    return Linear(rows, bits, "float32", 32, cols, (outputs,), "float32")
+
+
+def described(operators: Mapping[str, Operator]) -> dict[str, str]:
+    texts = {name: description_of(op.prim_func()) for name, op in operators.items()}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def answers_of(chunk: int = CHUNK, **operators: Operator) -> dict[str, Any]:
+    module = tvm.IRModule({name: op.prim_func() for name, op in operators.items()})
+    with webgpu.DEFAULT.tvm_target():
+        scheduled = dlight.ApplyDefaultSchedule(*schedule_rules(webgpu.DEFAULT))(module)
+    return known_answers(scheduled, described(operators), webgpu.DEFAULT, chunk)
+
+
+def buffer_of(fields: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """A buffer as a reader makes it from the JSON."""
+    if "data" in fields:
+        return np.frombuffer(base64.b64decode(fields["data"]), fields["dtype"])
+    spreads = tuple(Spread(**spread) for spread in fields["spreads"])
+    return KnownInput(fields["dtype"], (fields["count"],), spreads, fields["seed"]).array()
+
+
+def samples_of(result: Mapping[str, Any], dtype: str) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(result["expected"]), dtype).astype(np.float64)
+
+
+def test_a_norm_is_expected_as_its_formula_says() -> None:
+    (case,) = answers_of(norm=NORM)["cases"]
+    (launch,) = case["launches"]
+    assert launch == {"kernel": "norm_kernel", "grid": [19, 1, 1], "scalars": [19]} | {
+        "buffers": launch["buffers"]
+    }
+    w, x, _ = (buffer_of(case["buffers"][index]) for index in launch["buffers"])
+    rows = x.astype(np.float64).reshape(19, 96)
+    expected = rows / np.sqrt((rows**2).mean(axis=1, keepdims=True) + 1e-6) * w
+    (result,) = case["results"]
+    assert (result["name"], result["first"], result["count"]) == ("y", 0, 19 * 96)
+    at = list(sample_positions(0, 19 * 96))
+    sampled = expected.reshape(-1)[at]
+    error = np.abs(samples_of(result, "float16") - sampled)
+    assert (error <= result["absolute"] + result["relative"] * np.abs(sampled)).all()
+    assert result["absolute"] < 1e-3 * np.abs(expected).max(), "a bound that bounds"
+
+
+def test_quantised_weights_are_expected_as_their_layout_says() -> None:
+    (case,) = answers_of(gemv=linear(1, 4, cols=64))["cases"]
+    scale, words, x, _ = (buffer_of(case["buffers"][i]) for i in case["launches"][0]["buffers"])
+    nibbles = (words.reshape(32, 8)[:, :, None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
+    weight = (nibbles.reshape(32, 64).astype(np.float64) - 7) * np.repeat(
+        scale.reshape(32, 2), 32, axis=1
+    )
+    (result,) = case["results"]
+    expected = (weight @ x.astype(np.float64))[list(sample_positions(0, 32))]
+    np.testing.assert_allclose(samples_of(result, "float32"), expected, rtol=0, atol=1e-5)
+
+
+def test_the_smallest_kernel_of_each_kind_is_chosen() -> None:
+    chosen = choose(
+        described(
+            {
+                "a": WIDE_NORM,
+                "b": NORM,
+                "c": linear(1, 4, 64),
+                "d": linear(1, 4, 32),
+                "e": linear(1, 8, 64),
+                "f": linear(None, 4, 64),
+            }
+        ),
+        CHUNK,
+    )
+    assert [[kernel.name for kernel in kernels] for _, kernels in chosen] == [
+        ["b"],
+        ["d"],
+        ["e"],
+        ["f"],
+    ]
+
+
+def test_kernels_of_large_operands_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = described({"small": NORM, "large": linear(1, 4, 64, outputs=4096)})
+    assert [title for title, _ in choose(texts, CHUNK)] == ["norm", "matmul of one token"]
+    monkeypatch.setattr(module_under_test, "MAX_BYTES", 100_000)
+    assert [title for title, _ in choose(texts, CHUNK)] == ["norm"]
+
+
+def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
+    attention = DecodeAttention(
+        1, 2, 1, 32, 16, "float32", 24, splits=1, pairs=16, rotary_total=16, eps=1e-6
+    )
+    (case,) = answers_of(attention=attention)["cases"]
+    positions = buffer_of(case["buffers"][2])
+    assert positions[0] > 24
+    assert sorted(case["launches"][0]["buffers"]) == list(range(len(case["buffers"])))
+    assert {result["name"] for result in case["results"]} == {"means", "stats"}
+
+
+def test_no_chunk_is_longer_than_the_package_s() -> None:
+    """A ring has room for one: more rows would race for it."""
+    cache = PrepareQkv(
+        None, 2, 1, 32, 16, 0, 16, 1e-6, True, False, cache_dtype="float32", cache_rows=9
+    )
+    (case,) = answers_of(chunk=1, cache=cache)["cases"]
+    assert case["launches"][0]["scalars"] == [1]
+    positions = next(fields for fields in case["buffers"] if fields["count"] == 4)
+    assert list(buffer_of(positions)) == [1200, 1, 1201, 0]
+
+
+def test_rounded_values_may_move_by_one_now_and_then() -> None:
+    (case,) = answers_of(rows=RoundRows(None, 64, "float32", interleaved=True))["cases"]
+    words, scales = case["results"]
+    assert 1 <= words["moved"] < 10
+    assert "absolute" not in words
+    assert scales["absolute"] > 0
+
+
+def test_the_drawn_token_is_the_one_that_passes_its_share() -> None:
+    answers = answers_of(survey=NucleusSurvey(VOCAB), draw=SampleTopP(VOCAB))
+    (case,) = answers["cases"]
+    assert [launch["kernel"] for launch in case["launches"]] == ["survey_kernel", "draw_kernel"]
+    named = {result["name"]: result for result in case["results"]}
+    assert list(named) == ["ordered", "sums", "counts", "masses", "token"]
+    probs = buffer_of(case["buffers"][0]).astype(np.float64)
+    assert 0.5 < probs.sum() < 1.5
+    uniform, top_p = (float(buffer_of(case["buffers"][index])[0]) for index in (5, 6))
+    order = np.argsort(-probs, kind="stable")
+    last = int(np.searchsorted(np.cumsum(probs[order]), top_p))
+    nucleus = np.sort(order[: last + 1])
+    passed = np.cumsum(probs[nucleus])
+    expected = nucleus[np.searchsorted(passed, uniform * passed[-1], side="right")]
+    assert samples_of(named["token"], "int32") == [expected]
+
+
+def test_the_digest_names_inputs_answers_and_kernels() -> None:
+    first, again = answers_of(norm=NORM), answers_of(norm=NORM)
+    assert json.dumps(first) == json.dumps(again)
+    assert first["version"] == VERSION
+    assert first["limits"] == "default"
+    assert first["subgroup_size"] == 0
+    assert answers_of(norm=WIDE_NORM)["digest"] != first["digest"]
+    module = tvm.IRModule({"norm": NORM.prim_func()})
+    with webgpu.COMPAT.tvm_target():
+        other = dlight.ApplyDefaultSchedule(*schedule_rules(webgpu.COMPAT))(module)
+    compat = known_answers(other, described({"norm": NORM}), webgpu.COMPAT, CHUNK)
+    assert compat["cases"] == first["cases"]
+    assert compat["digest"] != first["digest"], "the same answers of another kernel"

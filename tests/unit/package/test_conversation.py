@@ -1,0 +1,300 @@
+"""The chat template as the client assembles it, against the rules of Gemma 4's own template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import tiny
+from gemma4_compile.errors import CheckpointError
+from gemma4_compile.package import conversation
+
+TINY = Path(tiny.__file__).parent / "files"
+TOKENIZER = json.loads((TINY / "tokenizer.json").read_text())
+VOCABULARY = len(TOKENIZER["model"]["vocab"]) + 100
+GENERATION = json.loads((TINY / "generation_config.json").read_text())
+
+Message = tuple[str, str]
+QUESTION, ANSWER, AGAIN = ("user", "Hi there?"), ("assistant", "Hello."), ("user", "And again?")
+
+# Only the line that tells the two families of templates apart.
+PLAIN_TEMPLATE = "{{- '<|turn>model\\n' -}}"
+THOUGHT_TEMPLATE = PLAIN_TEMPLATE + "{{- '<|channel>thought\\n<channel|>' -}}"
+
+
+def chat_config(template: str | None = PLAIN_TEMPLATE) -> dict[str, object]:
+    return conversation.chat_template_config(
+        vocab_size=VOCABULARY,
+        bos_token_id=2,
+        eos_token_ids=(1, 106),
+        tokenizer=TOKENIZER,
+        generation_config=GENERATION,
+        chat_template=template,
+    )
+
+
+def render(messages: Sequence[Message], thought: str = "") -> str:
+    """Gemma 4's own template for text, thinking off, with the generation prompt."""
+    text = "<bos>"
+    for role, content in messages:
+        text += f"<|turn>{'model' if role == 'assistant' else role}\n{content.strip()}<turn|>\n"
+    return text + "<|turn>model\n" + thought
+
+
+@dataclass
+class Client:
+    """What the pinned client forwards for each request, written from its published code.
+
+    `forwarded` is everything the model has seen: prompts, and of each reply all but its last token,
+    which is the stop token where the reply ended by one.
+    """
+
+    template: dict[str, object]
+    forwarded: list[str] = field(default_factory=list)
+    history: list[tuple[str, str, str]] = field(default_factory=list)
+    ended_by_stop: bool = False
+    system: str | None = None
+
+    def ask(self, messages: Sequence[Message], reply: str, *, stop: bool, name: str = "") -> str:
+        """Send a request, take `reply` as the model's answer, return the prompt it answered."""
+        system = next((text for role, text in messages if role == "system"), None)
+        turns = []
+        for role, text in messages:
+            if role != "system":
+                opener = name if name and not turns else self.template["roles"][role]
+                turns.append((role, opener, text))
+        same = (self.history, self.system) == (turns[:-1], system)
+        if not (self.ended_by_stop and same):
+            self.forwarded = ["<bos>"]
+            text = self._system(system)
+            self.forwarded += [text] if text else []
+            fresh = turns
+        else:
+            fresh = turns[-1:]
+        self.forwarded += [self._segment(*turn) for turn in fresh]
+        self.forwarded.append(self.template["roles"]["assistant"] + self.template["role_empty_sep"])
+        prompt = "".join(self.forwarded)
+        self.history = [*turns, ("assistant", self.template["roles"]["assistant"], reply)]
+        self.system, self.ended_by_stop = system, stop
+        self.forwarded.append(reply)
+        return prompt
+
+    def _system(self, message: str | None) -> str:
+        text = self.template["system_message"] if message is None else message
+        if text == "" and self.template["render_empty_system_message"] is False:
+            return ""
+        return self.template["system_template"].replace("{system_message}", text, 1)
+
+    def _segment(self, role: str, opener: str, text: str) -> str:
+        placeholder = {"user": "{user_message}", "assistant": "{assistant_message}"}[role]
+        before, after = self.template["role_templates"][role].split(placeholder)
+        (separator,) = self.template["seps"]  # the same behind every message
+        return opener + self.template["role_content_sep"] + before + text + after + separator
+
+
+def new_client(template: str | None = PLAIN_TEMPLATE, **overrides: object) -> Client:
+    return Client({**chat_config(template)["conv_template"], **overrides})
+
+
+SYSTEMS = {"given": [("system", "Be brief.")], "empty": [("system", "")]}
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
+@pytest.mark.parametrize("stop", [True, False], ids=["kv reused", "prefilled anew"])
+def test_every_turn_sees_the_prompt_of_the_template(system: list[Message], stop: bool) -> None:
+    client = new_client()
+    messages = list(system)
+    for turn in range(4):
+        messages.append(("user", f"Question {turn}?"))
+        assert client.ask(messages, f"Answer {turn}.", stop=stop) == render(messages)
+        messages.append(("assistant", f"Answer {turn}."))
+
+
+def test_both_ways_may_alternate_in_one_conversation() -> None:
+    client = new_client()
+    messages: list[Message] = [("system", "Be brief.")]
+    for stop in (True, False, False, True, True):
+        messages.append(AGAIN)
+        assert client.ask(messages, "Yes.", stop=stop) == render(messages)
+        messages.append(("assistant", "Yes."))
+
+
+def test_absent_system_message_becomes_an_empty_system_turn() -> None:
+    client = new_client()
+    assert client.ask([QUESTION], "Hello.", stop=True) == render([("system", ""), QUESTION])
+    follow_up = [QUESTION, ANSWER, AGAIN]
+    assert client.ask(follow_up, "Yes.", stop=True) == render([("system", ""), *follow_up])
+
+
+@pytest.mark.parametrize("stop", [True, False], ids=["kv reused", "prefilled anew"])
+def test_a_page_can_leave_the_system_turn_out(stop: bool) -> None:
+    client = new_client(render_empty_system_message=False)
+    name = conversation.OPEN_USER
+    assert client.ask([QUESTION], "Hello.", stop=stop, name=name) == render([QUESTION])
+    messages = [QUESTION, ANSWER, AGAIN]
+    assert client.ask(messages, "Yes.", stop=stop, name=name) == render(messages)
+
+
+def test_bos_comes_once_and_from_ids_only() -> None:
+    config = chat_config()
+    template = config["conv_template"]
+    assert template["system_prefix_token_ids"] == [2]
+    assert "<bos>" not in json.dumps(template)
+    assert TOKENIZER["post_processor"] is None
+
+
+@pytest.mark.parametrize("newline", ["\\n", "\n"], ids=["escaped", "literal"])
+def test_empty_thought_follows_the_checkpoints_template(newline: str) -> None:
+    template = f"...'<|channel>thought{newline}<channel|>'..."
+    client = new_client(template)
+    thought = "<|channel>thought\n<channel|>"
+    assert client.ask([QUESTION], "Hello.", stop=False).endswith(render([QUESTION], thought)[5:])
+    # A full prefill drops the thoughts of earlier turns, as the template does.
+    prompt = client.ask([QUESTION, ANSWER, AGAIN], "Yes.", stop=False)
+    assert prompt == render([("system", ""), QUESTION, ANSWER, AGAIN], thought)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        PLAIN_TEMPLATE,
+        None,
+        "{{- '<|channel>thought\\n' + thinking_text + '\\n<channel|>' -}}",
+        (TINY / "chat_template.jinja").read_text(),
+    ],
+    ids=["small model", "no template", "re-emitted reasoning", "tiny"],
+)
+def test_no_empty_thought_otherwise(template: str | None) -> None:
+    assert chat_config(template)["conv_template"]["role_empty_sep"] == ""
+
+
+def test_segments_tokenize_like_the_whole_prompt() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    client = new_client()
+    messages = [("system", "Be brief. "), ("user", "A\n\nB"), ANSWER, ("user", "  two spaces\n")]
+    client.ask(messages, "", stop=False)
+    pieces = list(client.template["system_prefix_token_ids"])
+    for text in client.forwarded[1:]:
+        pieces += tokenizer.encode(text, add_special_tokens=False).ids
+    whole = tokenizer.encode("".join(client.forwarded), add_special_tokens=False).ids
+    assert pieces == whole
+    assert whole.count(2) == 1
+    assert whole[:2] == [2, 105]
+
+
+def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
+    assert chat_config()["conv_template"]["stop_token_ids"] == [1, 106, 50]
+    bare = conversation.chat_template_config(
+        vocab_size=VOCABULARY,
+        bos_token_id=2,
+        eos_token_ids=(1,),
+        tokenizer=TOKENIZER,
+        generation_config={},
+        chat_template=None,
+    )
+    assert bare["conv_template"]["stop_token_ids"] == [1, 106]
+    assert bare["eos_token_id"] == [1, 106]
+
+
+def test_sampling_defaults_are_the_generation_configs() -> None:
+    config = chat_config()
+    names = ("temperature", "top_p", "top_k")
+    assert [config[name] for name in names] == [GENERATION[name] for name in names]
+    assert config["repetition_penalty"] == 1.0
+    assert conversation.sampling_defaults({"do_sample": False, "top_k": 5})["temperature"] == 0.0
+    assert conversation.sampling_defaults({}) == conversation.NEUTRAL_SAMPLING
+    extreme = conversation.sampling_defaults({"temperature": 5e-324, "top_p": 0})
+    assert extreme["temperature"] == 0.0
+    assert 0 < extreme["top_p"] < 1e-6  # the client refuses 0
+
+
+def test_tokenizer_info_reads_the_steps() -> None:
+    assert chat_config()["tokenizer_info"] == {
+        "token_postproc_method": "byte_fallback",
+        "prepend_space_in_encode": False,
+        "strip_space_in_decode": False,
+    }
+    byte_level = {"decoder": {"type": "ByteLevel"}, "normalizer": None}
+    assert conversation.tokenizer_info(byte_level)["token_postproc_method"] == "byte_level"
+    sentencepiece = {
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend"}]},
+        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Strip"}]},
+    }
+    assert conversation.tokenizer_info(sentencepiece) == {
+        "token_postproc_method": "byte_fallback",
+        "prepend_space_in_encode": True,
+        "strip_space_in_decode": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("generation", "named"),
+    [
+        ({"top_p": "high"}, "top_p"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_k": float("nan")}, "top_k"),
+        ({"eos_token_id": "x"}, "eos"),
+        ({"eos_token_id": [1, VOCABULARY]}, "found"),
+        ({"eos_token_id": [-1]}, "found -1"),
+        ({"eos_token_id": list(range(257))}, "at most 256"),
+        ({"eos_token_id": [1] * 100_000}, "100000 ids"),
+    ],
+)
+def test_damaged_generation_config_is_an_error_that_names_the_key(
+    generation: dict[str, object], named: str
+) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        conversation.chat_template_config(
+            vocab_size=VOCABULARY,
+            bos_token_id=2,
+            eos_token_ids=(1,),
+            tokenizer=TOKENIZER,
+            generation_config=generation,
+            chat_template=None,
+        )
+
+
+def test_many_nested_steps_are_read() -> None:
+    """Deeper than Python calls go, and wide."""
+    step: dict[str, object] = {"type": "ByteFallback"}
+    for _ in range(5000):
+        step = {"type": "Sequence", "decoders": [step]}
+    wide = {"type": "Sequence", "decoders": [step, *({"type": str(i)} for i in range(10**5))]}
+    found = conversation.tokenizer_info({"decoder": wide})
+    assert found["token_postproc_method"] == "byte_fallback"
+
+
+def test_tokenizer_without_turn_tokens_is_an_error() -> None:
+    with pytest.raises(CheckpointError, match=r"<\|turn>"):
+        conversation.chat_template_config(
+            vocab_size=VOCABULARY,
+            bos_token_id=2,
+            eos_token_ids=(1,),
+            tokenizer={"added_tokens": []},
+            generation_config={},
+            chat_template=PLAIN_TEMPLATE,
+        )
+
+
+def test_a_base_model_has_no_turns_and_its_texts_go_on() -> None:
+    tokenizer = {**TOKENIZER, "added_tokens": []}  # not even the tokens around turns
+    config = conversation.chat_template_config(
+        vocab_size=1024,
+        bos_token_id=2,
+        eos_token_ids=[1],
+        tokenizer=tokenizer,
+        generation_config={},
+        chat_template=None,
+    )
+    template = config["conv_template"]
+    assert isinstance(template, dict)
+    assert template["roles"] == {"user": "", "assistant": ""}
+    assert template["system_template"] == "{system_message}"
+    assert template["system_prefix_token_ids"] == [2]
+    assert template["stop_token_ids"] == [1]

@@ -1,0 +1,102 @@
+"""What is kept of a package whose other half is made anew; test_pipeline.py makes both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.package import shards as packaging
+from gemma4_compile.package.partial_build import NONFINITE, Half, Kept, other_half
+
+BUILD: dict[str, Any] = {
+    "recipe": "f32",
+    "activations": "exact",
+    "versions": {"python": "3"},
+    "requirements": {},
+    "parameter_schema_id": "sha256:1",
+    NONFINITE: None,
+}
+LIBRARY = (*abi.LICENCE_FILES, "model.so")
+FILES = (*LIBRARY, "params_shard_0.bin", abi.CHAT_CONFIG_FILE, *abi.NUMERICS_FILES)
+WEIGHTS = (abi.CHAT_CONFIG_FILE, "params_shard_0.bin")
+
+
+def make(directory: Path, **build: Any) -> Path:
+    for name in FILES:
+        (directory / name).write_text("{}")
+    packaging.finish(directory, "model.so", BUILD | build)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("renewed", "kept"),
+    [
+        ("weights", Kept("model.so", LIBRARY, None)),
+        ("library", Kept(None, tuple(sorted(WEIGHTS)), None)),
+    ],
+)
+def test_the_other_half_is_kept_without_its_certificate(
+    renewed: Half, kept: Kept, tmp_path: Path
+) -> None:
+    assert other_half(make(tmp_path), renewed, BUILD) == kept
+
+
+def test_nothing_is_kept_where_nothing_is(tmp_path: Path) -> None:
+    assert other_half(tmp_path / "out", "library", BUILD) == Kept()
+
+
+@pytest.mark.parametrize("name", ["versions", "requirements"])
+def test_what_does_not_change_the_other_half_may_differ(name: str, tmp_path: Path) -> None:
+    make(tmp_path)
+    assert other_half(tmp_path, "weights", BUILD | {name: "other"}).library == "model.so"
+
+
+@pytest.mark.parametrize(
+    ("renewed", "change", "named"),
+    [
+        ("weights", {"recipe": "q4f16"}, r"with another `recipe` \(f32, asked for: q4f16\)"),
+        ("weights", {"activations": "int8"}, "with another `activations`"),
+        ("library", {"recipe": "q4f16"}, "with another `recipe`"),
+        ("library", {"parameter_schema_id": "sha256:2"}, "with another `parameter_schema_id`"),
+        ("library", {NONFINITE: {}}, "made without --allow-nonfinite"),
+        ("weights", {NONFINITE: {}}, "made without --allow-nonfinite"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    renewed: Half, change: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    make(tmp_path)
+    with pytest.raises(UsageError, match=f"{named}.*: the new {renewed} would not fit"):
+        other_half(tmp_path, renewed, BUILD | change)
+
+
+def test_a_library_may_take_other_activations(tmp_path: Path) -> None:
+    make(tmp_path)
+    assert other_half(tmp_path, "library", BUILD | {"activations": "int8"}).files
+
+
+def test_counts_go_with_the_weights(tmp_path: Path) -> None:
+    make(tmp_path, **{NONFINITE: {"norm.weight": 3}})
+    allowed = BUILD | {NONFINITE: {}}
+    assert other_half(tmp_path, "library", allowed).nonfinite == {"norm.weight": 3}
+    assert other_half(tmp_path, "weights", allowed).nonfinite is None
+    with pytest.raises(UsageError, match="made with --allow-nonfinite"):
+        other_half(tmp_path, "library", BUILD)
+
+
+def test_a_package_of_an_older_version_allowed_nothing(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).write_text("{}")
+    older = {name: value for name, value in BUILD.items() if name != NONFINITE}
+    packaging.finish(tmp_path, "model.so", older)
+    assert other_half(tmp_path, "weights", BUILD).library == "model.so"
+
+
+def test_a_damaged_package_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / abi.PROVENANCE_FILE).write_text("{}")
+    with pytest.raises(ArtifactError):
+        other_half(tmp_path, "library", BUILD)

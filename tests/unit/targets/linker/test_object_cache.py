@@ -1,0 +1,127 @@
+"""Entries of the object cache: whole or not, and how they get their name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.linker.link import object_cache
+
+NAMES = ["a.o", "b.o"]
+
+
+def objects(folder: Path, content: str = "object") -> Path:
+    folder.mkdir()
+    for name in NAMES:
+        (folder / name).write_text(content)
+    return folder
+
+
+def publish(tmp_path: Path, name: str, content: str = "object") -> Path:
+    scratch = tmp_path / f"build-{name}"
+    scratch.mkdir()
+    object_cache.publish(objects(scratch / "objects", content), tmp_path / "entry", NAMES, scratch)
+    return tmp_path / "entry"
+
+
+def test_a_published_entry_is_whole(tmp_path: Path) -> None:
+    assert not object_cache.is_whole(tmp_path / "entry", NAMES)
+    entry = publish(tmp_path, "one")
+    assert object_cache.is_whole(entry, NAMES)
+    assert not object_cache.is_whole(entry, [*NAMES, "c.o"])
+
+
+def test_what_is_whole_stays_and_what_is_damaged_makes_room(tmp_path: Path) -> None:
+    entry = publish(tmp_path, "one")
+    publish(tmp_path, "two", "as good")
+    assert (entry / "a.o").read_text() == "object"
+    (entry / "a.o").write_text("objecT")
+    assert not object_cache.is_whole(entry, NAMES)
+    publish(tmp_path, "three", "new")
+    assert (entry / "a.o").read_text() == "new"
+    assert object_cache.is_whole(entry, NAMES)
+
+
+def test_a_link_is_no_entry(tmp_path: Path) -> None:
+    entry = publish(tmp_path, "one")
+    (tmp_path / "link").symlink_to(entry)
+    with pytest.raises(OSError, match="a link"):
+        object_cache.is_whole(tmp_path / "link", NAMES)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return object_cache.cache_directory()
+
+
+def make(_scratch: Path, made: Path) -> None:
+    for name in NAMES:
+        (made / name).write_text("object")
+
+
+def test_of_two_processes_one_makes_and_the_other_waits(cache: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from gemma4_compile.targets import object_cache\n"
+        "def make(scratch, made):\n"
+        "    print('makes', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        f"    [(made / name).write_text('object') for name in {NAMES}]\n"
+        f"object_cache.find_or_make('entry', {NAMES}, make, lambda line: print(line, flush=True))\n"
+    )
+    command = [sys.executable, "-c", program]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
+        lines = [process.stdout.readline() for process in (first, second) if process.stdout]
+        waiting = "waiting for another process, which builds for this machine's cache\n"
+        assert sorted(lines) == ["makes\n", waiting]
+        rest = [process.communicate("go on\n")[0] for process in (first, second)]
+        assert rest == ["", ""]
+        assert (first.returncode, second.returncode) == (0, 0)
+    assert [path.name for path in cache.iterdir()] == ["entry"]
+    assert object_cache.is_whole(cache / "entry", NAMES)
+
+
+def test_what_a_killed_process_left_is_removed(cache: Path, tmp_path: Path) -> None:
+    for name, age in (("build-old", 7200), ("build-now", 0)):
+        (cache / name / "objects").mkdir(parents=True)
+        os.utime(cache / name, (time.time() - age,) * 2)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (cache / "build-link").symlink_to(outside)
+    os.utime(cache / "build-link", (0, 0), follow_symlinks=False)
+    object_cache.find_or_make("entry", NAMES, make)
+    assert sorted(path.name for path in cache.iterdir()) == ["build-link", "build-now", "entry"]
+    assert outside.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_cache_that_can_only_be_read_serves_what_it_holds(cache: Path) -> None:
+    found = object_cache.find_or_make("entry", NAMES, make)
+    cache.chmod(0o500)
+    try:
+        assert object_cache.find_or_make("entry", NAMES, make) == found
+        with pytest.raises(TargetError, match="cannot write"):
+            object_cache.find_or_make("another", NAMES, make)
+    finally:
+        cache.chmod(0o700)
+
+
+def test_what_fails_leaves_nothing(cache: Path) -> None:
+    def fail(scratch: Path, made: Path) -> None:
+        (scratch / "something").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        object_cache.find_or_make("entry", NAMES, fail)
+    assert list(cache.iterdir()) == []
+    assert len(object_cache.find_or_make("entry", NAMES, make)) == 2
