@@ -123,7 +123,7 @@ def calls_of(module: tvm.IRModule, function: str) -> list[str]:
 def kernel_descriptions(module: tvm.IRModule) -> dict[str, str]:
     """The operator of each kernel that has one, as JSON text, by the kernel's name.
 
-    They are part of the library's metadata, so that a device can be checked against plain forms.
+    They are part of the library's metadata, so that a device can be checked against definitions.
     """
     described = {
         var.name_hint: description_of(func)

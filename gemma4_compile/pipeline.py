@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import __version__, abi, options
+from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
@@ -33,7 +34,6 @@ from gemma4_compile.package.output_directory import (
     output_directory,
 )
 from gemma4_compile.package.partial_build import NONFINITE, Half, Kept, other_half
-from gemma4_compile.passes import LibraryOptions, LibraryReport, build_executable
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides

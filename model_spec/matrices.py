@@ -10,8 +10,13 @@ from typing import Protocol
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.pending import PackedVector, PendingChoice, PendingMerge, PendingNorm
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.model_spec.pending import (
+    PendingChoice,
+    PendingCombine,
+    PendingNorm,
+    QuantizedVector,
+)
+from gemma4_compile.operators.epilogue import Epilogue
 
 
 class Matrix(Protocol):
@@ -23,21 +28,21 @@ class Matrix(Protocol):
 
     def gated(
         self, x: nn.Tensor | PendingNorm, rows: int | None, reader: Matrix
-    ) -> nn.Tensor | PackedVector:
-        """`matmul` of gate and up rows with Tail.GELU_PAIRS, in the form that `reader` takes."""
+    ) -> nn.Tensor | QuantizedVector:
+        """`matmul` of gate and up rows with GELU_PAIRS, in the form that `reader` takes."""
 
     def matmul(
         self,
-        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        x: nn.Tensor | QuantizedVector | PendingNorm | PendingCombine,
         rows: int | None,
-        tail: Tail = Tail.NONE,
+        epilogue: Epilogue = Epilogue.NONE,
         *,
         cap: float = 0.0,
         ple: nn.Tensor | None = None,
         layer: int = 0,
         suppressed: Sequence[int] = (),
     ) -> nn.Tensor:
-        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
+        """``epilogue(x W^T)``: (rows, cols) -> (rows, outputs) float32.
 
         Columns in `suppressed` are MASKED instead, so low that no sampler chooses them.
         """
@@ -53,19 +58,19 @@ class Experts(Protocol):
     def interleaved(self) -> bool | None:
         """The byte order of packed vectors that they multiply; None if they take none."""
 
-    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | PackedVector:
+    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | QuantizedVector:
         """Gate and up of one position's experts, in the form that `reader` takes.
 
         (top_k, width) float32 or packed.
         """
 
-    def down(self, x: nn.Tensor | PackedVector, choice: PendingChoice) -> nn.Tensor:
+    def down(self, x: nn.Tensor | QuantizedVector, choice: PendingChoice) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
 
     def grouped(
-        self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, tail: Tail
+        self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, epilogue: Epilogue
     ) -> nn.Tensor:
-        """Matmul of a chunk's pairs in the order of `GroupRows`: (pairs, outputs) f32."""
+        """Matmul of a chunk's pairs in the order of `PermuteByExpert`: (pairs, outputs) f32."""
 
 
 class Matrices(Protocol):

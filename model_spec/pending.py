@@ -12,35 +12,35 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
-    RoundedMerge,
-    RoundedNorm,
-    RoundRows,
-    packed_specs,
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
+    quantized_specs,
 )
-from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.attention import CombineSplits
 from gemma4_compile.operators.base import TensorSpec, emit
 from gemma4_compile.operators.moe import (
-    ChooseExperts,
     ExpertResidualNorm,
     RouterScores,
+    TopKExperts,
     routed_width,
 )
 from gemma4_compile.operators.norms import ResidualNorm
 
 
 @dataclass(frozen=True)
-class PackedVector:
+class QuantizedVector:
     """Vectors in int8, as gemma4_compile/operators/activation_quantization.py describes them."""
 
     words: nn.Tensor
     scales: nn.Tensor
 
 
-def round_rows(x: nn.Tensor, rows: int | None, interleaved: bool) -> PackedVector:
+def quantize_rows(x: nn.Tensor, rows: int | None, interleaved: bool) -> QuantizedVector:
     """Pack the rows of a chunk for one matrix."""
     width = int(x.shape[1])
-    operator = RoundRows(rows, width, x.dtype, interleaved)
-    return PackedVector(*emit(operator, [x], packed_specs(width, x.shape[0])))
+    operator = QuantizeRows(rows, width, x.dtype, interleaved)
+    return QuantizedVector(*emit(operator, [x], quantized_specs(width, x.shape[0])))
 
 
 class PendingNorm(ABC):
@@ -111,15 +111,15 @@ class PendingNorm(ABC):
         assert self._hidden is not None
         return self._hidden
 
-    def packed(self, interleaved: bool) -> PackedVector:
+    def packed(self, interleaved: bool) -> QuantizedVector:
         """The input of the next branch, normed and packed, for one position and one reader."""
         assert self.rows == 1, "only one position is packed"
         assert self.normed, "a residual has no bound; its reader rounds it"
         assert self._residual is None, "a pending norm has one reader"
-        operator = RoundedNorm(self.width, self.eps, self.scaled, interleaved, self.branches)
-        specs: list[TensorSpec] = [((1, self.width), "float32"), *packed_specs(self.width)]
+        operator = QuantizedNorm(self.width, self.eps, self.scaled, interleaved, self.branches)
+        specs: list[TensorSpec] = [((1, self.width), "float32"), *quantized_specs(self.width)]
         self._residual, words, scales = emit(operator, self.arguments, specs)
-        return PackedVector(words, scales)
+        return QuantizedVector(words, scales)
 
 
 class PendingResidualNorm(PendingNorm):
@@ -236,9 +236,9 @@ class PendingRouting(PendingNorm):
             (self._routed,) = emit(operator, args, [spec])
         return self._routed
 
-    def packed(self, interleaved: bool) -> PackedVector:
+    def packed(self, interleaved: bool) -> QuantizedVector:
         """The input of the dense MLP, normed, and packed in a launch of its own."""
-        return round_rows(self.hidden, self.rows, interleaved)
+        return quantize_rows(self.hidden, self.rows, interleaved)
 
     def _emit(self) -> None:
         count = int(self.vectors.shape[0])
@@ -248,7 +248,7 @@ class PendingRouting(PendingNorm):
 
 
 @dataclass(frozen=True)
-class PendingMerge:
+class PendingCombine:
     """The splits of one position's attention, not merged yet.
 
     Attributes
@@ -276,17 +276,17 @@ class PendingMerge:
     def merge(self) -> nn.Tensor:
         """Merge in a launch of its own: (1, heads * head_dim)."""
         splits, heads, dim = self.shape
-        operator = MergeSplits(heads, dim, splits, self.dtype)
+        operator = CombineSplits(heads, dim, splits, self.dtype)
         return emit(operator, [self.means, self.stats], [((1, heads * dim), self.dtype)])[0]
 
-    def packed(self, interleaved: bool) -> PackedVector:
+    def packed(self, interleaved: bool) -> QuantizedVector:
         """Merge and pack, in one launch if no group of channels lies in two heads."""
         splits, heads, dim = self.shape
         if dim % GROUP:
-            return round_rows(self.merge(), 1, interleaved)
-        operator = RoundedMerge(heads, dim, splits, self.dtype, interleaved)
-        words, scales = emit(operator, [self.means, self.stats], packed_specs(heads * dim))
-        return PackedVector(words, scales)
+            return quantize_rows(self.merge(), 1, interleaved)
+        operator = QuantizedCombine(heads, dim, splits, self.dtype, interleaved)
+        words, scales = emit(operator, [self.means, self.stats], quantized_specs(heads * dim))
+        return QuantizedVector(words, scales)
 
 
 class PendingChoice:
@@ -328,6 +328,6 @@ class PendingChoice:
         return self._weights
 
     def _choose(self) -> None:
-        operator = ChooseExperts(int(self.expert_scale.shape[0]), self.top_k, self.width)
+        operator = TopKExperts(int(self.expert_scale.shape[0]), self.top_k, self.width)
         specs: list[TensorSpec] = [((1, self.top_k), "int32"), ((1, self.top_k), "float32")]
         self._ids, self._weights = emit(operator, [self.routed, self.expert_scale], specs)

@@ -11,30 +11,30 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.matrices import Matrix
 from gemma4_compile.model_spec.pending import (
-    PackedVector,
-    PendingMerge,
+    PendingCombine,
     PendingNorm,
     PendingRouting,
-    round_rows,
+    QuantizedVector,
+    quantize_rows,
 )
 from gemma4_compile.operators.base import TensorSpec, emit
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import (
     MERGED_BUFFERS,
-    MergedLinear,
+    CombinedLinear,
     NormedLinear,
     RoutedLinear,
 )
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     PACKED_ROWS,
+    Int8CombinedLinear,
     Int8Linear,
-    Int8MergedLinear,
     Int8NormedLinear,
     Int8RoutedLinear,
     takes_int8,
 )
-from gemma4_compile.operators.linear import EmbedRows, Linear, WeightLayout
+from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
 
@@ -134,9 +134,9 @@ class QuantizedMatrix(nn.Module):
 
     def gated(
         self, x: nn.Tensor | PendingNorm, rows: int | None, reader: Matrix
-    ) -> nn.Tensor | PackedVector:
-        """`matmul` of gate and up rows with Tail.GELU_PAIRS, in the form that `reader` takes."""
-        fields = self._tail_fields(Tail.GELU_PAIRS)
+    ) -> nn.Tensor | QuantizedVector:
+        """`matmul` of gate and up rows with GELU_PAIRS, in the form that `reader` takes."""
+        fields = self._epilogue_fields(Epilogue.GELU_PAIRS)
         order = reader.interleaved
         packs = rows == 1 and self.interleaved is not None and order is not None
         if not packs or self.stored.parameter.shape[0] % PACKED_ROWS:
@@ -144,84 +144,95 @@ class QuantizedMatrix(nn.Module):
         fields |= {"packed_out": True, "interleaved_out": order}
         calls = self._multiply_int8(x, [], fields)
         if calls is None:
-            return self._multiply(x, rows, [], self._tail_fields(Tail.GELU_PAIRS))
+            return self._multiply(x, rows, [], self._epilogue_fields(Epilogue.GELU_PAIRS))
         words, scales = (_joined(results) for results in zip(*calls, strict=True))
-        return PackedVector(words, scales)
+        return QuantizedVector(words, scales)
 
     def matmul(
         self,
-        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        x: nn.Tensor | QuantizedVector | PendingNorm | PendingCombine,
         rows: int | None,
-        tail: Tail = Tail.NONE,
+        epilogue: Epilogue = Epilogue.NONE,
         *,
         cap: float = 0.0,
         ple: nn.Tensor | None = None,
         layer: int = 0,
         suppressed: Sequence[int] = (),
     ) -> nn.Tensor:
-        """``tail(x W^T)``: (rows, cols) -> (rows, outputs) float32.
+        """``epilogue(x W^T)``: (rows, cols) -> (rows, outputs) float32.
 
         One launch, unless there are too many parts. A norm or merge that is still pending is done
         in the same launch where buffers and memory allow it. Columns in `suppressed` are MASKED
         instead.
         """
-        tail_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
+        epilogue_args = [] if ple is None else [ple, tirx.const(layer, "int64")]
         width = 0 if ple is None else int(ple.shape[1])
-        fields = self._tail_fields(tail, cap=cap, ple_width=width, suppressed=tuple(suppressed))
-        return self._multiply(x, rows, tail_args, fields)
+        fields = self._epilogue_fields(
+            epilogue, cap=cap, ple_width=width, suppressed=tuple(suppressed)
+        )
+        return self._multiply(x, rows, epilogue_args, fields)
 
     @staticmethod
-    def _tail_fields(
-        tail: Tail, *, cap: float = 0.0, ple_width: int = 0, suppressed: tuple[int, ...] = ()
+    def _epilogue_fields(
+        epilogue: Epilogue,
+        *,
+        cap: float = 0.0,
+        ple_width: int = 0,
+        suppressed: tuple[int, ...] = (),
     ) -> dict[str, Any]:
-        return {"tail": tail.value, "cap": cap, "ple_width": ple_width, "suppressed": suppressed}
+        return {
+            "epilogue": epilogue.value,
+            "cap": cap,
+            "ple_width": ple_width,
+            "suppressed": suppressed,
+        }
 
     def _multiply(
         self,
-        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        x: nn.Tensor | QuantizedVector | PendingNorm | PendingCombine,
         rows: int | None,
-        tail_args: list[Any],
+        epilogue_args: list[Any],
         fields: dict[str, Any],
     ) -> nn.Tensor:
         if self.interleaved is not None:
             if rows != 1:
-                return self._multiply_chunk_int8(x, rows, tail_args, fields)
-            calls = self._multiply_int8(x, tail_args, fields)
+                return self._multiply_chunk_int8(x, rows, epilogue_args, fields)
+            calls = self._multiply_int8(x, epilogue_args, fields)
             if calls is not None:
                 return _joined([y for (y,) in calls])
-        assert not isinstance(x, PackedVector), "packed for a matrix that takes none"
-        tail = Tail(fields["tail"])
+        assert not isinstance(x, QuantizedVector), "packed for a matrix that takes none"
+        epilogue = Epilogue(fields["epilogue"])
         if isinstance(x, PendingNorm):
-            if self._fuses(x, tail, MAX_EXACT_FUSED_WEIGHTS):
-                return self._normed(x, NormedLinear, x.dtype, tail_args, fields)[0]
+            if self._fuses(x, epilogue, MAX_EXACT_FUSED_WEIGHTS):
+                return self._normed(x, NormedLinear, x.dtype, epilogue_args, fields)[0]
             x = x.hidden
-        elif isinstance(x, PendingMerge):
+        elif isinstance(x, PendingCombine):
             if self._fuses_merge(x):
-                return self._merged(x, MergedLinear, x.dtype, fields)[0]
+                return self._merged(x, CombinedLinear, x.dtype, fields)[0]
             x = x.merge()
         results: list[nn.Tensor] = []
-        others = 3 if tail_args else 2
+        others = 3 if epilogue_args else 2
         for parts, inside in self._part_fields(fields, others):
             operator = Linear(rows=rows, in_dtype=x.dtype, **inside)
-            args = [x, *self._tensors(parts), *tail_args]
+            args = [x, *self._tensors(parts), *epilogue_args]
             results += emit(operator, args, [((x.shape[0], operator.outputs), "float32")])
         return _joined(results)
 
     def _multiply_chunk_int8(
         self,
-        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
+        x: nn.Tensor | QuantizedVector | PendingNorm | PendingCombine,
         rows: int | None,
-        tail_args: list[Any],
+        epilogue_args: list[Any],
         fields: dict[str, Any],
     ) -> nn.Tensor:
         """A chunk's rows are rounded in a launch of their own, which they can afford."""
-        assert not isinstance(x, PackedVector | PendingMerge), "made of one position"
+        assert not isinstance(x, QuantizedVector | PendingCombine), "made of one position"
         hidden = x.hidden if isinstance(x, PendingNorm) else x
-        packed = round_rows(hidden, rows, bool(self.interleaved))
+        packed = quantize_rows(hidden, rows, bool(self.interleaved))
         results: list[nn.Tensor] = []
-        for parts, inside in self._part_fields(fields, 4 if tail_args else 3):
+        for parts, inside in self._part_fields(fields, 4 if epilogue_args else 3):
             operator = Int8Linear(rows=rows, in_dtype=PACKED, **inside)
-            args = [packed.words, packed.scales, *self._tensors(parts), *tail_args]
+            args = [packed.words, packed.scales, *self._tensors(parts), *epilogue_args]
             results += emit(operator, args, [((hidden.shape[0], operator.outputs), "float32")])
         return _joined(results)
 
@@ -237,32 +248,32 @@ class QuantizedMatrix(nn.Module):
 
     def _multiply_int8(
         self,
-        x: nn.Tensor | PackedVector | PendingNorm | PendingMerge,
-        tail_args: list[Any],
+        x: nn.Tensor | QuantizedVector | PendingNorm | PendingCombine,
+        epilogue_args: list[Any],
         fields: dict[str, Any],
     ) -> list[tuple[nn.Tensor, ...]] | None:
         """The results of each call on a rounded vector; None where the exact form has to do."""
         packs, order = fields.get("packed_out", False), self.interleaved
         assert order is not None, "a matrix that takes packed vectors"
         if isinstance(x, PendingNorm):
-            if self._fuses(x, Tail(fields["tail"]), MAX_INT8_FUSED_WEIGHTS, packs):
-                return [self._normed(x, Int8NormedLinear, "float32", tail_args, fields)]
+            if self._fuses(x, Epilogue(fields["epilogue"]), MAX_INT8_FUSED_WEIGHTS, packs):
+                return [self._normed(x, Int8NormedLinear, "float32", epilogue_args, fields)]
             x = x.packed(order) if x.normed and not x.is_done else x.hidden
-        elif isinstance(x, PendingMerge):
+        elif isinstance(x, PendingCombine):
             if self._fuses_merge(x):
-                return [self._merged(x, Int8MergedLinear, x.dtype, fields)]
+                return [self._merged(x, Int8CombinedLinear, x.dtype, fields)]
             x = x.packed(order)
-        if isinstance(x, PackedVector):
+        if isinstance(x, QuantizedVector):
             args, dtype = [x.words, x.scales], PACKED
         elif self.stored.parameter.shape[1] <= self.limits.fused_width:
             args, dtype = [x], x.dtype
         else:
             return None
         calls = []
-        others = len(args) + (len(tail_args) > 0) + (2 if packs else 1)
+        others = len(args) + (len(epilogue_args) > 0) + (2 if packs else 1)
         for parts, inside in self._part_fields(fields, others):
             operator = Int8Linear(rows=1, in_dtype=dtype, **inside)
-            inputs = [*args, *self._tensors(parts), *tail_args]
+            inputs = [*args, *self._tensors(parts), *epilogue_args]
             calls.append(emit(operator, inputs, operator.result_specs))
         return calls
 
@@ -276,14 +287,16 @@ class QuantizedMatrix(nn.Module):
             "part_rows": layout.part_rows,
         }
 
-    def _fuses(self, x: PendingNorm, tail: Tail, max_weights: int, packs: bool = False) -> bool:
+    def _fuses(
+        self, x: PendingNorm, epilogue: Epilogue, max_weights: int, packs: bool = False
+    ) -> bool:
         """Whether one launch can do the norm, too."""
         rows, width = self.stored.parameter.shape
         if x.rows != 1 or x.is_done or width > self.limits.fused_width:
             return False
         if rows * width > max_weights:
             return False
-        others = len(x.arguments) + 2 + packs + (tail is Tail.GELU_GATE)
+        others = len(x.arguments) + 2 + packs + (epilogue is Epilogue.GELU_GATE)
         others += isinstance(x, PendingRouting)
         limit = self.limits.max_buffers
         return limit is None or len(self.stored.tensors) + others <= limit
@@ -293,7 +306,7 @@ class QuantizedMatrix(nn.Module):
         x: PendingNorm,
         kind: type[NormedLinear] | type[Int8NormedLinear],
         in_dtype: str,
-        tail_args: list[Any],
+        epilogue_args: list[Any],
         fields: dict[str, Any],
     ) -> tuple[nn.Tensor, ...]:
         parts = self.stored.parts
@@ -311,7 +324,7 @@ class QuantizedMatrix(nn.Module):
             **self._layout_fields(parts),
             **fields,
         )
-        args = [*x.arguments, *self._tensors(parts), *tail_args]
+        args = [*x.arguments, *self._tensors(parts), *epilogue_args]
         specs: list[TensorSpec] = [((1, operator.cols), "float32"), *operator.result_specs]
         residual, *results = emit(operator, args, specs)
         x.done(residual)
@@ -319,7 +332,7 @@ class QuantizedMatrix(nn.Module):
             x.found(results.pop(0))
         return tuple(results)
 
-    def _fuses_merge(self, x: PendingMerge) -> bool:
+    def _fuses_merge(self, x: PendingCombine) -> bool:
         """Whether one launch can merge, too: all of it is read by every block."""
         if self.stored.parameter.shape[1] > self.limits.fused_width:
             return False
@@ -331,8 +344,8 @@ class QuantizedMatrix(nn.Module):
 
     def _merged(
         self,
-        x: PendingMerge,
-        kind: type[MergedLinear] | type[Int8MergedLinear],
+        x: PendingCombine,
+        kind: type[CombinedLinear] | type[Int8CombinedLinear],
         in_dtype: str,
         fields: dict[str, Any],
     ) -> tuple[nn.Tensor, ...]:
@@ -353,7 +366,7 @@ class QuantizedMatrix(nn.Module):
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
         result: nn.Tensor | None = None
         for parts in self._calls(2, 3):
-            operator = EmbedRows(
+            operator = Embedding(
                 rows=rows,
                 **self._layout_fields(parts),
                 row_begin=parts[0].row_begin,

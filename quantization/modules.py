@@ -8,10 +8,10 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.matrices import Experts
-from gemma4_compile.model_spec.pending import PackedVector, PendingChoice, round_rows
-from gemma4_compile.operators.activation_quantization import packed_specs
+from gemma4_compile.model_spec.pending import PendingChoice, QuantizedVector, quantize_rows
+from gemma4_compile.operators.activation_quantization import quantized_specs
 from gemma4_compile.operators.base import TensorSpec, emit
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import (
     ExpertDown,
     ExpertGateUp,
@@ -80,7 +80,7 @@ class QuantizedExperts(QuantizedMatrix):
     ) -> tuple[nn.Tensor, ...]:
         return emit(operator, [*inputs, *self._tensors(self.stored.parts)], specs)
 
-    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | PackedVector:
+    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | QuantizedVector:
         """Gate and up of one position's experts, in the form that `reader` takes.
 
         (top_k, width) float32 or packed. The int8 form chooses by itself.
@@ -96,15 +96,15 @@ class QuantizedExperts(QuantizedMatrix):
             **self._fields(top_k, choice.routed.dtype),
             interleaved_out=bool(order),
         )
-        specs: list[TensorSpec] = [*packed_specs(rows // 2, top_k), ((1, top_k), "int32")]
+        specs: list[TensorSpec] = [*quantized_specs(rows // 2, top_k), ((1, top_k), "int32")]
         words, scales, ids = self._run_int8(operator, [choice.routed], specs)
         choice.found(ids)
-        return PackedVector(words, scales)
+        return QuantizedVector(words, scales)
 
-    def down(self, x: nn.Tensor | PackedVector, choice: PendingChoice) -> nn.Tensor:
+    def down(self, x: nn.Tensor | QuantizedVector, choice: PendingChoice) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
         top_k, shape = choice.top_k, (1, self.stored.parameter.row_group)
-        if not isinstance(x, PackedVector):
+        if not isinstance(x, QuantizedVector):
             return self._run(ExpertDown, [x, choice.ids, choice.weights], shape, top_k)
         operator = Int8ExpertDown(
             **self._layout_fields(self.stored.parts), **self._fields(top_k, PACKED)
@@ -113,17 +113,17 @@ class QuantizedExperts(QuantizedMatrix):
         return self._run_int8(operator, inputs, [(shape, "float32")])[0]
 
     def grouped(
-        self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, tail: Tail
+        self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, epilogue: Epilogue
     ) -> nn.Tensor:
-        """Matmul of a chunk's pairs in the order of `GroupRows`: (pairs, outputs) f32."""
+        """Matmul of a chunk's pairs in the order of `PermuteByExpert`: (pairs, outputs) f32."""
         rows = self.stored.parameter.row_group
-        outputs = rows // 2 if tail is Tail.GELU_PAIRS else rows
+        outputs = rows // 2 if epilogue is Epilogue.GELU_PAIRS else rows
         shape, interleaved = (order.shape[0], outputs), super().interleaved
         if interleaved is None:
-            return self._run(ExpertGemm, [x, order, tiles], shape, top_k, tail=tail.value)
-        packed = round_rows(x, None, interleaved)
+            return self._run(ExpertGemm, [x, order, tiles], shape, top_k, epilogue=epilogue.value)
+        packed = quantize_rows(x, None, interleaved)
         inputs = [packed.words, packed.scales, order, tiles]
-        return self._run(Int8ExpertGemm, inputs, shape, top_k, tail=tail.value)
+        return self._run(Int8ExpertGemm, inputs, shape, top_k, epilogue=epilogue.value)
 
 
 class StoredMatrices:

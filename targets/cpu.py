@@ -10,7 +10,7 @@ from pathlib import Path
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import NATIVE, OBJECTS, Platform
 from gemma4_compile.targets.spec import UNLIMITED, DeviceType, TargetSpec
 

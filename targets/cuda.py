@@ -11,8 +11,8 @@ from tvm import relax
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
-from gemma4_compile.targets.linker.link import clang as linker
-from gemma4_compile.targets.linker.link import cuda_image, ptx
+from gemma4_compile.targets.linker import cuda_image, ptx
+from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 

@@ -9,7 +9,7 @@ from tvm import relax
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
-from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import EXACT, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 

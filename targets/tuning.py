@@ -160,7 +160,7 @@ class Tuning:
     gemm: GemmTuning = field(default_factory=GemmTuning)
     int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
-    chunk_attention: ChunkAttentionTuning = field(default_factory=ChunkAttentionTuning)
+    prefill_attention: ChunkAttentionTuning = field(default_factory=ChunkAttentionTuning)
 
 
 @cache

@@ -9,7 +9,7 @@ from pathlib import Path
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.linker.wasm_file import read_interface
 from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec

@@ -16,10 +16,14 @@ WIDTH, LEFT, RIGHT, BAR, GAP, TOP = 860, 190, 90, 26, 22, 58
 INK = "#24292f"
 GROUPS = (
     ("head", "#8250df", ("softcap",)),
-    ("experts and router", "#bf8700", ("expert", "router", "group_rows")),
+    ("experts and router", "#bf8700", ("expert", "router", "permute_by_expert")),
     ("gate, up, down, qkv, o", "#1f6feb", ("gemv", "gemm")),
-    ("attention", "#1a7f37", ("attention", "merge_splits", "rounded_merge", "prepare_qkv")),
-    ("norms, rounding", "#cf222e", ("norm", "round_rows")),
+    (
+        "attention",
+        "#1a7f37",
+        ("attention", "combine_splits", "quantized_combine", "qk_norm_rope_cache"),
+    ),
+    ("norms, rounding", "#cf222e", ("norm", "quantize_rows")),
     ("other", "#8c959f", ("",)),
 )
 

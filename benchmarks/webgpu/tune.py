@@ -67,13 +67,13 @@ def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
 
 
-GEMVS = ("linear", "merged_linear", "normed_linear", "routed_linear")
+GEMVS = ("linear", "combined_linear", "normed_linear", "routed_linear")
 ATTENTION = (
     "decode_attention",
-    "int8_merged_linear",
-    "merge_splits",
-    "merged_linear",
-    "rounded_merge",
+    "int8_combined_linear",
+    "combine_splits",
+    "combined_linear",
+    "quantized_combine",
 )
 ONE_FOR_ALL = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}  # matrices
 CANDIDATES: dict[str, Family] = {
@@ -81,7 +81,7 @@ CANDIDATES: dict[str, Family] = {
         GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
     ),
     "int8_gemv": Family(
-        ("int8_linear", "int8_merged_linear", "int8_normed_linear", "int8_routed_linear"),
+        ("int8_linear", "int8_combined_linear", "int8_normed_linear", "int8_routed_linear"),
         False,
         [
             *every(rows=(2, 4, 8), groups_per_lane=(3, 4)),
@@ -145,8 +145,8 @@ CANDIDATES: dict[str, Family] = {
             {"sliding_splits": 4},
         ],
     ),
-    "chunk_attention": Family(
-        ("chunk_attention",), True, every(threads=(128, 256), rows=(16, 32, 64), keys=(32, 64))
+    "prefill_attention": Family(
+        ("prefill_attention",), True, every(threads=(128, 256), rows=(16, 32, 64), keys=(32, 64))
     ),
 }
 

@@ -1,1 +1,1 @@
-"""Checkpoints: where they come from, their files, and their tensors by the names of the parameters."""
+"""Checkpoints: where they come from, their files, and tensors by the names of parameters."""

@@ -1,4 +1,4 @@
-"""Compiles an operator's plain form for the CPU, as a package does, and runs it on arrays."""
+"""Compiles an operator's definition for the CPU, as a package does, and runs it on arrays."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def _compiled(operator: Operator) -> Any:
 
 
 def run(operator: Operator, *args: Array | int) -> None:
-    """Call the plain form; arrays are passed in place, so results are read from the last of them.
+    """Call the definition; arrays are passed in place, so results are read from the last of them.
 
     Parameters
     ----------
-    args : the arguments of `operator.plain()`, in its order
+    args : the arguments of `operator.definition()`, in its order
     """
     tensors: list[Any] = [arg if isinstance(arg, int) else tvm.runtime.tensor(arg) for arg in args]
     _compiled(operator)(*tensors)

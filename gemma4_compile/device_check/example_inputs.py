@@ -59,7 +59,7 @@ class Sizes:
 def random_arguments(
     operator: Operator, rng: np.random.Generator, sizes: Sizes
 ) -> tuple[Array | int, ...]:
-    """Inputs, in-place arguments and outputs of an operator's plain form, in its order."""
+    """Inputs, in-place arguments and outputs of an operator's definition, in its order."""
     args: list[Array | int] = []
     for param in operator.prim_func().params:
         if not is_buffer_var(param):
@@ -105,7 +105,7 @@ def _of_experts(
         return np.stack([rng.permutation(experts)[:top_k] for _ in range(shape[0])])
     if name == "order":
         return rng.permutation(shape[0])
-    gate_up = fields.get("tail", "gelu_pairs") == "gelu_pairs"
+    gate_up = fields.get("epilogue", "gelu_pairs") == "gelu_pairs"
     pairs, tile = positions * top_k if gate_up else positions, fields["tile"]
     runs = np.bincount(rng.integers(0, experts, pairs), minlength=experts)
     tiles, begin = np.zeros(shape, np.int32), 0
@@ -219,7 +219,7 @@ def error_bounds(operator: Operator, expected: Array, name: str) -> tuple[float,
     values = expected.astype(np.float64)
     relative = _ATTENTION_F32 if "attention" in operator.kind else _SUM_F32
     if name not in _BESIDE_VECTOR:
-        own_vector = operator.kind in ("normed_linear", "routed_linear", "merged_linear")
+        own_vector = operator.kind in ("normed_linear", "routed_linear", "combined_linear")
         if own_vector and fields["in_dtype"] == "float16":
             relative += _OWN_VECTOR_F16
         if operator.kind.startswith("int8") and fields.get("in_dtype", PACKED) != PACKED:

@@ -1,8 +1,8 @@
-"""`python -m gemma4_compile.device_check.expected_outputs`: what kernels should answer, for a device's self-test.
+"""Outputs that kernels must give, for the self-test of a device, as a program.
 
 `gemma4-chat --diagnose` runs this in a process of its own, because it needs the compiler, which the
 chat does not load. A line of JSON on stdin describes a kernel; the line of JSON on stdout that
-answers it names the files of its random arguments and of what the plain form makes of them.
+answers it names the files of its random arguments and of what the definition makes of them.
 """
 
 from __future__ import annotations

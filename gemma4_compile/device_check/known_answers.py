@@ -43,7 +43,7 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.sampling import NucleusSurvey, SampleTopP
+from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -79,9 +79,9 @@ def _weights(operator: Operator) -> Hashable:
 
 ROLES = (
     _Role("norm", ("rms_norm",), accepts=lambda operator: _rows(operator) is None),
-    _Role("int8 rounding", ("round_rows",)),
-    _Role("writing keys and values", ("prepare_qkv",)),
-    _Role("attention of a prompt", ("chunk_attention",)),
+    _Role("int8 rounding", ("quantize_rows",)),
+    _Role("writing keys and values", ("qk_norm_rope_cache",)),
+    _Role("attention of a prompt", ("prefill_attention",)),
     _Role(
         "attention of one token",
         ("decode_attention",),
@@ -89,7 +89,7 @@ ROLES = (
     ),
     _Role(
         "attention's combination",
-        ("merge_splits", "rounded_merge", "merged_linear", "int8_merged_linear"),
+        ("combine_splits", "quantized_combine", "combined_linear", "int8_combined_linear"),
     ),
     _Role(
         "matmul of one token",
@@ -200,7 +200,7 @@ def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[
                 if kernel.nbytes < found.nbytes:
                     smallest[role.variant(operator)] = kernel
         chosen += [(role.title, [item]) for item in smallest.values() if item.nbytes <= MAX_BYTES]
-    surveys = [kernel for kernel in kernels if isinstance(kernel.operator, NucleusSurvey)]
+    surveys = [kernel for kernel in kernels if isinstance(kernel.operator, TopPHistogram)]
     draws = [kernel for kernel in kernels if isinstance(kernel.operator, SampleTopP)]
     if surveys and draws:
         chosen.append(("draw of a token", [surveys[0], draws[0]]))

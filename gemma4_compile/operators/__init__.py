@@ -1,1 +1,1 @@
-"""The hot operators: what each one computes and the plain form that defines it."""
+"""The hot operators: what each one computes and the definition that defines it."""

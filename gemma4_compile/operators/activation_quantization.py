@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.operators.attention import merged_splits, splits_placeholders
+from gemma4_compile.operators.attention import combined_splits, splits_placeholders
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
@@ -62,7 +62,7 @@ def byte_of(channel: Any, interleaved: bool) -> Any:
     return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
 
 
-def packed_specs(width: int, rows: Any = 1) -> list[TensorSpec]:
+def quantized_specs(width: int, rows: Any = 1) -> list[TensorSpec]:
     """Shapes and dtypes of the packed form: words, scales."""
     return [((rows, width // WORD), "uint32"), ((rows, width // GROUP), "float32")]
 
@@ -107,7 +107,7 @@ def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
 def packed_placeholders(width: int, rows: Any = 1) -> list[te.Tensor]:
     """TE inputs of the packed form."""
     names = ("words", "scales")
-    specs = packed_specs(width, rows)
+    specs = quantized_specs(width, rows)
     return [
         te.placeholder(shape, dtype, name=name)
         for name, (shape, dtype) in zip(names, specs, strict=True)
@@ -136,32 +136,32 @@ def rounded(x: te.Tensor) -> te.Tensor:
 
 
 @dataclass(frozen=True)
-class RoundRows(Operator):
+class QuantizeRows(Operator):
     """A chunk's rows, packed for one matmul.
 
     Arguments: x (rows, width) in_dtype. Results: words, scales of its rows.
     """
 
-    kind: ClassVar[str] = "round_rows"
+    kind: ClassVar[str] = "quantize_rows"
     rows: int | None
     width: int
     in_dtype: str
     interleaved: bool
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         x = te.placeholder((symbolic_rows(self.rows), self.width), self.in_dtype, name="x")
         return te_prim_func([x, *pack(x, self.interleaved)])
 
 
 @dataclass(frozen=True)
-class RoundedNorm(Operator):
+class QuantizedNorm(Operator):
     """`ResidualNorm` of one position, its normed result packed.
 
     Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`. Results: r' (1, width)
     f32, words, scales.
     """
 
-    kind: ClassVar[str] = "rounded_norm"
+    kind: ClassVar[str] = "quantized_norm"
     width: int
     eps: float
     scaled: bool
@@ -173,26 +173,26 @@ class RoundedNorm(Operator):
         """What is rounded."""
         return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
 
-    def plain(self) -> tirx.PrimFunc:
-        args, out, x = self.norm.plain()
+    def definition(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.definition()
         return te_prim_func([*args, out, *pack(x, self.interleaved)])
 
 
 @dataclass(frozen=True)
-class RoundedMerge(Operator):
-    """`MergeSplits`, its result packed.
+class QuantizedCombine(Operator):
+    """`CombineSplits`, its result packed.
 
     Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32. Results:
     words, scales of heads * head_dim channels.
     """
 
-    kind: ClassVar[str] = "rounded_merge"
+    kind: ClassVar[str] = "quantized_combine"
     heads: int
     head_dim: int
     splits: int
     in_dtype: str
     interleaved: bool
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)
-        return te_prim_func([means, stats, *pack(merged_splits(means, stats), self.interleaved)])
+        return te_prim_func([means, stats, *pack(combined_splits(means, stats), self.interleaved)])

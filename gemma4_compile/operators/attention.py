@@ -18,11 +18,11 @@ from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.heads import CacheShape, Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import (
-    Cell,
     FunctionBuilder,
+    LocalVar,
+    bind,
     function,
     i32,
-    let,
     store,
 )
 
@@ -48,7 +48,7 @@ def splits_placeholders(operator: Any, dtype: str) -> tuple[te.Tensor, te.Tensor
 
 
 @dataclass(frozen=True)
-class PrepareQkv(Operator):
+class QkNormRopeCache(Operator):
     """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
 
     Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm
@@ -62,7 +62,7 @@ class PrepareQkv(Operator):
     for it.
     """
 
-    kind: ClassVar[str] = "prepare_qkv"
+    kind: ClassVar[str] = "qk_norm_rope_cache"
     rows: int | None
     heads: int
     kv_heads: int
@@ -91,7 +91,7 @@ class PrepareQkv(Operator):
         """Where the heads lie in qkv."""
         return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
         with function(scheduled=False) as build:
             qkv = build.arg("qkv", (rows, self.columns.width), "float32")
@@ -106,8 +106,8 @@ class PrepareQkv(Operator):
             value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
             q = build.arg("q", (rows, self.heads * dim), "float32")
             with T.serial(0, rows) as i:
-                step = let(positions[1] - i32(rows) + i32(i))  # row of the rotary table
-                slot = let(self.cache.row(positions[0] + step))
+                step = bind(positions[1] - i32(rows) + i32(i))  # row of the rotary table
+                slot = bind(self.cache.row(positions[0] + step))
 
                 def write(column: Any, weight: Any, rotate: bool, target: Any) -> None:
                     table = rotary if rotate else None
@@ -160,22 +160,22 @@ class _OverCache(Operator):
 
     def _online(
         self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any
-    ) -> tuple[Any, Cell, Cell]:
+    ) -> tuple[Any, LocalVar, LocalVar]:
         """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum."""
         dim, g = self.head_dim, h // (self.heads // self.kv_heads)
         total = T.alloc_buffer((dim,), "float32", scope="local")
-        highest, weights = Cell("float32", f32(LOWEST)), Cell("float32", f32(0.0))
+        highest, weights = LocalVar("float32", f32(LOWEST)), LocalVar("float32", f32(0.0))
         with T.serial(0, dim) as d:
             store(total, f32(0.0), d)
         with T.serial(begin, end) as t:
-            slot = let(self.cache.row(t))
-            score = Cell("float32", f32(0.0))
+            slot = bind(self.cache.row(t))
+            score = LocalVar("float32", f32(0.0))
             with T.serial(0, dim) as d:
                 score.add(q[i, h * dim + d] * as_f32(key[slot, g, d]))
-            higher = let(tirx.max(highest.value, score.value))
+            higher = bind(tirx.max(highest.value, score.value))
             keep, weight = (
-                let(tirx.exp(highest.value - higher)),
-                let(tirx.exp(score.value - higher)),
+                bind(tirx.exp(highest.value - higher)),
+                bind(tirx.exp(score.value - higher)),
             )
             with T.serial(0, dim) as d:
                 store(total, total[d] * keep + weight * as_f32(value[slot, g, d]), d)
@@ -185,7 +185,7 @@ class _OverCache(Operator):
 
 
 @dataclass(frozen=True)
-class ChunkAttention(_OverCache):
+class PrefillAttention(_OverCache):
     """Causal (and sliding) attention of a chunk whose keys are already in the KV state.
 
     Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result:
@@ -193,10 +193,10 @@ class ChunkAttention(_OverCache):
     ``h // (heads / kv_heads)``.
     """
 
-    kind: ClassVar[str] = "chunk_attention"
+    kind: ClassVar[str] = "prefill_attention"
     out_dtype: str = "float32"
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
         with function(scheduled=False) as build:
             q = build.arg("q", (rows, self.heads * dim), "float32")
@@ -206,7 +206,7 @@ class ChunkAttention(_OverCache):
             positions = build.arg("positions", (4,), "int32")
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
             with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
-                position = let(positions[2] - i32(rows) + i32(i))
+                position = bind(positions[2] - i32(rows) + i32(i))
                 total, _, weights = self._online(
                     q, key, value, i, h, self.first_key(position), position + 1
                 )
@@ -242,16 +242,23 @@ class SplitAttention(_OverCache):
         return tirx.min(begin, position + 1), tirx.min(begin + size, position + 1)
 
     def _store_split(
-        self, means: Any, stats: Any, s: Any, h: Any, total: Any, highest: Cell, weights: Cell
+        self,
+        means: Any,
+        stats: Any,
+        s: Any,
+        h: Any,
+        total: Any,
+        highest: LocalVar,
+        weights: LocalVar,
     ) -> None:
         is_empty = weights.value == f32(0.0)
-        share = let(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
+        share = bind(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
         with T.serial(0, self.head_dim) as d:
             store(means, (total[d] * share).astype(self.cache_dtype), s, h, d)
         store(stats, highest.value, s, h, 0)
         store(stats, weights.value, s, h, 1)
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
             q = build.arg("q", (1, self.heads * dim), "float32")
@@ -261,7 +268,7 @@ class SplitAttention(_OverCache):
             positions = build.arg("positions", (4,), "int32")
             means, stats = declare_splits(build, self, self.cache_dtype)
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
-                begin, end = (let(bound) for bound in self.split_range(let(positions[2] - 1), s))
+                begin, end = (bind(bound) for bound in self.split_range(bind(positions[2] - 1), s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
                 self._store_split(means, stats, s, h, total, highest, weights)
         return build.result
@@ -269,7 +276,7 @@ class SplitAttention(_OverCache):
 
 @dataclass(frozen=True)
 class DecodeAttention(SplitAttention):
-    """`PrepareQkv` and `SplitAttention` of one position in one launch.
+    """`QkNormRopeCache` and `SplitAttention` of one position in one launch.
 
     Arguments: qkv (1, width) f32; q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions
     (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches, in place if `owns_kv`.
@@ -294,7 +301,7 @@ class DecodeAttention(SplitAttention):
         """Where the heads lie in qkv."""
         return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
             qkv = build.arg("qkv", (1, self.columns.width), "float32")
@@ -307,10 +314,10 @@ class DecodeAttention(SplitAttention):
             key = build.arg("key", shape, self.cache_dtype)
             value = build.arg("value", shape, self.cache_dtype)
             means, stats = declare_splits(build, self, self.cache_dtype)
-            position, step = let(positions[2] - 1), let(positions[1] - 1)
+            position, step = bind(positions[2] - 1), bind(positions[1] - 1)
             q = T.alloc_buffer((1, self.heads * dim), "float32", scope="local")
             if self.owns_kv:
-                slot = let(self.cache.row(position))
+                slot = bind(self.cache.row(position))
                 with T.serial(0, self.kv_heads) as g:
                     k_column, v_column = self.columns.of_kv(g)
                     for column, weight, turn, cache in (
@@ -329,46 +336,46 @@ class DecodeAttention(SplitAttention):
                     lambda d, y: store(q, y, 0, h * dim + d),
                 )  # fmt: skip
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
-                begin, end = (let(bound) for bound in self.split_range(position, s))
+                begin, end = (bind(bound) for bound in self.split_range(position, s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
                 self._store_split(means, stats, s, h, total, highest, weights)
         return build.result
 
 
 @dataclass(frozen=True)
-class MergeSplits(Operator):
+class CombineSplits(Operator):
     """Put the splits of one position together: the second half of a decode step.
 
     Arguments: means (splits, heads, head_dim) out_dtype; stats (splits, heads, 2) f32. Result: (1,
     heads * head_dim) out_dtype.
     """
 
-    kind: ClassVar[str] = "merge_splits"
+    kind: ClassVar[str] = "combine_splits"
     heads: int
     head_dim: int
     splits: int
     out_dtype: str
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
             means, stats = declare_splits(build, self, self.out_dtype)
             out = build.arg("out", (1, self.heads * dim), self.out_dtype)
             with T.serial(0, self.heads) as h, T.serial(0, dim) as d:
-                highest = Cell("float32", f32(LOWEST))
+                highest = LocalVar("float32", f32(LOWEST))
                 with T.serial(0, self.splits) as s:
                     highest.set(tirx.max(highest.value, stats[s, h, 0]))
-                total, weights = Cell("float32", f32(0.0)), Cell("float32", f32(0.0))
+                total, weights = LocalVar("float32", f32(0.0)), LocalVar("float32", f32(0.0))
                 with T.serial(0, self.splits) as s:
-                    weight = let(tirx.exp(stats[s, h, 0] - highest.value) * stats[s, h, 1])
+                    weight = bind(tirx.exp(stats[s, h, 0] - highest.value) * stats[s, h, 1])
                     total.add(weight * as_f32(means[s, h, d]))
                     weights.add(weight)
                 store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
         return build.result
 
 
-def merged_splits(means: te.Tensor, stats: te.Tensor) -> te.Tensor:
-    """`MergeSplits` in TE: (splits, heads, head_dim), (splits, heads, 2) -> (1, width) f32."""
+def combined_splits(means: te.Tensor, stats: te.Tensor) -> te.Tensor:
+    """`CombineSplits` in TE: (splits, heads, head_dim), (splits, heads, 2) -> (1, width) f32."""
     splits, heads, dim = (int(size) for size in means.shape)
     m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
     highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")

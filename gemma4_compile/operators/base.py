@@ -1,6 +1,6 @@
 """What an operator is.
 
-A frozen description with a plain form, which defines its meaning and runs on any target.
+A frozen description with a definition, which defines its meaning and runs on any target.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Operator(ABC):
         return self.kind
 
     @abstractmethod
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         """The definition as an unscheduled PrimFunc.
 
         Inputs, then in-place arguments, then outputs.
         """
 
     def prim_func(self) -> tirx.PrimFunc:
-        """The plain form, marked with this description."""
+        """The definition, marked with this description."""
         return _marked(self)
 
 
@@ -66,7 +66,7 @@ class Operator(ABC):
 def _marked(operator: Operator) -> tirx.PrimFunc:
     description = json.dumps({"kind": operator.kind, **asdict(operator)}, sort_keys=True)
     return (
-        operator.plain()
+        operator.definition()
         .without_attr("global_symbol")
         .with_attrs({OPERATOR_ATTR: description, "op_pattern": _OPAQUE, "tirx.noalias": True})
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Tail(str, Enum):
+class Epilogue(str, Enum):
     """What a matmul does with its sums before it stores them."""
 
     NONE = "none"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tvm import te, tirx
 
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.moe import EXPERT_TILE, routed_begin
@@ -77,7 +77,7 @@ class ExpertGateUp(OverExperts):
         """Columns of the result."""
         return self.expert_rows // 2
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         layout, begin = self.layout, routed_begin(self.experts)
         x = te.placeholder((1, begin + self.cols), self.in_dtype, name="routed")
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
@@ -112,7 +112,7 @@ class ExpertDown(OverExperts):
 
     kind: ClassVar[str] = "expert_down"
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         layout = self.layout
         x = te.placeholder((self.top_k, self.cols), self.in_dtype, name="x")
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
@@ -137,10 +137,10 @@ class ExpertDown(OverExperts):
 
 @dataclass(frozen=True)
 class ExpertGemm(OverExperts):
-    """Matmul of a chunk's (position, slot) pairs, each with its expert, as `GroupRows` orders them.
+    """Matmul of a chunk's (position, slot) pairs with their experts, ordered by `PermuteByExpert`.
 
-    With tail GELU_PAIRS row m reads position ``order[m] // top_k`` of x (rows, cols) and writes row
-    m: gate and up. With tail NONE it reads row m of x (rows * top_k, cols) and writes row
+    With epilogue GELU_PAIRS row m reads position ``order[m] // top_k`` of x (rows, cols) and writes
+    row m: gate and up. With epilogue NONE it reads row m of x (rows * top_k, cols) and writes row
     ``order[m]``: down.
 
     Arguments: x in_dtype; order (rows * top_k,) int32; tiles (count, 3) int32; the tensors of all
@@ -149,12 +149,12 @@ class ExpertGemm(OverExperts):
 
     kind: ClassVar[str] = "expert_gemm"
     tile: int = EXPERT_TILE
-    tail: str = Tail.GELU_PAIRS.value
+    epilogue: str = Epilogue.GELU_PAIRS.value
 
     @property
     def is_gate_up(self) -> bool:
         """Whether this is the first of the two matmuls."""
-        return self.tail == Tail.GELU_PAIRS.value
+        return self.epilogue == Epilogue.GELU_PAIRS.value
 
     @property
     def outputs(self) -> int:
@@ -162,7 +162,7 @@ class ExpertGemm(OverExperts):
         return self.expert_rows // 2 if self.is_gate_up else self.expert_rows
 
     def tile_count(self, pairs: Any) -> Any:
-        """Tiles of `GroupRows`."""
+        """Tiles of `PermuteByExpert`."""
         return tirx.floordiv(pairs, self.tile) + self.experts
 
     def row_counts(self) -> tuple[Any, Any]:
@@ -175,7 +175,7 @@ class ExpertGemm(OverExperts):
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
         return [x], x
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         (rows, pairs), layout, top_k = self.row_counts(), self.layout, self.top_k
         args, x = self.left(rows)
         order = te.placeholder((pairs,), "int32", name="order")

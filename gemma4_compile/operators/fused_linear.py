@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.operators.attention import merged_splits, splits_placeholders
+from gemma4_compile.operators.attention import combined_splits, splits_placeholders
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RoutedNorm
@@ -27,8 +27,8 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
 class NormedLinear(Linear):
     """`ResidualNorm` and the `Linear` that reads its result, for one position.
 
-    ``r' = (r + norm(b; w_branch)) * scalar``, ``y = tail(W round(norm(r'; w_next)))``, where round
-    is to `in_dtype`; without `normed`, ``y = tail(W r')``.
+    ``r' = (r + norm(b; w_branch)) * scalar``, ``y = epilogue(W round(norm(r'; w_next)))``, where
+    round is to `in_dtype`; without `normed`, ``y = epilogue(W r')``.
 
     Arguments: b, r (1, cols) f32; w_branch (cols,) f32; scalar (1,) f32 if `scaled`; w_next (cols,)
     f32 if `normed`; for two branches instead those of `ExpertNormVector`; then as `Linear` from the
@@ -50,9 +50,9 @@ class NormedLinear(Linear):
         """What is multiplied."""
         return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         assert self.rows == 1, "only decode fuses the norm"
-        args, out, x = self.norm.plain()
+        args, out, x = self.norm.definition()
         return self.multiply(args, cast(x, self.in_dtype) if self.normed else x, [out])
 
 
@@ -89,20 +89,20 @@ class RoutedLinear(RoutedForm, NormedLinear):
 
     kind: ClassVar[str] = "routed_linear"
 
-    def plain(self) -> tirx.PrimFunc:
-        args, out, x, routed = self.routed_norm.plain()
+    def definition(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.definition()
         return self.multiply(args, cast(x, self.in_dtype), [out, routed])
 
 
 @dataclass(frozen=True)
-class MergedLinear(Linear):
-    """`MergeSplits` and the `Linear` that reads its result, for one position.
+class CombinedLinear(Linear):
+    """`CombineSplits` and the `Linear` that reads its result, for one position.
 
     Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
     of all parts. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
     """
 
-    kind: ClassVar[str] = "merged_linear"
+    kind: ClassVar[str] = "combined_linear"
     heads: int = 0
     head_dim: int = 0
     splits: int = 0
@@ -111,9 +111,9 @@ class MergedLinear(Linear):
     def name(self) -> str:
         return f"merged_{super().name}"
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)
-        return self.multiply([means, stats], cast(merged_splits(means, stats), self.in_dtype))
+        return self.multiply([means, stats], cast(combined_splits(means, stats), self.in_dtype))
 
 
 MERGED_BUFFERS = 3  # means, stats and the result

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, i32, let
+from gemma4_compile.operators.tir import LocalVar, bind, i32
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Head:
         """Cosine and sine of pair j; pairs beyond `pairs` are not rotated."""
         pair = self.rotary_offset + tirx.min(j, self.pairs - 1)
         rotated = j < self.pairs
-        cos = let(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
-        sin = let(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
+        cos = bind(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
+        sin = bind(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
         return cos, sin
 
 
@@ -92,10 +92,10 @@ def norm_and_rotate(
     target : called with each channel and its value
     """
     dim, half = head.head_dim, head.head_dim // 2
-    squares = Cell("float32", f32(0.0))
+    squares = LocalVar("float32", f32(0.0))
     with T.serial(0, dim) as d:
         squares.add(qkv[i, column + d] * qkv[i, column + d])
-    inverse = let(tirx.rsqrt(squares.value / f32(dim) + f32(head.eps)))
+    inverse = bind(tirx.rsqrt(squares.value / f32(dim) + f32(head.eps)))
 
     def normed(d: Any) -> Any:
         y = qkv[i, column + d] * inverse

@@ -1,6 +1,6 @@
 """Matmuls on vectors that are rounded to int8 by groups.
 
-The rounding: gemma4_compile/operators/activation_quantization.py. Plain forms multiply the rounded vector in float32;
+The rounding: activation_quantization.py. Definitions multiply the rounded vector in float32;
 kernels sum products of integers within a group, which is exact.
 """
 
@@ -15,11 +15,11 @@ from gemma4_compile.operators.activation_quantization import (
     GROUP,
     pack,
     packed_placeholders,
-    packed_specs,
+    quantized_specs,
     rounded,
     unpack,
 )
-from gemma4_compile.operators.attention import merged_splits, splits_placeholders
+from gemma4_compile.operators.attention import combined_splits, splits_placeholders
 from gemma4_compile.operators.base import TensorSpec, symbolic_rows, te_prim_func
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.fused_linear import RoutedForm
@@ -48,7 +48,7 @@ def takes_int8(layout: WeightLayout) -> bool:
 
 @dataclass(frozen=True)
 class Int8Linear(Linear):
-    """``y = tail(round(x) W^T)``.
+    """``y = epilogue(round(x) W^T)``.
 
     Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, as a chunk's
     always is, and otherwise rounded by the kernel. Results: (rows, outputs) f32 or, with
@@ -76,9 +76,9 @@ class Int8Linear(Linear):
     @property
     def result_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the result."""
-        return packed_specs(self.outputs) if self.packed_out else super().result_specs
+        return quantized_specs(self.outputs) if self.packed_out else super().result_specs
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         if self.in_dtype == PACKED:
             words, scales = packed_placeholders(self.cols, symbolic_rows(self.rows))
             return self.multiply([words, scales], unpack(words, scales, self.interleaved))
@@ -92,7 +92,7 @@ class Int8Linear(Linear):
 
 @dataclass(frozen=True)
 class Int8NormedLinear(Int8Linear):
-    """`RoundedNorm` and the `Int8Linear` that reads its result, in one.
+    """`QuantizedNorm` and the `Int8Linear` that reads its result, in one.
 
     Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`; then as `Int8Linear`
     from the weights on. Results: r' (1, cols) f32 and those of `Int8Linear`.
@@ -113,8 +113,8 @@ class Int8NormedLinear(Int8Linear):
         """What is rounded and multiplied."""
         return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
-    def plain(self) -> tirx.PrimFunc:
-        args, out, x = self.norm.plain()
+    def definition(self) -> tirx.PrimFunc:
+        args, out, x = self.norm.definition()
         return self.multiply(args, rounded(x), [out])
 
 
@@ -128,20 +128,20 @@ class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
 
     kind: ClassVar[str] = "int8_routed_linear"
 
-    def plain(self) -> tirx.PrimFunc:
-        args, out, x, routed = self.routed_norm.plain()
+    def definition(self) -> tirx.PrimFunc:
+        args, out, x, routed = self.routed_norm.definition()
         return self.multiply(args, rounded(x), [out, routed])
 
 
 @dataclass(frozen=True)
-class Int8MergedLinear(Int8Linear):
-    """`RoundedMerge` and the `Int8Linear` that reads its result, in one.
+class Int8CombinedLinear(Int8Linear):
+    """`QuantizedCombine` and the `Int8Linear` that reads its result, in one.
 
     Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; then as
     `Int8Linear` from the weights on.
     """
 
-    kind: ClassVar[str] = "int8_merged_linear"
+    kind: ClassVar[str] = "int8_combined_linear"
     heads: int = 0
     head_dim: int = 0
     splits: int = 0
@@ -150,14 +150,14 @@ class Int8MergedLinear(Int8Linear):
     def name(self) -> str:
         return f"merged_{super().name}"
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)
-        return self.multiply([means, stats], rounded(merged_splits(means, stats)))
+        return self.multiply([means, stats], rounded(combined_splits(means, stats)))
 
 
 @dataclass(frozen=True)
 class Int8ExpertGateUp(ExpertGateUp):
-    """`ChooseExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
+    """`TopKExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
 
     Arguments: the result of `RouterScores`, which holds x; the tensors of all parts. Results: words
     and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
@@ -166,7 +166,7 @@ class Int8ExpertGateUp(ExpertGateUp):
     kind: ClassVar[str] = "int8_expert_gate_up"
     interleaved_out: bool = False
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         assert not self.accumulate, "all experts are in one call"
         layout, begin = self.layout, routed_begin(self.experts)
         routed = te.placeholder((1, begin + self.cols), self.in_dtype, name="routed")
@@ -200,7 +200,7 @@ class Int8ExpertDown(ExpertDown):
 
     kind: ClassVar[str] = "int8_expert_down"
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         assert not self.accumulate, "all experts are in one call"
         layout = self.layout
         words, scales = packed_placeholders(self.cols, self.top_k)

@@ -1,4 +1,4 @@
-"""Matmul and row lookup on stored weights, in every scheme: their descriptions and plain forms."""
+"""Matmul and row lookup on stored weights, in every scheme: their descriptions and definitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gemma4_compile.operators.base import (
     symbolic_rows,
     te_prim_func,
 )
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.sampling import MASKED
 
@@ -89,7 +89,7 @@ class WeightLayout:
         return as_f32(value) - f32(self.zero_point)
 
     def value(self, tensors: Sequence[Any], row: Any, col: Any) -> Any:
-        """The weight at (row, col) over all parts as float32, for plain forms."""
+        """The weight at (row, col) over all parts as float32, for definitions."""
         result = None
         begin = self.rows
         step = self.tensors_per_part
@@ -114,12 +114,12 @@ class WeightLayout:
 
 @dataclass(frozen=True)
 class Linear(Operator):
-    """``y = tail(x W^T)``, sums in float32.
+    """``y = epilogue(x W^T)``, sums in float32.
 
     Arguments: x (rows, cols) in_dtype; the tensors of all parts; with GELU_GATE also the per-layer
     inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows, outputs)
     float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
-    columns in `suppressed` (tails NONE and SOFTCAP) are MASKED.
+    columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
     """
 
     kind: ClassVar[str] = "linear"
@@ -130,14 +130,14 @@ class Linear(Operator):
     cols: int
     part_rows: tuple[int, ...]
     in_dtype: str
-    tail: str = Tail.NONE.value
+    epilogue: str = Epilogue.NONE.value
     cap: float = 0.0
     ple_width: int = 0
     suppressed: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{'gemv' if self.rows == 1 else 'gemm'}_{self.layout.label}_{self.tail}"
+        return f"{'gemv' if self.rows == 1 else 'gemm'}_{self.layout.label}_{self.epilogue}"
 
     @property
     def layout(self) -> WeightLayout:
@@ -155,14 +155,14 @@ class Linear(Operator):
     def outputs(self) -> int:
         """Columns of the result."""
         rows = self.layout.rows
-        return rows // 2 if self.tail == Tail.GELU_PAIRS.value else rows
+        return rows // 2 if self.epilogue == Epilogue.GELU_PAIRS.value else rows
 
     @property
     def result_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the result of one position."""
         return [((1, self.outputs), "float32")]
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
         return self.multiply([x], x)
@@ -179,32 +179,32 @@ class Linear(Operator):
             lambda i, j: te.sum(as_f32(x[i, k]) * layout.value(weights, j, k), axis=k),
             name="sums",
         )
-        tail_args, y = self.apply_tail(sums)
-        return te_prim_func([*args, *weights, *tail_args, *results, *self.stored(y)])
+        epilogue_args, y = self.apply_epilogue(sums)
+        return te_prim_func([*args, *weights, *epilogue_args, *results, *self.stored(y)])
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:
         """The tensors that hold the result."""
         return [y]
 
     def logit(self, value: Any, column: Any) -> Any:
-        """A sum with tail NONE or SOFTCAP, or MASKED in the columns that are `suppressed`."""
-        if self.tail == Tail.SOFTCAP.value:
+        """A sum with epilogue NONE or SOFTCAP, or MASKED in the columns that are `suppressed`."""
+        if self.epilogue == Epilogue.SOFTCAP.value:
             value = softcap(value, self.cap)
         for hidden in self.suppressed:
             value = tirx.Select(column == hidden, f32(MASKED), value)
         return value
 
-    def apply_tail(self, sums: te.Tensor) -> tuple[list[Any], te.Tensor]:
-        """The tail's own arguments and the result, from the sums (rows, weight rows)."""
+    def apply_epilogue(self, sums: te.Tensor) -> tuple[list[Any], te.Tensor]:
+        """The epilogue's own arguments and the result, from the sums (rows, weight rows)."""
         rows = sums.shape[0]
         shape = (rows, self.outputs)
-        if self.tail == Tail.NONE.value and not self.suppressed:
+        if self.epilogue == Epilogue.NONE.value and not self.suppressed:
             return [], sums
-        if self.tail == Tail.GELU_PAIRS.value:
+        if self.epilogue == Epilogue.GELU_PAIRS.value:
             return [], te.compute(
                 shape, lambda i, j: gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1], name="y"
             )
-        if self.tail in (Tail.NONE.value, Tail.SOFTCAP.value):
+        if self.epilogue in (Epilogue.NONE.value, Epilogue.SOFTCAP.value):
             return [], te.compute(shape, lambda i, j: self.logit(sums[i, j], j), name="y")
         ple = te.placeholder((rows, self.ple_width), "float32", name="ple")
         layer = tirx.Var("layer", "int64")
@@ -216,7 +216,7 @@ class Linear(Operator):
 
 
 @dataclass(frozen=True)
-class EmbedRows(Operator):
+class Embedding(Operator):
     """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
 
     The parts hold the rows from `row_begin` on. An id outside of them gives 0 or, with
@@ -225,7 +225,7 @@ class EmbedRows(Operator):
     `accumulate` the previous result. Result: (rows, cols) float32.
     """
 
-    kind: ClassVar[str] = "embed_rows"
+    kind: ClassVar[str] = "embedding"
     rows: int | None
     bits: int
     weight_dtype: str
@@ -243,7 +243,7 @@ class EmbedRows(Operator):
             self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
         )
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows, layout = symbolic_rows(self.rows), self.layout
         ids = te.placeholder((rows,), "int32", name="ids")
         weights = layout.placeholders()

@@ -1,4 +1,4 @@
-"""Scalar formulas that plain forms and kernels share, on TIR expressions."""
+"""Scalar formulas that definitions and kernels share, on TIR expressions."""
 
 from __future__ import annotations
 

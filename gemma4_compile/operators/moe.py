@@ -17,7 +17,7 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 
 VECTORS = 4  # of a layer with experts between attention and its matmuls, in one argument
 BRANCH_NORM, DENSE_NORM, SCALE, EXPERT_NORM = range(VECTORS)
@@ -52,7 +52,7 @@ class Router(Operator):
     weight_dtype: str
     out_dtype: str
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows, width, experts = symbolic_rows(self.rows), self.width, self.experts
         with function(scheduled=False) as build:
             x = build.arg("x", (rows, width), "float32")
@@ -63,16 +63,16 @@ class Router(Operator):
             weights = build.arg("weights", (rows, self.top_k), "float32")
             hidden = build.arg("hidden", (rows, width), self.out_dtype)
             with T.serial(0, rows) as i:
-                squares = Cell("float32", f32(0.0))
+                squares = LocalVar("float32", f32(0.0))
                 with T.serial(0, width) as j:
                     squares.add(x[i, j] * x[i, j])
-                inverse = let(tirx.rsqrt(squares.value / f32(width) + f32(self.eps)))
+                inverse = bind(tirx.rsqrt(squares.value / f32(width) + f32(self.eps)))
                 with T.serial(0, width) as j:
                     normed = x[i, j] * inverse * vectors[EXPERT_NORM, j]
                     store(hidden, normed.astype(self.out_dtype), i, j)
                 scores = T.alloc_buffer((experts,), "float32", scope="local")
                 with T.serial(0, experts) as e:
-                    score = Cell("float32", f32(0.0))
+                    score = LocalVar("float32", f32(0.0))
                     with T.serial(0, width) as j:
                         normed = x[i, j] * inverse * vectors[SCALE, j] * f32(self.factor)
                         score.add(normed * as_f32(projection[e, j]))
@@ -82,7 +82,7 @@ class Router(Operator):
 
 
 def _choose(
-    operator: Router | ChooseExperts,
+    operator: Router | TopKExperts,
     scores: Any,
     expert_scale: Any,
     ids: Any,
@@ -90,12 +90,12 @@ def _choose(
     i: Any,
 ) -> None:
     """`top_k` times the highest score that is left, and their softmax; changes `scores`."""
-    chosen = Cell("float32", f32(0.0))
-    highest = Cell("float32", scores[0])
+    chosen = LocalVar("float32", f32(0.0))
+    highest = LocalVar("float32", scores[0])
     with T.serial(0, operator.experts) as e:
         highest.set(tirx.max(highest.value, scores[e]))
     with T.serial(0, operator.top_k) as k:
-        best = Cell("int32", i32(0))
+        best = LocalVar("int32", i32(0))
         with T.serial(1, operator.experts) as e, when(scores[e] > scores[best.value]):
             best.set(i32(e))
         store(ids, best.value, i, k)
@@ -157,7 +157,7 @@ class RouterScores(Operator):
     factor: float
     weight_dtype: str
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         x = te.placeholder((1, self.width), "float32", name="x")
         vectors = te.placeholder((VECTORS, self.width), "float32", name="vectors")
         shape = (self.experts, self.width)
@@ -185,7 +185,7 @@ class RoutedNorm:
         """Shape and dtype of the result of `RouterScores`."""
         return (1, routed_width(self.experts, self.width)), "float32"
 
-    def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor, te.Tensor]:
+    def definition(self) -> tuple[list[Any], te.Tensor, te.Tensor, te.Tensor]:
         """Arguments, r', x, and the result of `RouterScores`."""
         shape, width = (1, self.width), self.width
         branch = te.placeholder(shape, "float32", name="branch")
@@ -207,19 +207,19 @@ class RoutedNorm:
 
 
 @dataclass(frozen=True)
-class ChooseExperts(Operator):
+class TopKExperts(Operator):
     """The second half of `Router` for one position.
 
     Arguments: the result of `RouterScores`; expert_scale (experts,) f32. Results: ids (1, top_k)
     int32; weights (1, top_k) f32.
     """
 
-    kind: ClassVar[str] = "choose_experts"
+    kind: ClassVar[str] = "top_k_experts"
     experts: int
     top_k: int
     width: int
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             columns = routed_width(self.experts, self.width)
             given = build.arg("scores", (1, columns), "float32")
@@ -234,7 +234,7 @@ class ChooseExperts(Operator):
 
 
 def chosen_ids(scores: te.Tensor, experts: int, top_k: int) -> te.Tensor:
-    """Ids (1, top_k) int32 of `ChooseExperts`: an expert's place is the number before it."""
+    """Ids (1, top_k) int32 of `TopKExperts`: an expert's place is the number before it."""
     other = te.reduce_axis((0, experts), name="other")
 
     def is_before(e: Any) -> Any:
@@ -251,7 +251,7 @@ def chosen_ids(scores: te.Tensor, experts: int, top_k: int) -> te.Tensor:
 
 
 def chosen_weights(ids: te.Tensor, scores: te.Tensor, expert_scale: te.Tensor) -> te.Tensor:
-    """Weights (1, top_k) f32 of `ChooseExperts` for the experts that it chose."""
+    """Weights (1, top_k) f32 of `TopKExperts` for the experts that it chose."""
     top_k = int(ids.shape[1])
     m, n = te.reduce_axis((0, top_k), name="m"), te.reduce_axis((0, top_k), name="n")
     highest = te.compute((1,), lambda i: te.max(scores[0, ids[i, m]], axis=m), name="highest")
@@ -265,7 +265,7 @@ def chosen_weights(ids: te.Tensor, scores: te.Tensor, expert_scale: te.Tensor) -
 
 
 @dataclass(frozen=True)
-class GroupRows(Operator):
+class PermuteByExpert(Operator):
     """Order the (position, slot) pairs of a chunk by expert, and cut each expert's run into tiles.
 
     Arguments: ids (rows, top_k) int32. Results: order (rows * top_k,) int32, the flat pair index
@@ -273,7 +273,7 @@ class GroupRows(Operator):
     first row and end row in `order`; tiles that are not needed have first row = end row.
     """
 
-    kind: ClassVar[str] = "group_rows"
+    kind: ClassVar[str] = "permute_by_expert"
     experts: int
     top_k: int
     tile: int
@@ -282,15 +282,15 @@ class GroupRows(Operator):
         """An upper bound on the tiles: full ones, and one that is not full for each expert."""
         return tirx.floordiv(pairs, self.tile) + self.experts
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(None)
         with function(scheduled=False) as build:
             ids = build.arg("ids", (rows, self.top_k), "int32")
             order = build.arg("order", (rows * self.top_k,), "int32")
             tiles = build.arg("tiles", (self.tile_count(rows * self.top_k), 3), "int32")
-            written, tile = Cell("int32", i32(0)), Cell("int32", i32(0))
+            written, tile = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
             with T.serial(0, self.experts) as e:
-                first = let(written.value)
+                first = bind(written.value)
                 with (
                     T.serial(0, rows) as i,
                     T.serial(0, self.top_k) as k,
@@ -301,7 +301,7 @@ class GroupRows(Operator):
                 with T.serial(
                     0, tirx.floordiv(written.value - first + (self.tile - 1), i32(self.tile))
                 ) as t:
-                    begin = let(first + t * self.tile)
+                    begin = bind(first + t * self.tile)
                     store(tiles, i32(e), tile.value, 0)
                     store(tiles, begin, tile.value, 1)
                     store(tiles, tirx.min(begin + self.tile, written.value), tile.value, 2)
@@ -327,7 +327,7 @@ class CombineExperts(Operator):
     top_k: int
     width: int
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)
         outputs = te.placeholder((rows * self.top_k, self.width), "float32", name="outputs")
         weights = te.placeholder((rows, self.top_k), "float32", name="weights")
@@ -342,7 +342,7 @@ class CombineExperts(Operator):
 
 @dataclass(frozen=True)
 class ExpertResidualNorm(Operator):
-    """The tail of a layer with experts.
+    """The epilogue of a layer with experts.
 
     Arguments: of `ExpertNormVector`. Results: r' (rows, width) f32 and x (rows, width) next_dtype.
     """
@@ -353,7 +353,7 @@ class ExpertResidualNorm(Operator):
     eps: float
     next_dtype: str
 
-    def plain(self) -> tirx.PrimFunc:
-        args, out, x = ExpertNormVector(self.width, self.eps).plain(symbolic_rows(self.rows))
+    def definition(self) -> tirx.PrimFunc:
+        args, out, x = ExpertNormVector(self.width, self.eps).definition(symbolic_rows(self.rows))
         hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(self.next_dtype), name="hidden")
         return te_prim_func([*args, out, hidden])

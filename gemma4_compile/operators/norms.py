@@ -37,7 +37,7 @@ class RmsNorm(Operator):
     eps: float
     out_dtype: str
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)
         x = te.placeholder((rows, self.width), "float32", name="x")
         w = te.placeholder((self.width,), "float32", name="w")
@@ -52,7 +52,7 @@ class RmsNorm(Operator):
 
 @dataclass(frozen=True)
 class ResidualNorm(Operator):
-    """The tail of a branch.
+    """The epilogue of a branch.
 
     ``r' = (r + norm(y; w_branch)) * scalar`` and, if asked, ``h = norm(r'; w_next)``.
 
@@ -69,7 +69,7 @@ class ResidualNorm(Operator):
     next_dtype: str | None
     stacked: int = 0
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows, width = symbolic_rows(self.rows), self.width
         y = te.placeholder((rows, width), "float32", name="y")
         residual = te.placeholder((rows, width), "float32", name="residual")
@@ -123,7 +123,7 @@ class PerLayerInputs(Operator):
     token_scale: float
     input_scale: float
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows, width = symbolic_rows(self.rows), self.width
         shape = (rows, self.layers * width)
         context = te.placeholder(shape, "float32", name="context")
@@ -157,7 +157,7 @@ class TakeLastRow(Operator):
     width: int
     dtype: str
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(None)
         x = te.placeholder((rows, self.width), self.dtype, name="x")
         y = te.compute((1, self.width), lambda i, j: x[rows - 1 + i, j], name="y")
@@ -183,7 +183,7 @@ class NormVector:
         """Branches that are added to the residual."""
         return 1
 
-    def plain(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
+    def definition(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
         """Arguments, r' and x, both (1, width) float32."""
         shape, width = (1, self.width), self.width
         branch = te.placeholder(shape, "float32", name="branch")
@@ -226,7 +226,7 @@ class ExpertNormVector:
         """Branches that are added to the residual."""
         return 2
 
-    def plain(self, rows: Any = 1) -> tuple[list[Any], te.Tensor, te.Tensor]:
+    def definition(self, rows: Any = 1) -> tuple[list[Any], te.Tensor, te.Tensor]:
         """Arguments, r' and x, both (rows, width) float32."""
         shape, width, eps = (rows, self.width), self.width, self.eps
         dense, experts, residual = (

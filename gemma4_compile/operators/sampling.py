@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 
 MASKED = (
     -1.0e30
@@ -46,14 +46,14 @@ class SoftmaxPartials(Operator):
         """Logits in a run (the last run may be shorter)."""
         return -(-self.vocab // self.blocks)
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, 1, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
             partials = build.arg("partials", (self.blocks, 2), "float32")
             with T.serial(0, self.blocks) as b:
-                end = let(tirx.min((b + 1) * self.run, self.vocab))
-                highest, total = Cell("float32", f32(MASKED)), Cell("float32", f32(0.0))
+                end = bind(tirx.min((b + 1) * self.run, self.vocab))
+                highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
                 with T.serial(b * self.run, end) as v:
                     highest.set(tirx.max(highest.value, logits[0, 0, v]))
                 with T.serial(b * self.run, end) as v:
@@ -75,13 +75,13 @@ class SoftmaxProbs(Operator):
     vocab: int
     blocks: int
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, 1, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
             partials = build.arg("partials", (self.blocks, 2), "float32")
             probs = build.arg("probs", (1, 1, self.vocab), "float32")
-            highest, total = Cell("float32", f32(MASKED)), Cell("float32", f32(0.0))
+            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
             with T.serial(0, self.blocks) as b:
                 highest.set(tirx.max(highest.value, partials[b, 0]))
             with T.serial(0, self.blocks) as b:
@@ -108,7 +108,7 @@ def bits_of(p: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class NucleusSurvey(Operator):
+class TopPHistogram(Operator):
     """What a search for the nucleus needs to read but little of the vocabulary.
 
     Each run of `RUN` neighbouring tokens is sorted; behind the vocabulary's end lie zeros.
@@ -117,7 +117,7 @@ class NucleusSurvey(Operator):
     how many of them lie in it or above (runs, BINS) int32, and their mass (runs, BINS) f32.
     """
 
-    kind: ClassVar[str] = "nucleus_survey"
+    kind: ClassVar[str] = "top_p_histogram"
     vocab: int
 
     @property
@@ -131,7 +131,7 @@ class NucleusSurvey(Operator):
         whole, binned = (self.runs, RUN), (self.runs, BINS)
         return ((whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32"))
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
             ordered = build.arg("ordered", (self.runs, RUN), "float32")
@@ -139,23 +139,23 @@ class NucleusSurvey(Operator):
             counts = build.arg("counts", (self.runs, BINS), "int32")
             masses = build.arg("masses", (self.runs, BINS), "float32")
             with T.serial(0, self.runs) as run:
-                first = let(run * RUN)
-                size = let(tirx.min(self.vocab - first, RUN))
+                first = bind(run * RUN)
+                size = bind(tirx.min(self.vocab - first, RUN))
                 with T.serial(0, RUN) as item:
                     store(ordered, f32(0.0), run, item)
                 with T.serial(0, size) as item:
-                    p, rank = let(probs[0, first + item]), Cell("int32", i32(0))
+                    p, rank = bind(probs[0, first + item]), LocalVar("int32", i32(0))
                     with T.serial(0, size) as other:
-                        q = let(probs[0, first + other])
+                        q = bind(probs[0, first + other])
                         before = tirx.any(q > p, tirx.all(q == p, other < item))
                         rank.add(tirx.Select(before, i32(1), i32(0)))
                     store(ordered, p, run, rank.value)
-                total = Cell("float32", f32(0.0))
+                total = LocalVar("float32", f32(0.0))
                 with T.serial(0, RUN) as item:
                     total.add(ordered[run, item])
                     store(sums, total.value, run, item)
                 with T.serial(0, BINS) as index:
-                    count, begin = Cell("int32", i32(0)), let(bin_bits(i32(index)))
+                    count, begin = LocalVar("int32", i32(0)), bind(bin_bits(i32(index)))
                     with T.serial(0, RUN) as item:
                         inside = bits_of(ordered[run, item]) >= begin
                         count.add(tirx.Select(inside, i32(1), i32(0)))
@@ -174,7 +174,7 @@ class SampleTopP(Operator):
     as are needed, those with the lowest ids. A given `uniform` draws the token at which the sum
     over the nucleus, by ascending ids, passes that share of it.
 
-    Arguments: probs (1, vocab) f32; the results of `NucleusSurvey`; uniform (1,) f32 in [0, 1);
+    Arguments: probs (1, vocab) f32; the results of `TopPHistogram`; uniform (1,) f32 in [0, 1);
     top_p (1,) f32. Result: token (1,) int32.
     """
 
@@ -182,11 +182,11 @@ class SampleTopP(Operator):
     vocab: int
 
     @property
-    def survey(self) -> NucleusSurvey:
+    def survey(self) -> TopPHistogram:
         """What has to be known of the probabilities."""
-        return NucleusSurvey(self.vocab)
+        return TopPHistogram(self.vocab)
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         f64 = "float64"
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
@@ -199,40 +199,40 @@ class SampleTopP(Operator):
             def bits(v: Any) -> Any:
                 return bits_of(probs[0, v])
 
-            def mass(condition: Any) -> Cell:
-                total = Cell(f64, tirx.const(0.0, f64))
+            def mass(condition: Any) -> LocalVar:
+                total = LocalVar(f64, tirx.const(0.0, f64))
                 with T.serial(0, self.vocab) as v, when(condition(v)):
                     total.add(probs[0, v].astype(f64))
                 return total
 
             whole = mass(lambda v: bits(v) >= 0)
-            wanted = let(tirx.min(top_p[0].astype(f64), whole.value))
-            threshold = Cell("int32", i32(0))
+            wanted = bind(tirx.min(top_p[0].astype(f64), whole.value))
+            threshold = LocalVar("int32", i32(0))
             with T.serial(0, 31) as step:
-                candidate = let(
+                candidate = bind(
                     tirx.bitwise_or(threshold.value, tirx.shift_left(i32(1), i32(30) - i32(step)))
                 )
                 reached = mass(lambda v: bits(v) >= candidate)
                 with when(tirx.all(reached.value >= wanted, reached.value > tirx.const(0.0, f64))):
                     threshold.set(candidate)
-            value = let(tirx.reinterpret("float32", threshold.value).astype(f64))
+            value = bind(tirx.reinterpret("float32", threshold.value).astype(f64))
             above = mass(lambda v: bits(v) > threshold.value)
-            ties = Cell("int32", i32(0))
+            ties = LocalVar("int32", i32(0))
             with when(value > tirx.const(0.0, f64)):
                 missing = tirx.max(wanted - above.value, tirx.const(0.0, f64))
                 needed = tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64))
                 # No more than there are: over a tiny value, what rounding misses has no integer.
                 most = tirx.const(float(self.vocab), f64)
                 ties.set(tirx.min(needed, most).astype("int32"))
-            drawn = let(uniform[0].astype(f64) * (above.value + value * ties.value.astype(f64)))
+            drawn = bind(uniform[0].astype(f64) * (above.value + value * ties.value.astype(f64)))
             passed, seen, found = (
-                Cell(f64, tirx.const(0.0, f64)),
-                Cell("int32", i32(0)),
-                Cell("int32", i32(0)),
+                LocalVar(f64, tirx.const(0.0, f64)),
+                LocalVar("int32", i32(0)),
+                LocalVar("int32", i32(0)),
             )
-            last, done = Cell("int32", i32(0)), Cell("int32", i32(0))
+            last, done = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
             with T.serial(0, self.vocab) as v, when(done.value == 0):
-                tie = let(bits(v) == threshold.value)
+                tie = bind(bits(v) == threshold.value)
                 with when(
                     tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))
                 ):
@@ -257,7 +257,7 @@ class LogitBias(Operator):
     kind: ClassVar[str] = "logit_bias"
     vocab: int
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         n = symbolic_rows(None)
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, self.vocab), "float32")
@@ -271,7 +271,7 @@ class LogitBias(Operator):
 
 def penalised(logit: Any, count: Any, presence: Any, frequency: Any, repetition: Any) -> Any:
     """A logit after presence and frequency penalties and the repetition penalty."""
-    lowered = let(logit - (presence + count.astype("float32") * frequency))
+    lowered = bind(logit - (presence + count.astype("float32") * frequency))
     return tirx.Select(lowered < f32(0.0), lowered * repetition, lowered / repetition)
 
 
@@ -286,7 +286,7 @@ class Penalty(Operator):
     kind: ClassVar[str] = "penalty"
     vocab: int
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         n, m = symbolic_rows(None), symbolic_rows(None, "m")
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, self.vocab), "float32")
@@ -296,8 +296,8 @@ class Penalty(Operator):
             count = build.arg("count", (n,), "int32")
             penalties = build.arg("penalties", (m, 3), "float32")
             with T.serial(0, n) as i:
-                s = let(pos2seq[i])
-                row, column = let(seq_ids[s]), let(token[i])
+                s = bind(pos2seq[i])
+                row, column = bind(seq_ids[s]), bind(token[i])
                 three = (penalties[s, 0], penalties[s, 1], penalties[s, 2])
                 store(logits, penalised(logits[row, column], count[i], *three), row, column)
         return build.result
@@ -314,7 +314,7 @@ class Bitmask(Operator):
     kind: ClassVar[str] = "bitmask"
     vocab: int
 
-    def plain(self) -> tirx.PrimFunc:
+    def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, self.vocab), "float32")
             seq_ids = build.arg("seq_ids", (1,), "int32")

@@ -1,4 +1,4 @@
-"""Small words for writing loops with TVM's IR builder, in plain forms and kernels."""
+"""Small words for writing loops with TVM's IR builder, in definitions and kernels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def when(condition: Any) -> Iterator[None]:
         yield
 
 
-class Cell:
+class LocalVar:
     """A mutable scalar in registers."""
 
     def __init__(self, dtype: str, initial: Any = None) -> None:
@@ -81,18 +81,18 @@ def store(buffer: Any, value: Any, *indices: Any) -> None:
     T.buffer_store(buffer, value, list(indices))
 
 
-def let(value: Any) -> Any:
+def bind(value: Any) -> Any:
     """Evaluate an expression once and name the result."""
     return T.Bind(value)
 
 
-def fixed(value: Any, dtype: str = "int32") -> Any:
+def materialize(value: Any, dtype: str = "int32") -> Any:
     """A value that stays a variable in the kernel's text.
 
-    TVM writes out a `let` at every use, and finds no common expressions that have calls: a few
+    TVM writes out a `bind` at every use, and finds no common expressions that have calls: a few
     such names, each used some times in the next, grow into kernels of 200 KB.
     """
-    return Cell(dtype, value).value
+    return LocalVar(dtype, value).value
 
 
 def i32(value: Any) -> Any:

@@ -20,8 +20,8 @@ What the client cannot express:
   that wants none loads with `conv_config: {render_empty_system_message: false}` and gives its first
   user message the name `OPEN_USER`, which then stands in place of the role string.
 - Trimming. The template trims system, user and model text; the client takes them as they are.
-- Removing thoughts. Where the reply opens with an empty thought (below), KV reuse keeps it in front
-  of earlier replies, and the template drops it; a page that resets the chat before each request
+- Removing reasoning. Where the reply opens with an empty thought (below), KV reuse keeps it before
+  earlier replies, and the template drops it; a page that resets the chat before each request
   follows the template.
 - Tools. After a tool's response generation goes on inside the model's turn, but the client always
   opens a new one. So there is no `tool` role, and the client refuses such a message.

@@ -15,8 +15,8 @@ CUDA_DOT4 = "__dp4a"
 CUDA_EXCHANGE = "__shfl_xor_sync"
 
 
-@module_pass(opt_level=0, name="CudaWords")
-class CudaWords:
+@module_pass(opt_level=0, name="LowerCudaIntrinsics")
+class LowerCudaIntrinsics:
     """Products of four bytes, with the addition that CUDA's instruction does besides; more words.
 
     Before: ``t + dot4I8Packed(a, b)``. After: ``__dp4a(int32(a), int32(b), t)``. Without an

@@ -16,15 +16,15 @@ from tvm.s_tir.stmt import SBlock
 from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
-from gemma4_compile.passes.lower_cuda_intrinsics import CudaWords
+from gemma4_compile.passes.lower_cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
-from gemma4_compile.passes.vectorize_buffers import VectorBuffers
+from gemma4_compile.passes.vectorize_buffers import VectorizeBuffers
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 COMPACTION = "s_tir.CompactBufferAllocation"
-WORDS: Mapping[str, Callable[[], Pass]] = {"cuda": CudaWords}
+WORDS: Mapping[str, Callable[[], Pass]] = {"cuda": LowerCudaIntrinsics}
 """The pass that translates WGSL's built-in functions, by target."""
 
 
@@ -91,7 +91,7 @@ def device_passes(target: str) -> Sequence[Pass]:
         tirx.transform.LowerWarpMemory(),
         tirx.transform.StmtSimplify(),  # inlines names
         *words,
-        VectorBuffers(),
+        VectorizeBuffers(),
         DropUnusedNames(),
         NameCommonExpressions(),
         DropUnusedNames(),

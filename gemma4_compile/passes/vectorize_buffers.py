@@ -38,8 +38,8 @@ class _Argument:
         self.new_buffer = tirx.decl_buffer((tirx.floordiv(size, LANES),), name, self.buffer.name)
 
 
-@module_pass(opt_level=0, name="VectorBuffers")
-class VectorBuffers:
+@module_pass(opt_level=0, name="VectorizeBuffers")
+class VectorizeBuffers:
     """Retype the pointers of every kernel of a device module.
 
     Before: ``w: handle("uint32"); w[ramp(4 * i, 1, 4)]``. After: ``w: handle("uint32x4"); w[i]``.

@@ -117,7 +117,7 @@ def _diagnose(arguments: argparse.Namespace) -> None:
             f"{outcome.faults} faults; `{arguments.diagnose}` says which",
             hint="send that file with your report",
         )
-    console.note(f"{outcome.kernels} kernels answer as their plain forms; no faults")
+    console.note(f"{outcome.kernels} kernels answer as their definitions; no faults")
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -62,7 +62,7 @@ class Console:
     """Shows a conversation to a person, and leaves stdout to the answers for scripts."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        """Prepare; `quiet` leaves out progress and speed, but no errors and no thoughts."""
+        """Prepare; `quiet` leaves out progress and speed, but no errors and no reasoning."""
         self._quiet = quiet
         self._styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
@@ -103,7 +103,7 @@ class Console:
     def answer(
         self, chat: Answerer, text: str, chooser: TokenChooser, max_tokens: int | None
     ) -> None:
-        """Ask, and show the reply as it comes: thoughts on stderr, the answer on stdout.
+        """Ask, and show the reply as it comes: reasoning on stderr, the answer on stdout.
 
         Whatever ends the reply, the line ends, and its speed is shown.
         """

@@ -184,7 +184,7 @@ def _kernels(report: _Report, directory: Path, outcome: Outcome) -> None:
     library = NativeLibrary(package.library_path, device)
     kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
     names = sorted(kernels)
-    report.line(f"{len(names)} kernels with a plain form; each line is written when it is done")
+    report.line(f"{len(names)} kernels with a definition; each line is written when it is done")
     report.line(f"first: {names[0]}")
     chunk = package.chat_config.prefill_chunk_size
     for index, result in enumerate(check_kernels(library, device, kernels, chunk)):

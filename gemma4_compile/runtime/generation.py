@@ -131,7 +131,7 @@ class Generator:
         chooser : a `Sampler`
         max_tokens : most tokens of the reply; None for as many as fit
         stop : texts that end the answer
-        plain : take everything as the answer's text, thoughts and calls included
+        plain : take everything as the answer's text, reasoning and calls included
 
         Raises
         ------

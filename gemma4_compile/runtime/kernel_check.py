@@ -1,4 +1,4 @@
-"""Every kernel of a package's library, on this device, against what its plain form answers.
+"""Every kernel of a package's library, on this device, against what its definition answers.
 
 The library says which operator each of its kernels computes. Random arguments and right answers
 come from the compiler, in a process of its own: `gemma4_compile.device_check.expected_outputs`.
@@ -42,7 +42,7 @@ class KernelResult:
     ----------
     name : the kernel's name in the library
     kind : its operator's kind
-    problem : what is wrong, or "" for a kernel that answers as its plain form
+    problem : what is wrong, or "" for a kernel that answers as its definition
     error_share : the largest error as a share of what is allowed; 0 where nothing differs
     seconds : of the kernel's run, the first of its kind on this device
     """
@@ -87,7 +87,7 @@ class _PlainAnswers:
 
 
 @contextmanager
-def _plain_answers() -> Iterator[_PlainAnswers]:
+def _expected_outputs() -> Iterator[_PlainAnswers]:
     with (
         tempfile.TemporaryDirectory(prefix="gemma4-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8") as log,
@@ -137,7 +137,7 @@ def check_kernels(
     CompilerMissingError
         If the right answers cannot be computed here.
     """
-    with _plain_answers() as plain:
+    with _expected_outputs() as plain:
         for seed, (name, operator) in enumerate(sorted(kernels.items())):
             answer = plain.ask({"operator": operator, "seed": seed, "chunk": chunk})
             yield _check(library, device, name, json.loads(operator)["kind"], answer, plain)

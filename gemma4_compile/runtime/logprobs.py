@@ -59,7 +59,7 @@ class LogprobRecorder:
 
 
 class AnswerTokens:
-    """Tells which tokens of a reply are the answer's: no marks, no thoughts, no calls."""
+    """Tells which tokens of a reply are the answer's: no marks, no reasoning, no calls."""
 
     def __init__(self, marks: MarkIds, *, in_thought: bool) -> None:
         """Begin a reply; `in_thought` where the prompt has opened a thought."""

@@ -1,4 +1,4 @@
-r"""Takes a reply apart as its tokens come: thoughts, the answer's text, tool calls.
+r"""Takes a reply apart as its tokens come: reasoning, the answer's text, tool calls.
 
 The model marks the parts with tokens of their own, so a text that merely spells such a mark changes
 nothing. A thought is ``<|channel>thought\nTEXT\n<channel|>``, a call is

@@ -8,14 +8,14 @@ from typing import Any
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.pending import PendingMerge, PendingNorm
+from gemma4_compile.model_spec.pending import PendingCombine, PendingNorm
 from gemma4_compile.model_spec.text.config import AttentionKind
 from gemma4_compile.model_spec.text.kv_cache import KvTensors
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.operators.attention import (
-    ChunkAttention,
     DecodeAttention,
-    PrepareQkv,
+    PrefillAttention,
+    QkNormRopeCache,
     SplitAttention,
 )
 from gemma4_compile.operators.base import (
@@ -124,7 +124,7 @@ class Attention(nn.Module):
             (rows or 1, hidden_size) float32, before the post-attention norm.
         """
         qkv = self.qkv_proj.matmul(hidden, rows)
-        attended: nn.Tensor | PendingMerge
+        attended: nn.Tensor | PendingCombine
         if rows == 1:
             attended = self._decode(qkv, kv)
         else:
@@ -177,12 +177,12 @@ class Attention(nn.Module):
 
     def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
         plan = self.plan
-        operator = PrepareQkv(rows=rows, **self._cache_fields(kv), **self._rotary_fields(kv))
+        operator = QkNormRopeCache(rows=rows, **self._cache_fields(kv), **self._rotary_fields(kv))
         width = plan.num_attention_heads * plan.head_dim
         return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
 
     def _chunk(self, q: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
-        operator = ChunkAttention(
+        operator = PrefillAttention(
             rows=rows,
             window=self.plan.window,
             out_dtype=self.activation_dtype,
@@ -200,7 +200,7 @@ class Attention(nn.Module):
         means = (splits, heads, self.plan.head_dim)
         return [(means, self.activation_dtype), ((splits, heads, 2), "float32")]
 
-    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingMerge:
+    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingCombine:
         """The last position of a chunk: its q is prepared already."""
         operator = SplitAttention(
             rows=1,
@@ -210,9 +210,9 @@ class Attention(nn.Module):
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
         means, stats = emit(operator, args, self._split_specs())
-        return PendingMerge(means, stats, self.activation_dtype)
+        return PendingCombine(means, stats, self.activation_dtype)
 
-    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> PendingMerge:
+    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> PendingCombine:
         """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
         operator = DecodeAttention(
             rows=1,
@@ -222,4 +222,4 @@ class Attention(nn.Module):
             **self._rotary_fields(kv),
         )
         means, stats = self._emit_with_cache(operator, qkv, kv, self._split_specs())
-        return PendingMerge(means, stats, self.activation_dtype)
+        return PendingCombine(means, stats, self.activation_dtype)

@@ -9,11 +9,11 @@ from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.pending import PendingChoice, PendingRouting
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import TensorSpec, emit
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,
     CombineExperts,
-    GroupRows,
+    PermuteByExpert,
     Router,
 )
 
@@ -62,11 +62,11 @@ def run_experts(
         gated = experts.gate_up_proj.gate_up(choice, experts.down_proj)
         return experts.down_proj.down(gated, choice)
     ids, weights, hidden = _route(config, router, pending)
-    group = GroupRows(config.num_experts, top_k, EXPERT_TILE)
+    group = PermuteByExpert(config.num_experts, top_k, EXPERT_TILE)
     specs = [((n * top_k,), "int32"), ((group.tile_count(n * top_k), 3), "int32")]
     order, tiles = emit(group, [ids], specs)
-    gated = experts.gate_up_proj.grouped(hidden, order, tiles, top_k, Tail.GELU_PAIRS)
-    outputs = experts.down_proj.grouped(gated, order, tiles, top_k, Tail.NONE)
+    gated = experts.gate_up_proj.grouped(hidden, order, tiles, top_k, Epilogue.GELU_PAIRS)
+    outputs = experts.down_proj.grouped(gated, order, tiles, top_k, Epilogue.NONE)
     combine = CombineExperts(rows, top_k, width)
     return emit(combine, [outputs, weights], [((n, width), "float32")])[0]
 

@@ -42,7 +42,7 @@ from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.base import emit
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import VECTORS
 from gemma4_compile.operators.norms import RmsNorm
 
@@ -322,9 +322,9 @@ class Gemma4ForCausalLM(nn.Module):
             stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
             streams.append(stream)
         cap = config.final_logit_softcapping
-        tail = Tail.NONE if cap is None else Tail.SOFTCAP
+        epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
         logits = self.embed_tokens.matmul(
-            stream.hidden, 1, tail, cap=cap or 0.0, suppressed=self.options.suppressed
+            stream.hidden, 1, epilogue, cap=cap or 0.0, suppressed=self.options.suppressed
         )
         # Every pending norm has been done by now, by whoever read it.
         probes = [_last_row(stream) for stream in streams] if self.options.probe else []

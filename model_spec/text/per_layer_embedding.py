@@ -18,7 +18,7 @@ from gemma4_compile.model_spec.text.scales import (
     per_layer_projection_scale,
 )
 from gemma4_compile.operators.base import emit
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.norms import PerLayerInputs
 
 
@@ -74,4 +74,4 @@ def inject(
 
     The input is the raw residual stream, which has no bound: it stays float32 in every recipe.
     """
-    return projection.matmul(gate.matmul(x, rows, Tail.GELU_GATE, ple=ple, layer=layer), rows)
+    return projection.matmul(gate.matmul(x, rows, Epilogue.GELU_GATE, ple=ple, layer=layer), rows)

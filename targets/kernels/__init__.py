@@ -1,6 +1,6 @@
 """GPU kernels of the operators.
 
-One factory an operator kind, each with the signature of the operator's plain form.
+One factory an operator kind, each with the signature of the operator's definition.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from tvm import tirx
 
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.targets.kernels.attention.combine import make_merge_splits
+from gemma4_compile.targets.kernels.attention.combine import make_combine_splits
 from gemma4_compile.targets.kernels.attention.decode import (
     make_decode_attention,
     make_split_attention,
 )
-from gemma4_compile.targets.kernels.attention.prefill import make_chunk_attention
-from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_prepare_qkv
-from gemma4_compile.targets.kernels.linear.embedding import make_embed_rows
+from gemma4_compile.targets.kernels.attention.prefill import make_prefill_attention
+from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_qk_norm_rope_cache
+from gemma4_compile.targets.kernels.linear.embedding import make_embedding
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
 from gemma4_compile.targets.kernels.linear.int8_gemv import make_int8_gemv
-from gemma4_compile.targets.kernels.linear.normed_gemv import make_merged_gemv, make_normed_gemv
+from gemma4_compile.targets.kernels.linear.normed_gemv import make_combined_gemv, make_normed_gemv
 from gemma4_compile.targets.kernels.linear.quantize_rows import (
-    make_round_rows,
-    make_rounded_merge,
-    make_rounded_norm,
+    make_quantize_rows,
+    make_quantized_combine,
+    make_quantized_norm,
 )
 from gemma4_compile.targets.kernels.moe.experts import (
     make_expert_down,
@@ -40,12 +40,12 @@ from gemma4_compile.targets.kernels.moe.int8_experts import (
     make_int8_expert_gate_up,
 )
 from gemma4_compile.targets.kernels.moe.router import (
-    make_choose_experts,
     make_combine_experts,
     make_expert_residual_norm,
-    make_group_rows,
+    make_permute_by_expert,
     make_router,
     make_router_scores,
+    make_top_k_experts,
 )
 from gemma4_compile.targets.kernels.norms.norms import (
     make_per_layer_inputs,
@@ -63,7 +63,7 @@ from gemma4_compile.targets.kernels.sampling.softmax import (
     make_softmax_probs,
 )
 from gemma4_compile.targets.kernels.sampling.top_p import make_sample_top_p
-from gemma4_compile.targets.kernels.sampling.top_p_histogram import make_nucleus_survey
+from gemma4_compile.targets.kernels.sampling.top_p_histogram import make_top_p_histogram
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -77,37 +77,37 @@ def _make_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
 
 FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "bitmask": make_bitmask,
-    "chunk_attention": make_chunk_attention,
-    "choose_experts": make_choose_experts,
+    "prefill_attention": make_prefill_attention,
+    "top_k_experts": make_top_k_experts,
     "combine_experts": make_combine_experts,
     "decode_attention": make_decode_attention,
-    "embed_rows": make_embed_rows,
+    "embedding": make_embedding,
     "expert_down": make_expert_down,
     "expert_gate_up": make_expert_gate_up,
     "expert_gemm": make_expert_gemm,
     "expert_residual_norm": make_expert_residual_norm,
-    "group_rows": make_group_rows,
+    "permute_by_expert": make_permute_by_expert,
     "int8_expert_down": make_int8_expert_down,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_gemm": make_expert_gemm,
     "int8_linear": _make_int8_linear,
-    "int8_merged_linear": make_int8_gemv,
+    "int8_combined_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,
     "int8_routed_linear": make_int8_gemv,
     "linear": _make_linear,
     "logit_bias": make_logit_bias,
-    "merge_splits": make_merge_splits,
-    "merged_linear": make_merged_gemv,
+    "combine_splits": make_combine_splits,
+    "combined_linear": make_combined_gemv,
     "normed_linear": make_normed_gemv,
-    "nucleus_survey": make_nucleus_survey,
+    "top_p_histogram": make_top_p_histogram,
     "penalty": make_penalty,
     "per_layer_inputs": make_per_layer_inputs,
-    "prepare_qkv": make_prepare_qkv,
+    "qk_norm_rope_cache": make_qk_norm_rope_cache,
     "residual_norm": make_residual_norm,
     "rms_norm": make_rms_norm,
-    "round_rows": make_round_rows,
-    "rounded_merge": make_rounded_merge,
-    "rounded_norm": make_rounded_norm,
+    "quantize_rows": make_quantize_rows,
+    "quantized_combine": make_quantized_combine,
+    "quantized_norm": make_quantized_norm,
     "routed_linear": make_normed_gemv,
     "router": make_router,
     "router_scores": make_router_scores,

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import object_cache, zig
+from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.object_cache import Progress
 from gemma4_compile.targets.linker.runtime_objects import Platform
 

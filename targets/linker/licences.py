@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gemma4_compile import abi
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import zig
+from gemma4_compile.targets.linker import zig
 from gemma4_compile.targets.linker.runtime_objects import Platform
 
 TVM, TVM_FFI, OWN, ZIG = "apache-tvm", "apache-tvm-ffi", "gemma4-compile", "ziglang"

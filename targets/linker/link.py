@@ -12,7 +12,7 @@ from tvm import relax
 
 from gemma4_compile import abi
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import object_cache, zig
+from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
 from gemma4_compile.targets.linker.object_cache import Progress, cache_directory
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform, runtime_objects

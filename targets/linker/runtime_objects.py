@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import object_cache, zig
+from gemma4_compile.targets.linker import object_cache, zig
 from gemma4_compile.targets.linker.object_cache import Progress
 
 NATIVE = Path(__file__).parents[1] / "native"

@@ -1,4 +1,4 @@
-"""The rule that replaces an operator's plain form by the target's kernel of the same signature."""
+"""The rule that replaces an operator's definition by the target's kernel of the same signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU: run the plain forms as they are, the outermost spatial loop of each block in parallel."""
+"""CPU: run the definitions as they are, the outermost spatial loop of each block in parallel."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.pipeline import CompileRequest, compile_model
-from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.link import ptx, zig
 from tests.packages import Silent
 

@@ -1,4 +1,4 @@
-"""Metal kernels against the plain forms that define them, every one compiled and executed."""
+"""Metal kernels against the definitions that define them, every one compiled and executed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.attention import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.moe import RouterScores
 from tests import models
@@ -24,9 +24,9 @@ PART_BYTES = 1 << 14  # matrices of some operators come in several parts
 # What a model has that the ones before it have not.
 E2B, EXPERTS, K_IS_V = ("e2b", "q4f16"), ("moe", "q8f16"), ("dense", "q4f32")
 ADDED = {
-    EXPERTS: "choose_experts combine_experts expert_down expert_gate_up expert_gemm "
-    "expert_residual_norm group_rows normed_linear routed_linear router",
-    K_IS_V: "chunk_attention decode_attention linear merged_linear prepare_qkv",
+    EXPERTS: "top_k_experts combine_experts expert_down expert_gate_up expert_gemm "
+    "expert_residual_norm permute_by_expert normed_linear routed_linear router",
+    K_IS_V: "prefill_attention decode_attention linear combined_linear qk_norm_rope_cache",
 }
 
 
@@ -41,9 +41,9 @@ def all_operators() -> tuple[Operator, ...]:
     # Metal binds so many buffers that a model's gate and up always have the router beside them.
     found[RouterScores(64, 8, 1e-6, 0.125, "float16")] = None
     # Splits of so few heads are always merged by the output projection.
-    found[MergeSplits(8, 64, 20, "float16")] = None
+    found[CombineSplits(8, 64, 20, "float16")] = None
     # Where an index has one value, TVM makes no vectors of the memory that threads share.
-    found[MergeSplits(8, 64, 1, "float16")] = None
+    found[CombineSplits(8, 64, 1, "float16")] = None
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
     return tuple(found)
 

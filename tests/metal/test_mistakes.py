@@ -1,4 +1,4 @@
-"""Mistakes in Metal kernels that the comparison with plain forms must find."""
+"""Mistakes in Metal kernels that the comparison with definitions must find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.attention import CombineSplits
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from tests.metal import emulator
@@ -25,7 +25,7 @@ OPERATORS = (
     Linear(None, 4, "float16", 32, 96, (64,), "float16"),
     Linear(1, 4, "float16", 32, 96, (64,), "float16"),
     ResidualNorm(None, 96, 1e-6, True, "float16"),
-    MergeSplits(2, 32, 5, "float16"),
+    CombineSplits(2, 32, 5, "float16"),
 )
 
 
@@ -87,7 +87,7 @@ def wrong_cases(
     device: tvm.runtime.Device,
     change: Callable[[str], str],
 ) -> set[int]:
-    """Cases that differ from their plain forms, in ascending or descending order of threads."""
+    """Cases that differ from their definitions, in ascending or descending order of threads."""
     copy = library.with_name(f"copy{next(COPIES)}.so")  # a path is loaded once
     copy.write_bytes(library.read_bytes())
     with emulator.mistake(change):

@@ -89,5 +89,5 @@ def test_the_self_test_of_its_kernels_finds_no_fault(package: Path) -> None:
     results = list(check_kernels(library, where, chosen, chunk))
     assert {result.kind for result in results} == set(one_of_a_kind)
     assert not [result for result in results if result.problem]
-    # They are other kernels than the plain forms: not every bit is the same.
+    # They are other kernels than the definitions: not every bit is the same.
     assert any(result.error_share > 0 for result in results)

@@ -30,7 +30,7 @@ def test_kernels_of_any_vocabulary(
     usual = set(operators_of(256))
     cases = [make_case(o, i) for i, o in enumerate(operators_of(vocab)) if o not in usual]
     kinds = {case.operator.kind for case in cases}
-    assert {"embed_rows", "bitmask", "nucleus_survey", "sample_top_p", "softmax_probs"} <= kinds
+    assert {"embedding", "bitmask", "top_p_histogram", "sample_top_p", "softmax_probs"} <= kinds
     path = tmp_path / "cases.so"
     emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), metal_device)

@@ -9,15 +9,15 @@ from functools import partial
 import numpy as np
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.attention import MergeSplits
+from gemma4_compile.operators.attention import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.fused_linear import RoutedLinear
 from gemma4_compile.operators.moe import (
-    ChooseExperts,
-    GroupRows,
+    PermuteByExpert,
     Router,
+    TopKExperts,
 )
-from gemma4_compile.operators.sampling import NucleusSurvey, SampleTopP
+from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
@@ -33,7 +33,7 @@ from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
 
 CUDA = target_spec("cuda")
-ONE_POSITION = {"routed_linear", "int8_routed_linear", "choose_experts"}  # the router's halves
+ONE_POSITION = {"routed_linear", "int8_routed_linear", "top_k_experts"}  # the router's halves
 LENGTHS = (0, 63, 1200)  # positions before the new ones
 
 
@@ -85,11 +85,11 @@ def _whole_vocabulary() -> Group:
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     exact = replace(CUDA, activations=EXACT)  # its experts are chosen in a launch of their own
     found = operators(config, "q4f32", exact, PART_BYTES)
-    kinds = (Router, RoutedLinear, ChooseExperts, GroupRows)
+    kinds = (Router, RoutedLinear, TopKExperts, PermuteByExpert)
     routed = [replace(op, **number) for op in found if isinstance(op, kinds)]
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
     sample = make_case(SampleTopP(262_144), 0)
-    cases += [sample, make_case(NucleusSurvey(262_144), 1)]
+    cases += [sample, make_case(TopPHistogram(262_144), 1)]
     flat = np.zeros(262_144)
     spread = (test_kernels.deviating(14.0), test_kernels.deviating(0.02), flat)
     for logits in (*spread, test_kernels.one_of_many()):
@@ -115,7 +115,7 @@ def _attention() -> Group:
     shapes = (*DECODE.values(), *PADDED_DECODE, *CHUNK.values())
     cases = [make_case(operator, n, n) for operator in shapes for n in LENGTHS]
     merges = [(8, 512, 128, "float16"), (2, 16, 7, "float32"), (5, 20, 300, "float16")]
-    cases += [make_case(MergeSplits(*shape), 1) for shape in merges]
+    cases += [make_case(CombineSplits(*shape), 1) for shape in merges]
     return Group(CUDA, cases, differences)
 
 

@@ -27,7 +27,7 @@ from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import TargetSpec
-from tests.numerics.plain_forms import run
+from tests.numerics.definitions import run
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ SIZES = Sizes(ROWS, BEFORE, CAPACITY, CHUNK)
 
 @dataclass(frozen=True)
 class KernelCase:
-    """An operator, its arguments, and what its plain form makes of them."""
+    """An operator, its arguments, and what its definition makes of them."""
 
     operator: Operator
     args: tuple[Array | int, ...]
@@ -76,7 +76,7 @@ def operators(
 
 
 def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase:
-    """Fill the arguments, run the plain form, and note what it changed.
+    """Fill the arguments, run the definition, and note what it changed.
 
     `before` is the number of positions that stand before the operator's rows.
     """

@@ -1,4 +1,4 @@
-"""Plain forms on the CPU, with the tolerances of what is compared with them."""
+"""Definitions on the CPU, with the tolerances of what is compared with them."""
 
 from __future__ import annotations
 

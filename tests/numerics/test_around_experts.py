@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.activation_quantization import RoundedNorm
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.activation_quantization import QuantizedNorm
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
 from gemma4_compile.operators.int8_linear import (
     PACKED,
@@ -16,8 +16,8 @@ from gemma4_compile.operators.int8_linear import (
     Int8NormedLinear,
     Int8RoutedLinear,
 )
-from gemma4_compile.operators.moe import ChooseExperts, RouterScores
-from tests.numerics.plain_forms import run, values
+from gemma4_compile.operators.moe import RouterScores, TopKExperts
+from tests.numerics.definitions import run, values
 from tests.numerics.test_experts import (
     EPS,
     EXPERTS,
@@ -51,7 +51,7 @@ def test_scores_and_the_experts_input_are_one_buffer(dtype: str, experts: int, s
 
     ids, weights = np.zeros((1, TOP_K), np.int32), np.zeros((1, TOP_K), np.float32)
     expert_scale = 1 + values(3, experts) / 5
-    run(ChooseExperts(experts, TOP_K, WIDTH), routed, expert_scale, ids, weights)
+    run(TopKExperts(experts, TOP_K, WIDTH), routed, expert_scale, ids, weights)
     best = np.argsort(-expected[0, :experts])[:TOP_K]
     assert ids[0].tolist() == best.tolist()
     shares = np.exp(expected[0, best] - expected[0, best[0]])
@@ -73,7 +73,7 @@ def test_the_dense_gate_and_up_have_the_router_beside_them(form: str, size: floa
         "cols": COLS,
         "part_rows": (rows,),
         "in_dtype": "float16" if form == "float16" else "float32",
-        "tail": Tail.GELU_PAIRS.value,
+        "epilogue": Epilogue.GELU_PAIRS.value,
         "eps": EPS,
     }
     router = {"experts": 6, "factor": COLS**-0.5, "router_dtype": "float16"}
@@ -129,7 +129,7 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
 
     if form == "packed":
         words, scales = np.zeros((1, COLS // 4), np.uint32), np.zeros((1, COLS // 32), np.float32)
-        run(RoundedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
+        run(QuantizedNorm(COLS, EPS, True, True, 2), *args, out, words, scales)
         layout["in_dtype"] = PACKED
         run(Int8Linear(**layout), words, scales, *tensors, y)
     else:

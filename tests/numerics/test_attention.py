@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.attention import (
-    ChunkAttention,
-    MergeSplits,
-    PrepareQkv,
+    CombineSplits,
+    PrefillAttention,
+    QkNormRopeCache,
     SplitAttention,
 )
-from tests.numerics.plain_forms import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
+from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -87,11 +87,11 @@ def inputs(case: Case, dtype: str) -> tuple[npt.NDArray[Any], ...]:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("case", CHUNKS, ids=str)
-def test_chunk_attention_sees_exactly_its_window(case: Case, dtype: str) -> None:
+def test_prefill_attention_sees_exactly_its_window(case: Case, dtype: str) -> None:
     q, keys, data = inputs(case, dtype)
     out = np.zeros((case.count, HEADS * DIM), dtype)
 
-    operator = ChunkAttention(
+    operator = PrefillAttention(
         None, HEADS, KV_HEADS, DIM, case.window, dtype, case.ring, out_dtype=dtype
     )
     caches = fill(case, keys, dtype), fill(case, data, dtype)
@@ -114,7 +114,7 @@ def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> 
     )
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
     run(split, q.reshape(1, -1), *caches, case.positions, means, stats)
-    run(MergeSplits(HEADS, DIM, splits, "float32"), means, stats, out)
+    run(CombineSplits(HEADS, DIM, splits, "float32"), means, stats, out)
 
     expected = attend(*(array.astype(np.float64) for array in (q, keys, data)), case)
     np.testing.assert_allclose(out, expected.reshape(1, -1), **ROUNDED["float32"])
@@ -126,7 +126,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     q *= 100.0
     out = np.zeros((1, HEADS * DIM), np.float32)
 
-    operator = ChunkAttention(None, HEADS, KV_HEADS, DIM, None, "float32", None)
+    operator = PrefillAttention(None, HEADS, KV_HEADS, DIM, None, "float32", None)
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
     run(operator, q.reshape(1, -1), *caches, case.positions, out)
 
@@ -135,7 +135,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     np.testing.assert_allclose(out, expected.reshape(1, -1), rtol=2e-3, atol=2e-3)
 
 
-# --- PrepareQkv ---
+# --- QkNormRopeCache ---
 
 
 def rotate(x: Float64Array, angles: Float64Array, pairs: int) -> Float64Array:
@@ -171,7 +171,7 @@ def test_keys_are_rotated_and_values_only_normed(
     key, value = (np.full((RING, KV_HEADS, DIM), 1e3, np.float32) for _ in range(2))
     q = np.zeros((count, HEADS * DIM), np.float32)
 
-    operator = PrepareQkv(
+    operator = QkNormRopeCache(
         rows=None,
         heads=HEADS,
         kv_heads=KV_HEADS,
@@ -209,7 +209,7 @@ def test_a_shared_layer_rotates_its_query_by_the_last_position() -> None:
     rotary = np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
     q = np.zeros((1, HEADS * DIM), np.float32)
 
-    operator = PrepareQkv(
+    operator = QkNormRopeCache(
         rows=1,
         heads=HEADS,
         kv_heads=KV_HEADS,

@@ -1,4 +1,4 @@
-"""Attention's WebGPU kernels at the edges of their shapes, against the plain forms, on Dawn."""
+"""Attention's WebGPU kernels at the edges of their shapes, against the definitions, on Dawn."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gemma4_compile.operators.attention import (
-    ChunkAttention,
+    CombineSplits,
     DecodeAttention,
-    MergeSplits,
+    PrefillAttention,
     SplitAttention,
 )
 from gemma4_compile.targets import target_spec
@@ -102,7 +102,7 @@ def test_one_position_with_its_query_ready(
 def test_merging_any_number_of_splits(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     shapes = [(8, 512, 128), (3, 256, 1), (2, 16, 7), (5, 20, 300), (1, 96, 33)]
     cases = [
-        make_case(MergeSplits(heads, dim, splits, dtype), dim)
+        make_case(CombineSplits(heads, dim, splits, dtype), dim)
         for heads, dim, splits in shapes
         for dtype in ("float16", "float32")
     ]
@@ -110,15 +110,15 @@ def test_merging_any_number_of_splits(limits: str, lavapipe: VulkanDriver, tmp_p
 
 
 CHUNK = {
-    "E2B sliding": ChunkAttention(None, 8, 1, 256, 512, "float16", 1056, "float16"),
-    "E2B full": ChunkAttention(None, 8, 1, 512, None, "float16", None, "float16"),
-    "26B sliding": ChunkAttention(None, 8, 4, 256, 1024, "float32", 1056),
-    "groups of three": ChunkAttention(None, 6, 2, 64, 9, "float16", 32, "float16"),
-    "groups of five": ChunkAttention(None, 5, 1, 96, None, "float32", None),
-    "tiny heads": ChunkAttention(None, 4, 2, 16, 7, "float16", 32),
-    "heads of two vectors": ChunkAttention(None, 3, 3, 8, None, "float16", None),
-    "heads of 26 vectors": ChunkAttention(None, 7, 1, 104, 40, "float32", 83),
-    "heads of 126 vectors": ChunkAttention(None, 3, 1, 504, None, "float16", None, "float16"),
+    "E2B sliding": PrefillAttention(None, 8, 1, 256, 512, "float16", 1056, "float16"),
+    "E2B full": PrefillAttention(None, 8, 1, 512, None, "float16", None, "float16"),
+    "26B sliding": PrefillAttention(None, 8, 4, 256, 1024, "float32", 1056),
+    "groups of three": PrefillAttention(None, 6, 2, 64, 9, "float16", 32, "float16"),
+    "groups of five": PrefillAttention(None, 5, 1, 96, None, "float32", None),
+    "tiny heads": PrefillAttention(None, 4, 2, 16, 7, "float16", 32),
+    "heads of two vectors": PrefillAttention(None, 3, 3, 8, None, "float16", None),
+    "heads of 26 vectors": PrefillAttention(None, 7, 1, 104, 40, "float32", 83),
+    "heads of 126 vectors": PrefillAttention(None, 3, 1, 504, None, "float16", None, "float16"),
 }
 
 

@@ -48,7 +48,7 @@ def run_on_cuda(
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("name", cuda_cases.GROUPS)
-def test_kernels_compute_what_their_plain_forms_say(name: str, gpu: Device, tmp_path: Path) -> None:
+def test_kernels_compute_what_their_definitions_say(name: str, gpu: Device, tmp_path: Path) -> None:
     group = cuda_cases.GROUPS[name]()
     link(cases_executable(group.cases, group.spec), tmp_path / "model.so", group.spec)
     library = NativeLibrary(tmp_path / "model.so", gpu)
@@ -60,7 +60,7 @@ def test_kernels_compute_what_their_plain_forms_say(name: str, gpu: Device, tmp_
 
 @pytest.mark.usefixtures("compiler")
 def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
-    """Ragged rows and lanes, every tail, padded keys: all the words of CUDA."""
+    """Ragged rows and lanes, every epilogue, padded keys: all the words of CUDA."""
     shapes = [
         *test_int8_kernels.odd_shapes()[::2],
         *test_gemm_kernels.OPERATORS,

@@ -1,4 +1,4 @@
-"""WebGPU kernels of the experts of 26B-A4B against their plain forms, on Dawn in Node."""
+"""WebGPU kernels of the experts of 26B-A4B against their definitions, on Dawn in Node."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
 from gemma4_compile.operators.moe import (
-    ChooseExperts,
-    GroupRows,
+    PermuteByExpert,
     Router,
     RouterScores,
+    TopKExperts,
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case, operators
-from tests.numerics.plain_forms import run
 from tests.numerics.test_int8_kernels import SUBGROUP, with_few_blocks
 from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.web.dawn import VulkanDriver
@@ -38,7 +38,7 @@ EXPERT_KINDS = {
     "expert_gate_up",
     "expert_gemm",
     "expert_residual_norm",
-    "group_rows",
+    "permute_by_expert",
     "router",
 }
 
@@ -54,7 +54,7 @@ def expert_operators(quant: str, limits: str) -> list[Operator]:
 
 
 @pytest.mark.parametrize(("quant", "limits"), [("q4f16", "default"), ("q8f16", "compat")])
-def test_experts_kernels_compute_what_their_plain_forms_say(
+def test_experts_kernels_compute_what_their_definitions_say(
     quant: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     cases = [make_case(op, seed) for seed, op in enumerate(expert_operators(quant, limits))]
@@ -72,7 +72,7 @@ def test_all_experts_of_the_released_model_are_routed(
     whole = [
         replace(operator, **number)
         for operator in expert_operators("q4f32", limits)
-        if isinstance(operator, (Router, GroupRows))
+        if isinstance(operator, (Router, PermuteByExpert))
     ]
     cases = [make_case(operator, seed) for seed, operator in enumerate(whole)]
 
@@ -84,7 +84,7 @@ def test_all_experts_of_the_released_model_are_routed(
 def matmuls_around_experts() -> list[Operator]:
     """Widths that neither four nor the threads divide, several parts, all kinds of weights."""
     norm: dict[str, Any] = {"eps": 1e-6, "scaled": True, "branches": 2}
-    router: dict[str, Any] = {"eps": 1e-6, "factor": 0.06, "tail": Tail.GELU_PAIRS.value}
+    router: dict[str, Any] = {"eps": 1e-6, "factor": 0.06, "epilogue": Epilogue.GELU_PAIRS.value}
     half = {**router, "experts": EXPERTS, "router_dtype": "float16"}
     odd = {**router, "experts": 5, "router_dtype": "float32"}
     return [
@@ -92,7 +92,7 @@ def matmuls_around_experts() -> list[Operator]:
         RoutedLinear(1, 0, "float16", 0, 1030, (64, 14), "float32", **odd),
         RouterScores(2816, EXPERTS, 1e-6, 0.06, "float16"),
         RouterScores(1030, 7, 1e-6, 0.06, "float32"),
-        ChooseExperts(7, 3, 1030),
+        TopKExperts(7, 3, 1030),
         ResidualNorm(1, 1030, 1e-6, False, "float16", 4),
         NormedLinear(1, 4, "float16", 32, 2816, (73,), "float16", **norm),
         NormedLinear(1, 8, "float32", 32, 288, (70,), "float32", **norm),

@@ -1,4 +1,4 @@
-"""Mixture of experts: every operator's plain form against NumPy in float64."""
+"""Mixture of experts: every operator's definition against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,
-    GroupRows,
+    PermuteByExpert,
     Router,
 )
-from tests.numerics.plain_forms import ROUNDED, run, values
+from tests.numerics.definitions import ROUNDED, run, values
 from tests.numerics.test_operators import COLS, GROUP, LAYOUTS, close, gelu, stored
 
 Float32Array = npt.NDArray[np.float32]
@@ -138,7 +138,7 @@ CHOICES = {
 
 
 def group(ids: IntArray) -> tuple[IntArray, IntArray]:
-    operator = GroupRows(EXPERTS, TOP_K, TILE)
+    operator = PermuteByExpert(EXPERTS, TOP_K, TILE)
     order = np.full(ids.size, -1, np.int32)
     tiles = np.full((int(operator.tile_count(ids.size)), 3), -1, np.int32)
     run(operator, ids.astype(np.int32), order, tiles)
@@ -280,9 +280,11 @@ def test_a_chunk_grouped_by_expert_equals_its_positions_one_by_one(
     y = values(2, ids.size, COLS)  # row m belongs to pair order[m]
     layout = fields(bits, dtype, parts, "float32")
     out = np.zeros((ids.size, EXPERT_ROWS), np.float32)
-    tail = Tail.NONE.value
+    epilogue = Epilogue.NONE.value
     inputs = [y, order, tiles]
-    run_in_calls(ExpertGemm, inputs, (tensors, parts, layout), calls, out, tile=TILE, tail=tail)
+    run_in_calls(
+        ExpertGemm, inputs, (tensors, parts, layout), calls, out, tile=TILE, epilogue=epilogue
+    )
 
     by_pair = np.empty_like(y)
     by_pair[order] = y

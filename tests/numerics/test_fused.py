@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.attention import LOWEST, DecodeAttention, MergeSplits
-from gemma4_compile.operators.epilogue import Tail
-from gemma4_compile.operators.fused_linear import MergedLinear, NormedLinear
-from tests.numerics.plain_forms import ROUNDED, merged_heads, run, values
+from gemma4_compile.operators.attention import LOWEST, CombineSplits, DecodeAttention
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
+from tests.numerics.definitions import ROUNDED, merged_heads, run, values
 from tests.numerics.test_attention import (
     DIM,
     EPS,
@@ -28,7 +28,9 @@ from tests.numerics.test_operators import COLS, GROUP, close, gelu, stored
 PLE_WIDTH = 3 * 32
 
 
-def normed_linear(tail: Tail, scaled: bool, normed_input: bool, in_dtype: str) -> NormedLinear:
+def normed_linear(
+    epilogue: Epilogue, scaled: bool, normed_input: bool, in_dtype: str
+) -> NormedLinear:
     return NormedLinear(
         rows=1,
         bits=4,
@@ -37,9 +39,9 @@ def normed_linear(tail: Tail, scaled: bool, normed_input: bool, in_dtype: str) -
         cols=COLS,
         part_rows=(32,),
         in_dtype=in_dtype,
-        tail=tail.value,
+        epilogue=epilogue.value,
         cap=30.0,
-        ple_width=PLE_WIDTH if tail is Tail.GELU_GATE else 0,
+        ple_width=PLE_WIDTH if epilogue is Epilogue.GELU_GATE else 0,
         eps=EPS,
         scaled=scaled,
         normed=normed_input,
@@ -48,13 +50,13 @@ def normed_linear(tail: Tail, scaled: bool, normed_input: bool, in_dtype: str) -
 
 @pytest.mark.parametrize("size", [1.0, 1e5])
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("tail", [Tail.NONE, Tail.GELU_PAIRS, Tail.SOFTCAP])
-def test_norm_residual_and_matmul_in_one(tail: Tail, scaled: bool, size: float) -> None:
+@pytest.mark.parametrize("epilogue", [Epilogue.NONE, Epilogue.GELU_PAIRS, Epilogue.SOFTCAP])
+def test_norm_residual_and_matmul_in_one(epilogue: Epilogue, scaled: bool, size: float) -> None:
     tensors, matrix = stored(4, "float16", (32,))
     branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)
     w_branch, w_next = values(3, COLS), values(4, COLS)
     scalar = [np.array([0.3], np.float32)] if scaled else []
-    operator = normed_linear(tail, scaled, True, "float32")
+    operator = normed_linear(epilogue, scaled, True, "float32")
     out, y = np.zeros((1, COLS), np.float32), np.zeros((1, operator.outputs), np.float32)
 
     run(operator, branch, residual, w_branch, *scalar, w_next, *tensors, out, y)
@@ -63,10 +65,10 @@ def test_norm_residual_and_matmul_in_one(tail: Tail, scaled: bool, size: float) 
     np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
     sums = (normed(total.astype(np.float32)) * w_next) @ matrix.T
     expected = {
-        Tail.NONE: lambda: sums,
-        Tail.GELU_PAIRS: lambda: gelu(sums[:, 0::2]) * sums[:, 1::2],
-        Tail.SOFTCAP: lambda: 30 * np.tanh(sums / 30),
-    }[tail]()
+        Epilogue.NONE: lambda: sums,
+        Epilogue.GELU_PAIRS: lambda: gelu(sums[:, 0::2]) * sums[:, 1::2],
+        Epilogue.SOFTCAP: lambda: 30 * np.tanh(sums / 30),
+    }[epilogue]()
     close(y, expected)
 
 
@@ -74,7 +76,7 @@ def test_the_gate_takes_the_residual_itself() -> None:
     tensors, matrix = stored(4, "float16", (32,))
     branch, residual = values(1, 1, COLS), values(2, 1, COLS, deviation=1e5)
     w_branch, ple = values(3, COLS), values(5, 1, PLE_WIDTH)
-    operator = normed_linear(Tail.GELU_GATE, False, False, "float32")
+    operator = normed_linear(Epilogue.GELU_GATE, False, False, "float32")
     out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 32), np.float32)
 
     run(operator, branch, residual, w_branch, *tensors, ple, 2, out, y)
@@ -87,7 +89,7 @@ def test_the_normed_input_is_rounded_to_the_activation_dtype() -> None:
     tensors, matrix = stored(4, "float16", (32,))
     branch, residual = values(1, 1, COLS), values(2, 1, COLS)
     w_branch, w_next = values(3, COLS), values(4, COLS)
-    operator = normed_linear(Tail.NONE, False, True, "float16")
+    operator = normed_linear(Epilogue.NONE, False, True, "float16")
     out, y = np.zeros((1, COLS), np.float32), np.zeros((1, 32), np.float32)
 
     run(operator, branch, residual, w_branch, w_next, *tensors, out, y)
@@ -144,7 +146,7 @@ def test_decode_attention_prepares_writes_and_attends(
         value_is_key=value_is_key,
     )
     run(operator, qkv, q_norm, k_norm, case.positions, rotary, key, value, means, stats)
-    run(MergeSplits(HEADS, DIM, splits, dtype), means, stats, out)
+    run(CombineSplits(HEADS, DIM, splits, dtype), means, stats, out)
 
     heads = qkv.reshape(1, -1, DIM)
     turned = angles[:, 3 : 3 + pairs]
@@ -173,7 +175,7 @@ def test_a_shared_layer_only_reads_the_cache() -> None:
 
     operator = decode_attention(case, cache_dtype="float32", pairs=DIM // 2, splits=2)
     run(operator, qkv, q_norm, case.positions, rotary, key, value, means, stats)
-    run(MergeSplits(HEADS, DIM, 2, "float32"), means, stats, out)
+    run(CombineSplits(HEADS, DIM, 2, "float32"), means, stats, out)
 
     q = rotate(normed(qkv.reshape(1, HEADS, DIM)) * q_norm, angles[:, 3 : 3 + DIM // 2], DIM // 2)
     expected = attend(q, keys.astype(np.float64), data.astype(np.float64), case)
@@ -192,7 +194,7 @@ def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
     stats[splits - empty :] = (LOWEST, 0.0)
     y = np.zeros((1, 40), np.float32)
 
-    operator = MergedLinear(
+    operator = CombinedLinear(
         rows=1,
         bits=4,
         weight_dtype="float16",

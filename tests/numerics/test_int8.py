@@ -1,4 +1,4 @@
-"""Vectors rounded to int8 and matmuls on them: plain forms against NumPy in float64."""
+"""Vectors rounded to int8 and matmuls on them: definitions against NumPy in float64."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.activation_quantization import GROUP, RoundedMerge, RoundedNorm
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.activation_quantization import GROUP, QuantizedCombine, QuantizedNorm
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import (
     PACKED,
+    Int8CombinedLinear,
     Int8ExpertDown,
     Int8ExpertGateUp,
     Int8Linear,
-    Int8MergedLinear,
     Int8NormedLinear,
 )
-from tests.numerics.plain_forms import merged_heads, run, values
+from tests.numerics.definitions import merged_heads, run, values
 from tests.numerics.test_attention import EPS, normed
 from tests.numerics.test_operators import COLS, close, gelu, stored
 
@@ -29,7 +29,7 @@ SEED = 3
 
 
 def units(x: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Integers and scales of a vector, as gemma4_compile/operators/activation_quantization.py says."""
+    """Integers and scales of a vector, as operators/activation_quantization.py defines them."""
     groups = x.astype(np.float32).reshape(-1, GROUP)
     largest = np.abs(groups).max(axis=1)
     factor = np.where(largest > 1e-30, np.float32(127) / np.maximum(largest, 1e-30), 0)
@@ -104,7 +104,11 @@ def test_gate_and_up_leave_a_packed_product(interleaved: bool) -> None:
     tensors, matrix = stored(4, "float16", (rows,))
     x = values(SEED, 1, COLS)
     words, scales = empty(rows // 2)
-    fields = {"packed_out": True, "interleaved_out": interleaved, "tail": Tail.GELU_PAIRS.value}
+    fields = {
+        "packed_out": True,
+        "interleaved_out": interleaved,
+        "epilogue": Epilogue.GELU_PAIRS.value,
+    }
 
     run(linear(Int8Linear, 4, rows, COLS, **fields), x, *tensors, words, scales)
 
@@ -141,7 +145,7 @@ def test_a_norm_leaves_a_packed_vector(interleaved: bool) -> None:
     w_branch, w_next, scalar = values(3, COLS), values(4, COLS), np.array([0.3], np.float32)
     out, (words, scales) = np.zeros((1, COLS), np.float32), empty(COLS)
 
-    operator = RoundedNorm(COLS, EPS, True, interleaved)
+    operator = QuantizedNorm(COLS, EPS, True, interleaved)
     run(operator, branch, residual, w_branch, scalar, w_next, out, words, scales)
 
     total = (residual + normed(branch) * w_branch) * 0.3
@@ -152,7 +156,7 @@ def test_a_norm_leaves_a_packed_vector(interleaved: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_merged_splits_are_rounded(dtype: str) -> None:
+def test_combined_splits_are_rounded(dtype: str) -> None:
     heads, dim, splits = 3, 32, 4
     tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
     means, stats = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
@@ -162,8 +166,8 @@ def test_merged_splits_are_rounded(dtype: str) -> None:
     y = np.zeros((1, 40), np.float32)
     fields = {"heads": heads, "head_dim": dim, "splits": splits, "in_dtype": dtype}
 
-    run(RoundedMerge(heads, dim, splits, dtype, True), means, stats, words, scales)
-    run(linear(Int8MergedLinear, 4, 40, heads * dim, **fields), means, stats, *tensors, y)
+    run(QuantizedCombine(heads, dim, splits, dtype, True), means, stats, words, scales)
+    run(linear(Int8CombinedLinear, 4, 40, heads * dim, **fields), means, stats, *tensors, y)
 
     merged = merged_heads(means, stats)
     expected_words, expected_scales = packed(merged, True)

@@ -1,4 +1,4 @@
-"""Kernels on int8 vectors against their plain forms, on Dawn in Node."""
+"""Kernels on int8 vectors against their definitions, on Dawn in Node."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gemma4_compile.device_check.example_inputs import MOVED_BYTES, moved_share
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     LEVELS,
-    RoundedMerge,
-    RoundedNorm,
-    RoundRows,
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
 )
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import (
     PACKED,
+    Int8CombinedLinear,
     Int8ExpertDown,
     Int8ExpertGateUp,
     Int8Linear,
-    Int8MergedLinear,
     Int8NormedLinear,
     Int8RoutedLinear,
 )
@@ -49,11 +49,11 @@ def linear(
 
 
 def odd_shapes() -> list[Operator]:
-    """Ragged lanes and rows, several parts, both widths of weights, every source and tail."""
-    pairs: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value}
+    """Ragged lanes and rows, several parts, both widths of weights, every source and epilogue."""
+    pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value}
     packed = {**pairs, "packed_out": True}
-    capped = {"tail": Tail.SOFTCAP.value, "cap": 30.0, "suppressed": (3, 77)}
-    gate = {"tail": Tail.GELU_GATE.value, "ple_width": 5 * 40}
+    capped = {"epilogue": Epilogue.SOFTCAP.value, "cap": 30.0, "suppressed": (3, 77)}
+    gate = {"epilogue": Epilogue.GELU_GATE.value, "ple_width": 5 * 40}
     norm = {"eps": 1e-6}
     routed: dict[str, Any] = {"experts": 12, "factor": 0.06, "router_dtype": "float16", **norm}
     return [
@@ -66,8 +66,8 @@ def odd_shapes() -> list[Operator]:
         linear(Int8NormedLinear, 160, (40,), 8, normed=False, **gate, **norm),
         linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
         linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
-        linear(Int8MergedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
-        linear(Int8MergedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
+        linear(Int8CombinedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
+        linear(Int8CombinedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
         linear(Int8NormedLinear, 416, (78,), scaled=True, branches=2, **norm),
         Int8ExpertGateUp(
             4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float32", interleaved_out=True
@@ -75,10 +75,10 @@ def odd_shapes() -> list[Operator]:
         Int8ExpertDown(8, "float32", 32, 32, (100 * 12,), 100, 12, 3, PACKED),
         linear(Int8RoutedLinear, 288, (192,), interleaved_out=True, **packed, **routed),
         linear(Int8RoutedLinear, 160, (70,), 8, **pairs, **{**routed, "experts": 7}),
-        RoundedNorm(288, 1e-6, False, False),
-        RoundedNorm(1312, 1e-6, True, True, 2),
-        RoundedMerge(3, 96, 7, "float16", True),
-        RoundedMerge(3, 96, 7, "float32", True),
+        QuantizedNorm(288, 1e-6, False, False),
+        QuantizedNorm(1312, 1e-6, True, True, 2),
+        QuantizedCombine(3, 96, 7, "float16", True),
+        QuantizedCombine(3, 96, 7, "float32", True),
     ]
 
 
@@ -124,9 +124,9 @@ def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Pa
 
 
 def several_tiles() -> list[Operator]:
-    """Tiles that blocks share evenly and not, in several parts, with and without a tail."""
-    packed: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value, "packed_out": True}
-    gate: dict[str, Any] = {"tail": Tail.GELU_GATE.value, "ple_width": 5 * 640}
+    """Tiles that blocks share evenly and not, in several parts, with and without a epilogue."""
+    packed: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value, "packed_out": True}
+    gate: dict[str, Any] = {"epilogue": Epilogue.GELU_GATE.value, "ple_width": 5 * 640}
     norm = {"eps": 1e-6}
     return [
         linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **norm, **packed),
@@ -159,7 +159,7 @@ def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_pat
 
 
 def test_kernels_of_odd_shapes_with_subgroups(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    tried = [RoundRows(None, 1312, "float32", False), *odd_shapes()[4::2]]
+    tried = [QuantizeRows(None, 1312, "float32", False), *odd_shapes()[4::2]]
     cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
     spec = replace(target_spec("webgpu", "subgroups"), simd_width=SUBGROUP)
 
@@ -175,7 +175,11 @@ def test_kernels_of_released_sizes(
     preset: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     found = of_model(preset, limits)
-    assert {operator.kind for operator in found} >= {"int8_linear", "rounded_merge", "rounded_norm"}
+    assert {operator.kind for operator in found} >= {
+        "int8_linear",
+        "quantized_combine",
+        "quantized_norm",
+    }
     cases = [make_case(operator, seed) for seed, operator in enumerate(found)]
 
     spec = target_spec("webgpu", limits)

@@ -1,4 +1,4 @@
-"""WebGPU kernels of real widths against the plain forms that define them, on Dawn in Node."""
+"""WebGPU kernels of real widths against the definitions that define them, on Dawn in Node."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.sampling import RUN, NucleusSurvey, SampleTopP
+from gemma4_compile.operators.sampling import RUN, SampleTopP, TopPHistogram
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
-from tests.numerics.plain_forms import run
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -103,7 +103,7 @@ def test_the_nucleus_search_draws_the_same_token_from_the_whole_vocabulary(
     for logits in (deviating(14.0), deviating(0.02), np.zeros(operator.vocab), one_of_many()):
         weights = np.exp(logits - logits.max()).astype(np.float32)
         cases.append(with_probabilities(cases[0], weights / weights.sum()))
-    cases += [make_case(NucleusSurvey(vocab), vocab) for vocab in (32, operator.vocab + 32)]
+    cases += [make_case(TopPHistogram(vocab), vocab) for vocab in (32, operator.vocab + 32)]
 
     results = run_on_dawn(cases, spec, swiftshader, tmp_path)
 

@@ -12,7 +12,7 @@ from gemma4_compile.operators.norms import (
     RmsNorm,
     TakeLastRow,
 )
-from tests.numerics.plain_forms import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
+from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
 
 EPS = 1e-6
 ROWS, WIDTH = 5, 96

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from gemma4_compile.operators.epilogue import Tail
-from gemma4_compile.operators.linear import EmbedRows, Linear
-from tests.numerics.plain_forms import F32_ABSOLUTE, F32_RELATIVE, run, values
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.linear import Embedding, Linear
+from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, run, values
 
 GROUP = 32
 COLS = 96
@@ -71,8 +71,8 @@ def test_gate_and_up_are_neighbouring_rows() -> None:
     tensors, matrix = stored(4, "float16", (64,))
     x, y = values(1, 2, COLS).astype(np.float16), np.zeros((2, 32), np.float32)
 
-    tail = Tail.GELU_PAIRS.value
-    run(Linear(None, 4, "float16", GROUP, COLS, (64,), "float16", tail), x, *tensors, y)
+    epilogue = Epilogue.GELU_PAIRS.value
+    run(Linear(None, 4, "float16", GROUP, COLS, (64,), "float16", epilogue), x, *tensors, y)
 
     sums = x.astype(np.float64) @ matrix.T
     close(y, gelu(sums[:, 0::2]) * sums[:, 1::2])
@@ -82,8 +82,8 @@ def test_products_beyond_float16_stay_finite() -> None:
     tensors, matrix = stored(4, "float16", (64,))
     x, y = np.full((1, COLS), 6e4, np.float16), np.zeros((1, 32), np.float32)
 
-    tail = Tail.GELU_PAIRS.value
-    run(Linear(1, 4, "float16", GROUP, COLS, (64,), "float16", tail), x, *tensors, y)
+    epilogue = Epilogue.GELU_PAIRS.value
+    run(Linear(1, 4, "float16", GROUP, COLS, (64,), "float16", epilogue), x, *tensors, y)
 
     sums = x.astype(np.float64) @ matrix.T
     assert np.abs(y).max() > 65504
@@ -97,7 +97,7 @@ def test_the_gate_of_a_layer_meets_that_layers_inputs(layer: int) -> None:
     y = np.zeros((2, 32), np.float32)
 
     operator = Linear(
-        None, 8, "float16", GROUP, COLS, (32,), "float32", Tail.GELU_GATE.value, ple_width=96
+        None, 8, "float16", GROUP, COLS, (32,), "float32", Epilogue.GELU_GATE.value, ple_width=96
     )
     run(operator, x, *tensors, ple, layer, y)
 
@@ -109,7 +109,7 @@ def test_the_soft_cap_bounds_the_logits() -> None:
     tensors, matrix = stored(0, "float32", (64,))
     x, y = values(1, 1, COLS, deviation=50.0), np.zeros((1, 64), np.float32)
 
-    operator = Linear(1, 0, "float32", 0, COLS, (64,), "float32", Tail.SOFTCAP.value, cap=30.0)
+    operator = Linear(1, 0, "float32", 0, COLS, (64,), "float32", Epilogue.SOFTCAP.value, cap=30.0)
     run(operator, x, *tensors, y)
 
     assert np.abs(y).max() <= 30.0
@@ -124,9 +124,9 @@ def test_suppressed_columns_are_so_low_that_nobody_chooses_them(
     tensors, matrix = stored(4, "float16", (64, 64))
     x, y = values(1, rows or 3, COLS), np.zeros((rows or 3, 128), np.float32)
 
-    tail = Tail.NONE if cap is None else Tail.SOFTCAP
+    epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
     operator = Linear(
-        rows, 4, "float16", GROUP, COLS, (64, 64), "float32", tail.value, cap or 0.0, 0, (0, 70)
+        rows, 4, "float16", GROUP, COLS, (64, 64), "float32", epilogue.value, cap or 0.0, 0, (0, 70)
     )
     run(operator, x, *tensors, y)
 
@@ -138,12 +138,12 @@ def test_suppressed_columns_are_so_low_that_nobody_chooses_them(
 
 @pytest.mark.parametrize("scale", [1.0, 39.25])
 @pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
-def test_embed_rows_reads_each_id_from_its_part(bits: int, dtype: str, scale: float) -> None:
+def test_embedding_reads_each_id_from_its_part(bits: int, dtype: str, scale: float) -> None:
     tensors, matrix = stored(bits, dtype, (64, 64, 32))
     ids = np.array([0, 63, 64, 127, 128, 159, 5], np.int32)
     out = np.zeros((len(ids), COLS), np.float32)
 
-    operator = EmbedRows(
+    operator = Embedding(
         None, bits, dtype, GROUP if bits else 0, COLS, (64, 64, 32), 0, scale, False
     )
     run(operator, ids, *tensors, out)
@@ -156,8 +156,8 @@ def test_a_table_too_large_for_one_kernel_is_read_by_several() -> None:
     ids = np.array([150, 3, 64, 128], np.int32)
     first, out = (np.zeros((len(ids), COLS), np.float32) for _ in range(2))
 
-    head = EmbedRows(None, 4, "float16", GROUP, COLS, (64,), 0, 2.0, False)
-    rest = EmbedRows(None, 4, "float16", GROUP, COLS, (64, 32), 64, 2.0, True)
+    head = Embedding(None, 4, "float16", GROUP, COLS, (64,), 0, 2.0, False)
+    rest = Embedding(None, 4, "float16", GROUP, COLS, (64, 32), 64, 2.0, True)
     run(head, ids, *tensors[:2], first)
     run(rest, ids, *tensors[2:], first, out)
 

@@ -14,13 +14,13 @@ from gemma4_compile.operators.sampling import (
     RUN,
     Bitmask,
     LogitBias,
-    NucleusSurvey,
     Penalty,
     SampleTopP,
     SoftmaxPartials,
     SoftmaxProbs,
+    TopPHistogram,
 )
-from tests.numerics.plain_forms import F32_RELATIVE, run, values
+from tests.numerics.definitions import F32_RELATIVE, run, values
 
 VOCAB = 320
 Float32Array = npt.NDArray[np.float32]
@@ -62,7 +62,7 @@ def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
 
 def survey(probs: Float32Array) -> list[npt.NDArray[Any]]:
     """What a survey finds."""
-    operator = NucleusSurvey(probs.shape[1])
+    operator = TopPHistogram(probs.shape[1])
     found = [np.zeros(shape, dtype) for shape, dtype in operator.results]
     run(operator, probs, *found)
     return found
@@ -92,7 +92,7 @@ def sample(probs: Float32Array, uniform: float, top_p: float) -> int:
     token = np.full(1, -1, np.int32)
     numbers = (np.array([number], np.float32) for number in (uniform, top_p))
     operator = SampleTopP(probs.shape[1])
-    # The plain form does not look at a survey.
+    # The definition does not look at a survey.
     unread = [np.zeros(shape, dtype) for shape, dtype in operator.survey.results]
     run(operator, probs, *unread, *numbers, token)
     return int(token[0])

@@ -11,12 +11,16 @@ import tvm
 import tvm_ffi
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.activation_quantization import RoundedMerge, RoundedNorm, RoundRows
-from gemma4_compile.operators.attention import MergeSplits, PrepareQkv
+from gemma4_compile.operators.activation_quantization import (
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
+)
+from gemma4_compile.operators.attention import CombineSplits, QkNormRopeCache
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
-from gemma4_compile.operators.fused_linear import MergedLinear, NormedLinear, RoutedLinear
+from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear, RoutedLinear
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8ExpertGateUp,
@@ -49,23 +53,23 @@ def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
 
 def exact(dtype: str) -> list[Operator]:
     """Blocks of one subgroup, of some and of many; groups of lanes that have one or several."""
-    pairs: dict[str, Any] = {"tail": Tail.GELU_PAIRS.value, "eps": 1e-6}
+    pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value, "eps": 1e-6}
     return [
         RmsNorm(1, 1030, 1e-6, dtype),
         ResidualNorm(None, 14, 1e-6, True, dtype),
         PerLayerInputs(1, 3, 68, 1e-6, 0.2, 3.0, 0.7),
-        PrepareQkv(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
+        QkNormRopeCache(None, 2, 1, 48, 12, 3, 27, 1e-6, True, False, dtype, 83),
         matrix(Linear, 2080, 38, weight_dtype=dtype, in_dtype=dtype),
         matrix(NormedLinear, 288, 70, scaled=True, **pairs),
         matrix(NormedLinear, 288, 70, scaled=True, branches=2, eps=1e-6),
         matrix(RoutedLinear, 288, 70, experts=7, factor=0.06, **pairs),
-        matrix(MergedLinear, 192, 40, heads=3, head_dim=64, splits=5),
+        matrix(CombinedLinear, 192, 40, heads=3, head_dim=64, splits=5),
         ExpertGateUp(4, dtype, 32, 96, (64 * 12,), 64, 12, 3, dtype),
         ExpertDown(4, dtype, 32, 64, (40 * 12,), 40, 12, 3, dtype),
         Router(1, 1030, 7, 3, 1e-6, 0.25, "float32", dtype),
         RouterScores(1030, 7, 1e-6, 0.25, "float32"),
         ExpertResidualNorm(1, 260, 1e-6, dtype),
-        MergeSplits(2, 64, 37, dtype),
+        CombineSplits(2, 64, 37, dtype),
         SoftmaxPartials(4096, 5),
         SoftmaxProbs(4096, 5),
         SampleTopP(4096),
@@ -74,11 +78,11 @@ def exact(dtype: str) -> list[Operator]:
 
 def int8() -> list[Operator]:
     """Groups of eight threads that find their largest magnitude."""
-    packed = {"tail": Tail.GELU_PAIRS.value, "packed_out": True}
+    packed = {"epilogue": Epilogue.GELU_PAIRS.value, "packed_out": True}
     return [
-        RoundRows(None, 1312, "float32", False),
-        RoundedNorm(288, 1e-6, False, True),
-        RoundedMerge(3, 96, 7, "float32", False),
+        QuantizeRows(None, 1312, "float32", False),
+        QuantizedNorm(288, 1e-6, False, True),
+        QuantizedCombine(3, 96, 7, "float32", False),
         matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(Int8NormedLinear, 288, 128, scaled=True, eps=1e-6, interleaved_out=True, **packed),
         Int8ExpertGateUp(4, "float16", 32, 96, (64 * 12,), 64, 12, 3, "float32"),

@@ -29,7 +29,7 @@ from gemma4_compile.operators import linear as matrix_operators
 from gemma4_compile.operators import moe as router
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import TakeLastRow, te_prim_func
-from gemma4_compile.operators.tir import Cell, let, store
+from gemma4_compile.operators.tir import LocalVar, bind, store
 
 Float32Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Float32Array]
@@ -98,8 +98,8 @@ def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
     right = router._choose
 
     def wrong(self: Any, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
-        total = Cell("float32", f32(0.0))
-        highest = Cell("float32", scores[0])
+        total = LocalVar("float32", f32(0.0))
+        highest = LocalVar("float32", scores[0])
         with T.serial(0, self.experts) as e:
             highest.set(tirx.max(highest.value, scores[e]))
         with T.serial(0, self.experts) as e:
@@ -183,7 +183,7 @@ def _value_not_normed(monkeypatch: pytest.MonkeyPatch) -> None:
         weight, _, _, target = rest
         if weight is None:
             with T.serial(0, head.head_dim) as d:
-                target(d, let(as_f32(qkv[i, column + d])))
+                target(d, bind(as_f32(qkv[i, column + d])))
         else:
             right(head, qkv, i, column, *rest)
 
@@ -206,11 +206,11 @@ def _value_is_the_rotated_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _first_row_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(self: Any) -> Any:
+    def definition(self: Any) -> Any:
         x = te.placeholder((tirx.Var("n", "int64"), self.width), self.dtype, name="x")
         return te_prim_func([x, te.compute((1, self.width), lambda i, j: x[i, j], name="y")])
 
-    monkeypatch.setattr(TakeLastRow, "plain", plain)
+    monkeypatch.setattr(TakeLastRow, "definition", definition)
 
 
 MISTAKES: Mapping[str, Mistake] = {

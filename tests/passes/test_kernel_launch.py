@@ -7,9 +7,9 @@ import tvm
 from tvm.s_tir import dlight
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.attention import ChunkAttention
+from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
@@ -25,7 +25,7 @@ GATED = Linear(
     cols=64,
     part_rows=(32,),
     in_dtype="float32",
-    tail=Tail.GELU_GATE.value,
+    epilogue=Epilogue.GELU_GATE.value,
     ple_width=96,
 )
 
@@ -70,7 +70,7 @@ def test_names_that_begin_alike_are_told_apart() -> None:
 
 
 def test_a_function_that_is_no_single_kernel_is_refused() -> None:
-    operator = ChunkAttention(None, 1, 1, 32, None, "float32", None)
+    operator = PrefillAttention(None, 1, 1, 32, None, "float32", None)
     module = tvm.IRModule({"plain": operator.prim_func()})
     with pytest.raises(LoweringError, match=r"kernel `plain` is 0 launches"):
         kernel_launches(module, ["plain"], webgpu.DEFAULT)

@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
-from gemma4_compile.operators.tir import function, i32, let, store
+from gemma4_compile.operators.tir import bind, function, i32, store
 from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.common.blocks import launch
@@ -19,9 +19,9 @@ def kernel(rows: Any, blocks: Any) -> tirx.PrimFunc:
     with function(scheduled=True) as build:
         x, y = (build.arg(name, (rows, 64), "float32") for name in "xy")
         with launch(64, blocks) as (block, _, thread):
-            place = let(tirx.floormod(block * block + thread * thread, 4096))
+            place = bind(tirx.floormod(block * block + thread * thread, 4096))
             row, column = tirx.floordiv(place, 64), tirx.floormod(place, 64)
-            let(place + 3)
+            bind(place + 3)
             store(y, x[row, column] + x[row, column], block, thread)
     return build.result
 

@@ -1,4 +1,4 @@
-"""Our kernels replace plain forms, Dlight takes the rest, and nothing stays unscheduled."""
+"""Our kernels replace definitions, Dlight takes the rest, and nothing stays unscheduled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_everything_is_scheduled(spec) -> None:
         assert func.attrs["tirx.is_scheduled"], var.name_hint
         if spec.is_gpu:
             assert "threadIdx.x" in func.script(), var.name_hint
-            assert OPERATOR_ATTR not in func.attrs, "the plain form was kept"
+            assert OPERATOR_ATTR not in func.attrs, "the definition was kept"
 
 
 def test_cpu_rule_runs_the_outer_loop_in_parallel_and_ignores_gpus() -> None:

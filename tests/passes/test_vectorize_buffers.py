@@ -6,7 +6,7 @@ from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.tir import Cell, function, i32, let, store
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
 from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.common.blocks import launch
@@ -22,8 +22,8 @@ def kernel(read_one: bool = False, offset: int = 0, cols: int = COLS) -> tirx.Pr
         y = build.arg("y", (ROWS, cols), "uint32")
         z = build.arg("z", (ROWS,), "float16")
         with launch(8, ROWS) as (block, _, thread):
-            column = let(thread * 4)
-            quad = let(w[block, T.ramp(column + offset, 1, 4)])
+            column = bind(thread * 4)
+            quad = bind(w[block, T.ramp(column + offset, 1, 4)])
             T.buffer_store(y, quad, [block, T.ramp(column, 1, 4)])
             store(z, x[block, thread], block)
             if read_one:
@@ -80,11 +80,11 @@ def test_an_index_keeps_the_value_that_a_register_had_when_it_was_named():
         w = build.arg("w", (COLS,), "uint32")
         y = build.arg("y", (COLS,), "uint32")
         with launch(1, 1):
-            cell = Cell("int32", i32(1))
-            first = let(cell.value)
+            cell = LocalVar("int32", i32(1))
+            first = bind(cell.value)
             cell.set(i32(2))
-            quad = let(w[T.ramp(first * 4, 1, 4)])
-            T.buffer_store(y, quad, [T.ramp(let(cell.value) * 4, 1, 4)])
+            quad = bind(w[T.ramp(first * 4, 1, 4)])
+            T.buffer_store(y, quad, [T.ramp(bind(cell.value) * 4, 1, 4)])
 
     kernel = lowered_kernel(build.result)
 

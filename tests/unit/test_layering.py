@@ -47,7 +47,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "passes",
         "terminal",
     ),
-    ("pipeline", "plain_answers", "quantization_report"),
+    ("pipeline", "expected_outputs", "quantization_report"),
     ("verification",),
     ("cli",),
     ("__main__", "start"),

@@ -13,7 +13,7 @@ import pytest
 
 import gemma4_compile
 from gemma4_compile.runtime.server import pages
-from gemma4_compile.targets.linker.link import object_cache
+from gemma4_compile.targets.linker import object_cache
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -9,7 +9,7 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.targets import cpu, metal, webgpu
-from gemma4_compile.targets.linker.link import object_cache
+from gemma4_compile.targets.linker import object_cache
 from gemma4_compile.targets.linker.cpp_library import cpp_library, library_entry
 from gemma4_compile.targets.linker.runtime_objects import (
     collect_sources,

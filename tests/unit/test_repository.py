@@ -80,7 +80,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "gemma4_compile/confined/schemas.py",
     ),
     "tests/numerics/test_gemm_kernels.py": ("targets/kernels/linear/int8_tiles.py",),
-    "tests/numerics/test_kernels.py runs every kernel beside its plain form": (
+    "tests/numerics/test_kernels.py runs every kernel beside its definition": (
         "gemma4_compile/device_check/example_inputs.py",
         "gemma4_compile/device_check/definitions.py",
         "targets/kernels/attention/decode.py",

@@ -165,7 +165,7 @@ def test_a_kernel_that_computes_something_else_is_found(package: Path, run: Run)
     assert run(package, metadata=json.dumps(chosen))["passed"], "it is right without the swap"
 
 
-@pytest.mark.parametrize("kernel", ["rms_norm", "sample_top_p", "merged_gemv"])
+@pytest.mark.parametrize("kernel", ["rms_norm", "sample_top_p", "combined_gemv"])
 def test_an_answer_that_is_off_by_little_is_found(kernel: str, package: Path, run: Run) -> None:
     chosen = only(metadata_of(package), kernel)
     case = chosen["known_answers"]["cases"][0]
@@ -187,7 +187,7 @@ def test_packed_values_that_are_two_units_off_are_found(compiled: Compiler, run:
     """One unit is the rounding of a sum; a few of those may be."""
     package = compiled(TINY, "webgpu", "q4f16", "int8", "subgroups-4")
     for unit, count, passes in ((1, 1, True), (2, 1, False), (1, 40, False)):
-        chosen = only(metadata_of(package), "round_rows")
+        chosen = only(metadata_of(package), "quantize_rows")
         result = chosen["known_answers"]["cases"][0]["results"][0]
         values = np.frombuffer(base64.b64decode(result["expected"]), np.int8).copy()
         inside = np.flatnonzero(np.abs(values.astype(int)) < 100)[:count]

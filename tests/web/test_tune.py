@@ -52,7 +52,7 @@ def test_candidates_name_fields_of_the_tuning(name: str):
 def test_kernels_of_a_candidate_are_timed(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    kinds = ("merge_splits", "split_attention", "decode_attention")
+    kinds = ("combine_splits", "split_attention", "decode_attention")
     few = Family(kinds, False, [{"threads": 128}])
     monkeypatch.setitem(CANDIDATES, "decode_attention", few)
     contexts = (31, 1023)

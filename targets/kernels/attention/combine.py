@@ -1,4 +1,4 @@
-"""The splits of an attention put together. Plain form: `MergeSplits.plain`."""
+"""The splits of an attention put together. Definition: `CombineSplits.definition`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import LOWEST, MergeSplits, declare_splits
+from gemma4_compile.operators.attention import LOWEST, CombineSplits, declare_splits
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import fixed, function, let, store, when
+from gemma4_compile.operators.tir import bind, function, materialize, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     barrier,
@@ -33,13 +33,13 @@ def merged_channel(means: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
     highest: Any = stats[0, h, 0]
     for split in range(1, splits):
         highest = tirx.max(highest, stats[split, h, 0])
-    highest = let(highest)
+    highest = bind(highest)
     weights = [
-        let(fixed(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1], "float32"))
+        bind(materialize(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1], "float32"))
         for split in range(splits)
     ]
     total = sum((weights[s] * as_f32(means[s, h, d]) for s in range(splits)), zero())
-    return let(total / sum(weights, zero()))
+    return bind(total / sum(weights, zero()))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class MergeShape:
 
         TVM gives two arrays of a block one place if they are not needed at the same time. As an
         array of scalars it would not be aligned for the vectors behind the factors, so factors are
-        vectors, too, where simdgroups are known; elsewhere the reductions' own arrays are as large.
+        vectors, too, where subgroups are known; elsewhere the reductions' own arrays are as large.
         """
         return self.vectors if self.simd_width else Vectors(1)
 
@@ -74,7 +74,7 @@ class MergeShape:
     def factor_places(self) -> int:
         """Factors that shared memory has room for.
 
-        The array of a reduction by simdgroups is of scalars, and stays apart because TVM puts no
+        The array of a reduction by subgroups is of scalars, and stays apart because TVM puts no
         array into the place of one that is less than a sixteenth of its size.
         """
         needed = self.own * self.groups
@@ -118,18 +118,18 @@ def merge_slice(shape: MergeShape, means: Any, stats: Any, h: Any, slice_: Any, 
     threads. A group's loads are under way while the block finds the weights of the splits.
     """
     vectors, groups, width = shape.vectors, shape.groups, shape.width
-    group, mine = let(tirx.floordiv(thread, width)), let(tirx.floormod(thread, width))
-    place = vectors.at(let(tirx.min(slice_ * width + mine, shape.columns - 1)))
+    group, mine = bind(tirx.floordiv(thread, width)), bind(tirx.floormod(thread, width))
+    place = vectors.at(bind(tirx.min(slice_ * width + mine, shape.columns - 1)))
     loaded = local((shape.own * vectors.size,), means.dtype)
     for index in range(shape.own):
-        split = let(tirx.min(group + index * groups, shape.splits - 1))
+        split = bind(tirx.min(group + index * groups, shape.splits - 1))
         store(loaded, means[split, h, place], vectors.at(index))
     factors = shared((shape.factor_places * shape.factors.size,))
     _write_factors(shape, stats, h, thread, factors)
     total = local((vectors.size,))
     store(total, vectors.splat(zero()), vectors.at(0))
     for index in range(shape.own):
-        factor = let(factors[shape.factors.at(group + index * groups)])
+        factor = bind(factors[shape.factors.at(group + index * groups)])
         if shape.factors.size < vectors.size:
             factor = vectors.splat(factor)
         product = vectors.cast(loaded[vectors.at(index)], "float32") * factor
@@ -144,11 +144,11 @@ def merge_slice(shape: MergeShape, means: Any, stats: Any, h: Any, slice_: Any, 
     return total[vectors.at(0)]
 
 
-def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
+def make_combine_splits(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimFunc:
     """Weigh each split by its maximum.
 
     Grid: heads x slices of channels. Shared: a float32 a split, and a vector a thread. Reference:
-    `MergeSplits.plain`.
+    `CombineSplits.definition`.
     """
     dim, heads, splits = operator.head_dim, operator.heads, operator.splits
     shape = merge_shape(dim, splits, spec)
@@ -158,7 +158,7 @@ def make_merge_splits(operator: MergeSplits, spec: TargetSpec) -> tirx.PrimFunc:
         out = build.arg("out", (1, heads * dim), operator.out_dtype)
         with launch(shape.threads, heads, shape.slices) as (h, slice_, thread):
             merged = merge_slice(shape, means, stats, h, slice_, thread)
-            column = let(slice_ * shape.width + thread)
+            column = bind(slice_ * shape.width + thread)
             with when((thread < shape.width) & (column < shape.columns)):
                 result = vectors.cast(merged, operator.out_dtype)
                 store(out, result, 0, vectors.at(h * shape.columns + column))
@@ -170,16 +170,16 @@ def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: 
     threads, splits = shape.threads, shape.splits
     reduce = BlockReduction(thread, threads, shape.simd_width)
     found = []
-    for turn in range(-(-splits // threads)):
-        split = let(thread + turn * threads)
-        bound, inside = let(tirx.min(split, splits - 1)), split < splits
-        highest = let(tirx.Select(inside, stats[bound, h, 0], f32(LOWEST)))
-        found.append((split, highest, let(tirx.Select(inside, stats[bound, h, 1], zero()))))
+    for iteration in range(-(-splits // threads)):
+        split = bind(thread + iteration * threads)
+        bound, inside = bind(tirx.min(split, splits - 1)), split < splits
+        highest = bind(tirx.Select(inside, stats[bound, h, 0], f32(LOWEST)))
+        found.append((split, highest, bind(tirx.Select(inside, stats[bound, h, 1], zero()))))
     own = f32(LOWEST)
     for _, highest, _ in found:
         own = tirx.max(own, highest)
     most = reduce(own, tirx.max)
-    weights = [let(tirx.exp(highest - most) * total) for _, highest, total in found]
+    weights = [bind(tirx.exp(highest - most) * total) for _, highest, total in found]
     whole = reduce(sum(weights, zero()))
     for weight, (split, _, _) in zip(weights, found, strict=True):
         with when(split < shape.own * shape.groups):

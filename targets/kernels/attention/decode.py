@@ -1,7 +1,7 @@
 """Attention of one position: its keys are split among thread blocks. Flash decoding.
 
 A block goes over its keys for several query heads of one KV head, so that K and V are read once for
-all of them. Plain forms: `SplitAttention.plain` and `DecodeAttention.plain` in
+all of them. Definitions: `SplitAttention.definition` and `DecodeAttention.definition` in
 gemma4_compile/operators/attention.py. The splits are put together in attention_merge.py.
 """
 
@@ -19,7 +19,7 @@ from gemma4_compile.operators.attention import (
     declare_splits,
 )
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import fixed, function, let, store, when
+from gemma4_compile.operators.tir import bind, function, materialize, store, when
 from gemma4_compile.targets.kernels.attention.decode_block import (
     DecodeBlock,
     DecodeShape,
@@ -54,7 +54,7 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
     """Online softmax over one split's keys, for some query heads of one KV head.
 
     Grid: splits x heads / heads of a block. Shared: q, the threads' shares of the scores, scores
-    and weights. Reference: `SplitAttention.plain`.
+    and weights. Reference: `SplitAttention.definition`.
     """
     dim, heads, shape = operator.head_dim, operator.heads, decode_shape(operator, spec)
     vectors = shape.vectors
@@ -66,17 +66,17 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
         positions = build.arg("positions", (4,), "int32")
         means, stats = declare_splits(build, operator, operator.cache_dtype)
         with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
-            position = fixed(positions[2] - 1)
-            begin, end = (fixed(bound) for bound in operator.split_range(position, split))
-            g, first = let(tirx.floordiv(part, _slices(operator, shape))), let(part * shape.heads)
+            position = materialize(positions[2] - 1)
+            begin, end = (materialize(bound) for bound in operator.split_range(position, split))
+            g, first = bind(tirx.floordiv(part, _slices(operator, shape))), bind(part * shape.heads)
             block = DecodeBlock(operator, shape, key, value, thread)
             with T.If(begin < end):
                 with T.Then():
                     block.load_keys(begin, end - 1, g)
                     block.pad_query()
                     with strided(thread, shape.threads, shape.heads * shape.columns) as item:
-                        h = let(tirx.floordiv(item, shape.columns))
-                        place = let(tirx.floormod(item, shape.columns))
+                        h = bind(tirx.floordiv(item, shape.columns))
+                        place = bind(tirx.floormod(item, shape.columns))
                         item = q[0, vectors.from_channel((first + h) * dim + place * vectors.size)]
                         store(block.query, item, h, vectors.at(place))
                     barrier()
@@ -93,7 +93,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
     Every block makes the new key and value for itself; the first block of the KV head in the split
     that ends with the new position writes them to the cache, which nobody else reads there. Grid
     and shared memory as `make_split_attention`, and the new key and value. Reference:
-    `DecodeAttention.plain`.
+    `DecodeAttention.definition`.
     """
     dim, heads, owns = operator.head_dim, operator.heads, operator.owns_kv
     shape = decode_shape(operator, spec)
@@ -110,14 +110,14 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
         value = build.arg("value", cache, operator.cache_dtype)
         means, stats = declare_splits(build, operator, operator.cache_dtype)
         with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
-            position, step = fixed(positions[2] - 1), fixed(positions[1] - 1)
-            begin, end = (fixed(bound) for bound in operator.split_range(position, split))
+            position, step = materialize(positions[2] - 1), materialize(positions[1] - 1)
+            begin, end = (materialize(bound) for bound in operator.split_range(position, split))
             slices = _slices(operator, shape)
-            g, first = let(tirx.floordiv(part, slices)), let(part * shape.heads)
+            g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
             block = DecodeBlock(operator, shape, key, value, thread)
             if owns:
                 block.new = tuple(shared((dim,), operator.cache_dtype) for _ in range(2))
-            last = fixed(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
+            last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
             norms = DecodeNorms(operator, block, (qkv, q_norm, k_norm, rotary), step)
             with T.If(begin < end):
                 with T.Then():
@@ -127,7 +127,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
                     block.run(begin, end, last, position, g)
                     if owns:
                         is_writer = (end == position + 1) & (tirx.floormod(part, slices) == 0)
-                        slot = fixed(operator.cache.row(position))
+                        slot = materialize(operator.cache.row(position))
                         with when(is_writer & (thread < shape.columns)):
                             place = vectors.at(thread)
                             for new, target in zip(block.new or (), (key, value), strict=True):

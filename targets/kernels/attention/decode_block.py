@@ -15,7 +15,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.attention import LOWEST, SplitAttention
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, fixed, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -64,7 +64,7 @@ class DecodeShape:
         return self.threads // self.lanes
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """Keys of a tile that one thread helps to score."""
         return self.keys // self.keys_at_once
 
@@ -189,15 +189,18 @@ class DecodeBlock:
         self.spare = [shared((heads, dim)) for _ in range(shape.spare_groups)]
         self.new: tuple[Any, Any] | None = None
         size = self.vectors.size
-        self.keys = local((shape.turns * shape.chunks * size,), dtype)
+        self.keys = local((shape.iterations * shape.chunks * size,), dtype)
         self.values = local((shape.own_keys * size,), dtype)
         self.total = local((heads * size,))
-        self.highest, self.weight_sum = Cell("float32", f32(LOWEST)), Cell("float32", zero())
-        self.lane = let(below(thread, shape.lanes))
-        self.key_of_thread = let(tirx.floordiv(thread, shape.lanes))
-        self.column = let(below(thread, shape.columns))
+        self.highest, self.weight_sum = (
+            LocalVar("float32", f32(LOWEST)),
+            LocalVar("float32", zero()),
+        )
+        self.lane = bind(below(thread, shape.lanes))
+        self.key_of_thread = bind(tirx.floordiv(thread, shape.lanes))
+        self.column = bind(below(thread, shape.columns))
         # Threads beyond the last group repeat its work and drop it.
-        self.group = let(tirx.floordiv(thread, shape.columns))
+        self.group = bind(tirx.floordiv(thread, shape.columns))
         self.scored = heads * shape.packs  # threads that own one vector of scores each
         self.scores = local((shape.pack.size,))
 
@@ -221,12 +224,12 @@ class DecodeBlock:
     def load_keys(self, base: Any, last: Any, g: Any) -> None:
         """The thread's share of a tile's keys; those behind `last` repeat it."""
         shape = self.shape
-        for turn in range(shape.turns):
-            t = base + turn * shape.keys_at_once + self.key_of_thread
-            slot = fixed(self.operator.cache.row(tirx.min(t, last)))
+        for iteration in range(shape.iterations):
+            t = base + iteration * shape.keys_at_once + self.key_of_thread
+            slot = materialize(self.operator.cache.row(tirx.min(t, last)))
             for chunk in range(shape.chunks):
                 item = self.key[slot, g, self._share_of_key(chunk)]
-                store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
+                store(self.keys, item, self.vectors.at(iteration * shape.chunks + chunk))
 
     def _value_position(self, base: Any, index: int) -> Any:
         size = self.shape.pack.size
@@ -242,7 +245,7 @@ class DecodeBlock:
         """The thread's column of its share of a tile's values."""
         for index in range(self.shape.own_keys):
             t = tirx.min(self._value_position(base, index), last)
-            slot = fixed(self.operator.cache.row(t))
+            slot = materialize(self.operator.cache.row(t))
             item = self.value[slot, g, self.vectors.at(self.column)]
             store(self.values, item, self.vectors.at(index))
 
@@ -253,12 +256,12 @@ class DecodeBlock:
         shape = self.shape
         new_key, new_value = self.new
         with when(base + shape.keys > position):
-            for turn in range(shape.turns):
-                t = base + turn * shape.keys_at_once + self.key_of_thread
+            for iteration in range(shape.iterations):
+                t = base + iteration * shape.keys_at_once + self.key_of_thread
                 with when(t == position):
                     for chunk in range(shape.chunks):
                         item = new_key[self._share_of_key(chunk)]
-                        store(self.keys, item, self.vectors.at(turn * shape.chunks + chunk))
+                        store(self.keys, item, self.vectors.at(iteration * shape.chunks + chunk))
             for index in range(shape.own_keys):
                 with when(self._value_position(base, index) == position):
                     item = new_value[self.vectors.at(self.column)]
@@ -269,20 +272,22 @@ class DecodeBlock:
     def score(self) -> None:
         """Step 1: each thread's share of q.k, for all heads; a key is converted once for them."""
         shape, vectors = self.shape, self.vectors
-        pairs = [(h, turn) for h in range(shape.heads) for turn in range(shape.turns)]
-        dots = {pair: Cell("float32", zero()) for pair in pairs}
+        pairs = [
+            (h, iteration) for h in range(shape.heads) for iteration in range(shape.iterations)
+        ]
+        dots = {pair: LocalVar("float32", zero()) for pair in pairs}
         for chunk in range(shape.chunks):
             items = []
-            for turn in range(shape.turns):
-                item = self.keys[vectors.at(turn * shape.chunks + chunk)]
-                items.append(let(vectors.cast(item, "float32")))
+            for iteration in range(shape.iterations):
+                item = self.keys[vectors.at(iteration * shape.chunks + chunk)]
+                items.append(bind(vectors.cast(item, "float32")))
             for h in range(shape.heads):
-                query = let(self.query[h, vectors.at(chunk * shape.lanes + self.lane)])
-                for turn, item in enumerate(items):
-                    dot = dots[h, turn]
+                query = bind(self.query[h, vectors.at(chunk * shape.lanes + self.lane)])
+                for iteration, item in enumerate(items):
+                    dot = dots[h, iteration]
                     dot.set(vectors.dot(dot.value, query, item))
-        for (h, turn), dot in dots.items():
-            row = h * shape.keys + turn * shape.keys_at_once + self.key_of_thread
+        for (h, iteration), dot in dots.items():
+            row = h * shape.keys + iteration * shape.keys_at_once + self.key_of_thread
             store(self.partial, dot.value, row * (shape.lanes + 1) + self.lane)
         barrier()
 
@@ -290,28 +295,28 @@ class DecodeBlock:
         """Step 2: one thread a head and vector of keys adds the shares and makes the weights."""
         shape, pack, thread = self.shape, self.shape.pack, self.thread
         mine = below(thread, self.scored)
-        h, u = let(tirx.floordiv(mine, shape.packs)), let(below(thread, shape.packs))
+        h, u = bind(tirx.floordiv(mine, shape.packs)), bind(below(thread, shape.packs))
         places = [u + index * shape.packs for index in range(pack.size)]
         with when(thread < self.scored):
             scores = []
             for place in places:
-                first = let((h * shape.keys + place) * (shape.lanes + 1))
+                first = bind((h * shape.keys + place) * (shape.lanes + 1))
                 shares = [self.partial[first + lane] for lane in range(shape.lanes)]
-                score = let(tree(shares, add))
+                score = bind(tree(shares, add))
                 scores.append(tirx.Select(base + place < end, score, f32(LOWEST)))
             store(self.scores, pack.join(scores), pack.at(0))
-            lanes = pack.lanes(let(self.scores[pack.at(0)]))
+            lanes = pack.lanes(bind(self.scores[pack.at(0)]))
             store(self.tops, tree(lanes, tirx.max), mine)
         barrier()
         with when(thread < self.scored):
-            higher = let(tirx.max(self.highest.value, self._over_head(h, tirx.max)))
-            keep = let(tirx.exp(self.highest.value - higher))
+            higher = bind(tirx.max(self.highest.value, self._over_head(h, tirx.max)))
+            keep = bind(tirx.exp(self.highest.value - higher))
             weights = []
-            for place, score in zip(places, pack.lanes(let(self.scores[pack.at(0)])), strict=True):
+            for place, score in zip(places, pack.lanes(bind(self.scores[pack.at(0)])), strict=True):
                 weight = tirx.exp(score - higher)
                 weights.append(tirx.Select(base + place < end, weight, zero()))
             store(self.scores, pack.join(weights), pack.at(0))
-            added = let(self.scores[pack.at(0)])
+            added = bind(self.scores[pack.at(0)])
             store(self.weights, added, pack.at(mine))
             self.highest.set(higher)
             self.weight_sum.set(self.weight_sum.value * keep + pack.sum(added))
@@ -321,23 +326,23 @@ class DecodeBlock:
 
     def _over_head(self, h: Any, combine: Any) -> Any:
         """`combine` over the threads of one head."""
-        first = let(h * self.shape.packs)
-        return let(tree([self.tops[first + u] for u in range(self.shape.packs)], combine))
+        first = bind(h * self.shape.packs)
+        return bind(tree([self.tops[first + u] for u in range(self.shape.packs)], combine))
 
     def accumulate(self) -> None:
         """Step 3: add the weighted values to the thread's column."""
         shape, vectors, pack = self.shape, self.vectors, self.shape.pack
         for h in range(shape.heads):
-            factor = let(self.factors[h])
+            factor = bind(self.factors[h])
             store(self.total, self.total[vectors.at(h)] * vectors.splat(factor), vectors.at(h))
         for index in range(shape.own_keys // pack.size):
             items = []
             for lane in range(pack.size):
                 item = self.values[vectors.at(index * pack.size + lane)]
-                items.append(let(vectors.cast(item, "float32")))
+                items.append(bind(vectors.cast(item, "float32")))
             for h in range(shape.heads):
                 place = pack.at(h * shape.packs + self._first_pack() + index)
-                weights = pack.lanes(let(self.weights[place]))
+                weights = pack.lanes(bind(self.weights[place]))
                 total = self.total[vectors.at(h)]
                 for weight, item in zip(weights, items, strict=True):
                     total = total + vectors.splat(weight) * item
@@ -353,9 +358,9 @@ class DecodeBlock:
         shape = self.shape
         for h in range(shape.heads):
             store(self.total, self.vectors.splat(zero()), self.vectors.at(h))
-        tiles = let(tirx.floordiv(end - begin + (shape.keys - 1), i32(shape.keys)))
+        tiles = bind(tirx.floordiv(end - begin + (shape.keys - 1), i32(shape.keys)))
         with T.serial(0, tiles) as tile:
-            base = fixed(begin + tile * shape.keys)
+            base = materialize(begin + tile * shape.keys)
             self.load_values(base, last, g)
             self.insert_new(base, position)
             self.score()
@@ -385,6 +390,6 @@ class DecodeBlock:
                 mean = vectors.cast(total * share, self.operator.cache_dtype)
                 store(means, mean, split, first_head + h, place)
         with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
-            h = let(tirx.floordiv(below(thread, self.scored), shape.packs))
+            h = bind(tirx.floordiv(below(thread, self.scored), shape.packs))
             store(stats, self.highest.value, split, first_head + h, 0)
             store(stats, self._over_head(h, add), split, first_head + h, 1)

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, store, when
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -39,7 +39,7 @@ class DecodeNorms:
         threads = power_of_two_at_most(block.shape.threads // self.rows)
         # Two at least: TVM makes no vectors of shared memory that has constant places only.
         self.lanes = min(threads, MAX_NORM_LANES, max(2, power_of_two_at_most(self.pairs)))
-        self.shares = local((len(self._turns()) * HELD * self.vectors.size,))
+        self.shares = local((len(self._iterations()) * HELD * self.vectors.size,))
         self.squares = shared((block.shape.threads,))
 
     def run(self, first: Any, g: Any) -> None:
@@ -49,39 +49,43 @@ class DecodeNorms:
         The new key and value are rounded as the cache rounds them; q stays float32.
         """
         thread, vectors, lanes = self.block.thread, self.vectors, self.lanes
-        row = let(tirx.min(tirx.floordiv(thread, lanes), self.rows - 1))
-        lane, column = let(tirx.floormod(thread, lanes)), let(self._column(row, first, g))
-        for turn in self._turns():
-            self._load(turn, row, let(tirx.min(lane + turn * lanes, self.pairs - 1)), column)
-        squares = Cell("float32", zero())
-        for turn in self._turns():
-            with when(lane + turn * lanes < self.pairs):
+        row = bind(tirx.min(tirx.floordiv(thread, lanes), self.rows - 1))
+        lane, column = bind(tirx.floormod(thread, lanes)), bind(self._column(row, first, g))
+        for iteration in self._iterations():
+            self._load(
+                iteration, row, bind(tirx.min(lane + iteration * lanes, self.pairs - 1)), column
+            )
+        squares = LocalVar("float32", zero())
+        for iteration in self._iterations():
+            with when(lane + iteration * lanes < self.pairs):
                 for half in range(2):
-                    share = let(self._held(turn, half))
+                    share = bind(self._held(iteration, half))
                     squares.set(vectors.dot(squares.value, share, share))
         store(self.squares, squares.value, thread)
         barrier()
         mean = self._sum_of_row(row) / f32(self.operator.head_dim)
-        inverse = Cell("float32", tirx.rsqrt(mean + f32(self.operator.eps)))
-        for turn in self._turns():
-            low, high, low_weight, high_weight, cos, sin = map(partial(self._held, turn), range(6))
-            self._hold(turn, 0, low * vectors.splat(inverse.value) * low_weight)
-            self._hold(turn, 1, high * vectors.splat(inverse.value) * high_weight)
-            self._hold(turn, 2, low * cos - high * sin)
-            self._hold(turn, 3, high * cos + low * sin)
-            place = let(lane + turn * lanes)
+        inverse = LocalVar("float32", tirx.rsqrt(mean + f32(self.operator.eps)))
+        for iteration in self._iterations():
+            low, high, low_weight, high_weight, cos, sin = map(
+                partial(self._held, iteration), range(6)
+            )
+            self._hold(iteration, 0, low * vectors.splat(inverse.value) * low_weight)
+            self._hold(iteration, 1, high * vectors.splat(inverse.value) * high_weight)
+            self._hold(iteration, 2, low * cos - high * sin)
+            self._hold(iteration, 3, high * cos + low * sin)
+            place = bind(lane + iteration * lanes)
             with when((place < self.pairs) & (thread < self.rows * lanes)):
                 for half in range(2):
-                    self._write(row, place + half * self.pairs, self._held(turn, 2 + half))
+                    self._write(row, place + half * self.pairs, self._held(iteration, 2 + half))
         barrier()
 
-    def _hold(self, turn: int, index: int, value: Any) -> None:
-        store(self.shares, value, self.vectors.at(turn * HELD + index))
+    def _hold(self, iteration: int, index: int, value: Any) -> None:
+        store(self.shares, value, self.vectors.at(iteration * HELD + index))
 
-    def _held(self, turn: int, index: int) -> Any:
-        return self.shares[self.vectors.at(turn * HELD + index)]
+    def _held(self, iteration: int, index: int) -> Any:
+        return self.shares[self.vectors.at(iteration * HELD + index)]
 
-    def _turns(self) -> range:
+    def _iterations(self) -> range:
         return range(-(-self.pairs // self.lanes))
 
     def _column(self, row: Any, first: Any, g: Any) -> Any:
@@ -94,7 +98,7 @@ class DecodeNorms:
         column = tirx.Select(row == self.heads, k_column, column)
         return tirx.Select(row > self.heads, v_column, column)
 
-    def _load(self, turn: int, row: Any, place: Any, column: Any) -> None:
+    def _load(self, iteration: int, row: Any, place: Any, column: Any) -> None:
         """Read a pair of vectors: values, norm weights, cosine, sine."""
         vectors = self.vectors
         places = (place, place + self.pairs)
@@ -102,20 +106,20 @@ class DecodeNorms:
         turned = [self.operator.head.cos_sin(self.rotary, self.step, c) for c in channels]
         angles = [vectors.join(parts) for parts in zip(*turned, strict=True)]
         for index, half in enumerate(places):
-            self._hold(turn, index, self.qkv[0, vectors.at(column + half)])
-            self._hold(turn, 2 + index, self.q_norm[vectors.at(half)])
-            self._hold(turn, 4 + index, angles[index])
+            self._hold(iteration, index, self.qkv[0, vectors.at(column + half)])
+            self._hold(iteration, 2 + index, self.q_norm[vectors.at(half)])
+            self._hold(iteration, 4 + index, angles[index])
         if not self.operator.owns_kv:
             return
         with when(row >= self.heads):
             for index, half in enumerate(places):
-                self._hold(turn, 2 + index, self.k_norm[vectors.at(half)])
+                self._hold(iteration, 2 + index, self.k_norm[vectors.at(half)])
         with when(row > self.heads):
             for index, value in enumerate((1.0, 1.0, 1.0, 0.0), 2):
-                self._hold(turn, index, vectors.splat(f32(value)))
+                self._hold(iteration, index, vectors.splat(f32(value)))
 
     def _sum_of_row(self, row: Any) -> Any:
-        first = let(row * self.lanes)
+        first = bind(row * self.lanes)
         return tree([self.squares[first + lane] for lane in range(self.lanes)], add)
 
     def _write(self, row: Any, place: Any, value: Any) -> None:

@@ -1,7 +1,7 @@
 """Attention of a prefill chunk: flash attention reading the ring (or the whole context) directly.
 
-The chunk's own keys are in the KV state already, so there is no separate part for them. Plain form:
-`ChunkAttention.plain` in gemma4_compile/operators/attention.py.
+The chunk's own keys are in the KV state already, so there is no separate part for them. Definition:
+`PrefillAttention.definition` in gemma4_compile/operators/attention.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.attention import LOWEST, ChunkAttention
+from gemma4_compile.operators.attention import LOWEST, PrefillAttention
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, fixed, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -64,14 +64,14 @@ class ChunkShape:
         return self.rows // self.heads
 
     @property
-    def quads(self) -> int:
+    def vec4s(self) -> int:
         """Vectors of scores in a row of a tile."""
         return self.keys // QUAD.size
 
     @property
     def scored_rows(self) -> int:
         """Rows that one thread scores; each with one vector of keys."""
-        return self.rows * self.quads // self.threads
+        return self.rows * self.vec4s // self.threads
 
     @property
     def chunk(self) -> int:
@@ -90,17 +90,17 @@ class ChunkShape:
 
     def fits(self, spec: TargetSpec) -> bool:
         """Whether every thread has work, and shared memory is enough."""
-        if self.columns > self.threads or self.rows * self.quads < self.threads:
+        if self.columns > self.threads or self.rows * self.vec4s < self.threads:
             return False
         staged = (self.rows + self.keys) * self.chunk * self.vectors.size
-        floats = staged + self.rows * (self.keys + self.quads + 1)
+        floats = staged + self.rows * (self.keys + self.vec4s + 1)
         return self.threads >= self.rows and 4 * floats <= spec.max_shared_memory_bytes
 
 
-def chunk_shape(operator: ChunkAttention, spec: TargetSpec) -> ChunkShape:
+def chunk_shape(operator: PrefillAttention, spec: TargetSpec) -> ChunkShape:
     """The largest tile that tuning, shared memory and the head allow; LoweringError if none."""
     check_head_dim(operator.head_dim, spec)
-    tuning, dim = spec.tuning.chunk_attention, operator.head_dim
+    tuning, dim = spec.tuning.prefill_attention, operator.head_dim
     vectors = Vectors.dividing(dim)
     columns = dim // vectors.size
     group = operator.heads // operator.kv_heads
@@ -122,7 +122,7 @@ class _Block:
     """One block's operands, registers and shared memory."""
 
     def __init__(
-        self, operator: ChunkAttention, shape: ChunkShape, args: dict[str, Any], thread: Any
+        self, operator: PrefillAttention, shape: ChunkShape, args: dict[str, Any], thread: Any
     ) -> None:
         self.operator, self.shape, self.thread = operator, shape, thread
         self.q, self.key, self.value = args["q"], args["key"], args["value"]
@@ -134,33 +134,33 @@ class _Block:
             shared((rows, shape.chunk * size)) for rows in (shape.rows, shape.keys)
         )
         self.weights = shared((shape.rows, shape.keys))
-        self.tops, self.factors = shared((shape.rows, shape.quads)), shared((shape.rows,))
-        self.q_next = local((self._turns(shape.rows) * size,))
-        self.k_next = local((self._turns(shape.keys) * size,), operator.cache_dtype)
+        self.tops, self.factors = shared((shape.rows, shape.vec4s)), shared((shape.rows,))
+        self.q_next = local((self._iterations(shape.rows) * size,))
+        self.k_next = local((self._iterations(shape.keys) * size,), operator.cache_dtype)
         self.v_next = local((QUAD.size * size,), operator.cache_dtype)
         self.total = local((shape.own_rows * size,))
         self.dots = local((shape.scored_rows * QUAD.size,))
-        self.highest = [Cell("float32", f32(LOWEST)) for _ in range(shape.scored_rows)]
-        self.weight_sum = [Cell("float32", zero()) for _ in range(shape.scored_rows)]
+        self.highest = [LocalVar("float32", f32(LOWEST)) for _ in range(shape.scored_rows)]
+        self.weight_sum = [LocalVar("float32", zero()) for _ in range(shape.scored_rows)]
         for index in range(shape.own_rows):
             store(self.total, shape.vectors.splat(zero()), shape.vectors.at(index))
-        self.quad, self.scored_row = self._place_in_scores()
-        self.column = let(below(thread, shape.columns))
+        self.vec4, self.scored_row = self._place_in_scores()
+        self.column = bind(below(thread, shape.columns))
         # Threads beyond the last group repeat its work and drop it.
         group = tirx.floordiv(thread, shape.columns)
-        self.group = let(tirx.min(group, shape.row_groups - 1))
+        self.group = bind(tirx.min(group, shape.row_groups - 1))
 
     def _place_in_scores(self) -> tuple[Any, Any]:
         """The vector of keys and the first row that this thread scores."""
         shape, thread = self.shape, self.thread
-        height = shape.threads // shape.quads
-        if shape.quads % WARP_WIDTH or height % WARP_HEIGHT:
-            return let(below(thread, shape.quads)), let(tirx.floordiv(thread, shape.quads))
-        across = shape.quads // WARP_WIDTH
+        height = shape.threads // shape.vec4s
+        if shape.vec4s % WARP_WIDTH or height % WARP_HEIGHT:
+            return bind(below(thread, shape.vec4s)), bind(tirx.floordiv(thread, shape.vec4s))
+        across = shape.vec4s // WARP_WIDTH
         warp = tirx.floordiv(thread, WARP_WIDTH * WARP_HEIGHT)
-        quad = below(warp, across) * WARP_WIDTH + below(thread, WARP_WIDTH)
+        vec4 = below(warp, across) * WARP_WIDTH + below(thread, WARP_WIDTH)
         row = below(tirx.floordiv(thread, WARP_WIDTH), WARP_HEIGHT)
-        return let(quad), let(tirx.floordiv(warp, across) * WARP_HEIGHT + row)
+        return bind(vec4), bind(tirx.floordiv(warp, across) * WARP_HEIGHT + row)
 
     def token(self, row: Any) -> Any:
         """The chunk's row that a row of the block belongs to, before the end of the chunk."""
@@ -172,13 +172,13 @@ class _Block:
 
     # --- q and K on their way to shared memory ---
 
-    def _turns(self, rows: int) -> int:
+    def _iterations(self, rows: int) -> int:
         return -(-rows * self.shape.chunk // self.shape.threads)
 
-    def _item(self, turn: int, rows: int) -> tuple[Any, Any, Any]:
+    def _item(self, iteration: int, rows: int) -> tuple[Any, Any, Any]:
         """Row and vector that this thread stages, and whether it is the thread's to do."""
         shape = self.shape
-        item = self.thread + turn * shape.threads
+        item = self.thread + iteration * shape.threads
         inside = item < rows * shape.chunk
         item = tirx.min(item, rows * shape.chunk - 1)
         return tirx.floordiv(item, shape.chunk), below(item, shape.chunk), inside
@@ -191,16 +191,16 @@ class _Block:
     def load(self, chunk: Any, base: Any, last: Any) -> None:
         """Read the thread's share of a chunk of q and of the tile of keys from `base`."""
         shape, vectors = self.shape, self.shape.vectors
-        for turn in range(self._turns(shape.rows)):
-            row, place, _ = self._item(turn, shape.rows)
-            token = fixed(tirx.min(self.token(row), self.last_token))
+        for iteration in range(self._iterations(shape.rows)):
+            row, place, _ = self._item(iteration, shape.rows)
+            token = materialize(tirx.min(self.token(row), self.last_token))
             column = self.head(row) * shape.columns + chunk * shape.chunk + place
-            store(self.q_next, self.q[token, vectors.at(column)], vectors.at(turn))
-        for turn in range(self._turns(shape.keys)):
-            t, place, _ = self._item(turn, shape.keys)
-            slot = fixed(self.operator.cache.row(tirx.min(base + t, last)))
+            store(self.q_next, self.q[token, vectors.at(column)], vectors.at(iteration))
+        for iteration in range(self._iterations(shape.keys)):
+            t, place, _ = self._item(iteration, shape.keys)
+            slot = materialize(self.operator.cache.row(tirx.min(base + t, last)))
             item = self.key[slot, self.g, vectors.at(chunk * shape.chunk + place)]
-            store(self.k_next, item, vectors.at(turn))
+            store(self.k_next, item, vectors.at(iteration))
 
     def _stage(self) -> None:
         shape, vectors = self.shape, self.shape.vectors
@@ -208,10 +208,10 @@ class _Block:
             (shape.rows, self.q_next, self.q_tile),
             (shape.keys, self.k_next, self.k_tile),
         ):
-            for turn in range(self._turns(rows)):
-                row, place, inside = self._item(turn, rows)
+            for iteration in range(self._iterations(rows)):
+                row, place, inside = self._item(iteration, rows)
                 with when(inside):
-                    item = vectors.cast(source[vectors.at(turn)], "float32")
+                    item = vectors.cast(source[vectors.at(iteration)], "float32")
                     store(tile, item, row, self._swizzled(row, place))
 
     # --- Steps of a tile ---
@@ -230,7 +230,7 @@ class _Block:
             self._stage()
             barrier()
             is_last = chunk + 1 == chunks
-            following = let(tirx.Select(is_last, 0, chunk + 1))
+            following = bind(tirx.Select(is_last, 0, chunk + 1))
             self.load(following, base + tirx.Select(is_last, shape.keys, 0), end - 1)
             with T.serial(0, shape.chunk) as place:
                 self._multiply(place)
@@ -238,22 +238,22 @@ class _Block:
     def _multiply(self, place: Any) -> None:
         """Add one vector of channels to the thread's dot products."""
         shape, vectors = self.shape, self.shape.vectors
-        quads, height = shape.quads, shape.threads // shape.quads
+        vec4s, height = shape.vec4s, shape.threads // shape.vec4s
         keys = []
         for index in range(QUAD.size):
-            key = self.quad + index * quads
-            twisting = key if quads % shape.chunk else self.quad
-            keys.append(let(self.k_tile[key, self._swizzled(twisting, place)]))
+            key = self.vec4 + index * vec4s
+            twisting = key if vec4s % shape.chunk else self.vec4
+            keys.append(bind(self.k_tile[key, self._swizzled(twisting, place)]))
         for index in range(shape.scored_rows):
             row = self._scored(index)
             twisting = row if height % shape.chunk else self.scored_row
-            query = let(self.q_tile[row, self._swizzled(twisting, place)])
+            query = bind(self.q_tile[row, self._swizzled(twisting, place)])
             dots = QUAD.lanes(self.dots[QUAD.at(index)])
             sums = [vectors.dot(dot, query, key) for dot, key in zip(dots, keys, strict=True)]
             store(self.dots, QUAD.join(sums), QUAD.at(index))
 
     def _scored(self, index: int) -> Any:
-        return self.scored_row + index * (self.shape.threads // self.shape.quads)
+        return self.scored_row + index * (self.shape.threads // self.shape.vec4s)
 
     def weigh(self, base: Any, end: Any) -> None:
         """Step 2: turn the scores into weights, and note how to rescale.
@@ -263,35 +263,35 @@ class _Block:
         shape = self.shape
         for index in range(shape.scored_rows):
             self._mask(index, base, end)
-            first, *others = QUAD.lanes(let(self.dots[QUAD.at(index)]))
+            first, *others = QUAD.lanes(bind(self.dots[QUAD.at(index)]))
             for lane in others:
                 first = tirx.max(first, lane)
-            store(self.tops, first, self._scored(index), self.quad)
+            store(self.tops, first, self._scored(index), self.vec4)
         barrier()
         for index, (highest, total) in enumerate(zip(self.highest, self.weight_sum, strict=True)):
-            row = let(self._scored(index))
-            higher = Cell("float32", tirx.max(highest.value, self._over_row(row, tirx.max)))
-            keep = Cell("float32", tirx.exp(highest.value - higher.value))
+            row = bind(self._scored(index))
+            higher = LocalVar("float32", tirx.max(highest.value, self._over_row(row, tirx.max)))
+            keep = LocalVar("float32", tirx.exp(highest.value - higher.value))
             highest.set(higher.value)
-            scores = QUAD.lanes(let(self.dots[QUAD.at(index)]))
+            scores = QUAD.lanes(bind(self.dots[QUAD.at(index)]))
             weights = QUAD.join([_weight(score, higher.value) for score in scores])
             store(self.dots, weights, QUAD.at(index))
-            store(self.weights, self.dots[QUAD.at(index)], row, QUAD.at(self.quad))
-            total.set(total.value * keep.value + QUAD.sum(let(self.dots[QUAD.at(index)])))
-            with when(self.quad == 0):
+            store(self.weights, self.dots[QUAD.at(index)], row, QUAD.at(self.vec4))
+            total.set(total.value * keep.value + QUAD.sum(bind(self.dots[QUAD.at(index)])))
+            with when(self.vec4 == 0):
                 store(self.factors, keep.value, row)
         barrier()
 
     def _over_row(self, row: Any, combine: Any) -> Any:
-        return tree([self.tops[row, quad] for quad in range(self.shape.quads)], combine)
+        return tree([self.tops[row, vec4] for vec4 in range(self.shape.vec4s)], combine)
 
     def _mask(self, index: int, base: Any, end: Any) -> None:
         """Lower the scores of keys that the row does not see."""
-        at = fixed(self.offset + self.token(self._scored(index)))
-        first = fixed(self.operator.first_key(at))
+        at = materialize(self.offset + self.token(self._scored(index)))
+        first = materialize(self.operator.first_key(at))
         scores = []
         for lane, dot in enumerate(QUAD.lanes(self.dots[QUAD.at(index)])):
-            t = fixed(base + self.quad + lane * self.shape.quads)
+            t = materialize(base + self.vec4 + lane * self.shape.vec4s)
             seen = (t <= at) & (t >= first) & (t < end)
             scores.append(tirx.Select(seen, dot, f32(LOWEST)))
         store(self.dots, QUAD.join(scores), QUAD.at(index))
@@ -300,18 +300,18 @@ class _Block:
         """Step 3: add the weighted values to the thread's column of its rows."""
         shape, vectors = self.shape, self.shape.vectors
         for index in range(shape.own_rows):
-            factor = let(self.factors[self._own(index)])
+            factor = bind(self.factors[self._own(index)])
             total = self.total[vectors.at(index)] * vectors.splat(factor)
             store(self.total, total, vectors.at(index))
         self._load_values(base, last)
-        with T.serial(0, shape.quads) as quad:
+        with T.serial(0, shape.vec4s) as vec4:
             items = local((QUAD.size * vectors.size,))
             for lane in range(QUAD.size):
                 item = vectors.cast(self.v_next[vectors.at(lane)], "float32")
                 store(items, item, vectors.at(lane))
-            self._load_values(base + quad + 1, last)
+            self._load_values(base + vec4 + 1, last)
             for index in range(shape.own_rows):
-                weights = let(self.weights[self._own(index), QUAD.at(quad)])
+                weights = bind(self.weights[self._own(index), QUAD.at(vec4)])
                 for lane, weight in enumerate(QUAD.lanes(weights)):
                     product = vectors.splat(weight) * items[vectors.at(lane)]
                     total = self.total[vectors.at(index)] + product
@@ -324,25 +324,25 @@ class _Block:
         """Read the values of a vector of keys."""
         shape, vectors = self.shape, self.shape.vectors
         for lane in range(QUAD.size):
-            t = tirx.min(first + lane * shape.quads, last)
-            slot = fixed(self.operator.cache.row(t))
+            t = tirx.min(first + lane * shape.vec4s, last)
+            slot = materialize(self.operator.cache.row(t))
             store(self.v_next, self.value[slot, self.g, vectors.at(self.column)], vectors.at(lane))
 
     def finish(self, out: Any) -> None:
         """Divide and store the block's rows."""
         shape, vectors = self.shape, self.shape.vectors
         for index, total in enumerate(self.weight_sum):
-            store(self.tops, total.value, self._scored(index), self.quad)
+            store(self.tops, total.value, self._scored(index), self.vec4)
         barrier()
         with when(self.thread < shape.rows):
             store(self.factors, self._over_row(self.thread, add), self.thread)
         barrier()
         with when(self.thread < shape.row_groups * shape.columns):
             for index in range(shape.own_rows):
-                row = let(self._own(index))
-                token = fixed(self.token(row))
+                row = bind(self._own(index))
+                token = materialize(self.token(row))
                 with when(token <= self.last_token):
-                    total = self.total[vectors.at(index)] / vectors.splat(let(self.factors[row]))
+                    total = self.total[vectors.at(index)] / vectors.splat(bind(self.factors[row]))
                     result = vectors.cast(total, self.operator.out_dtype)
                     column = self.head(row) * shape.columns + self.column
                     store(out, result, token, vectors.at(column))
@@ -352,12 +352,12 @@ def _weight(score: Any, highest: Any) -> Any:
     return tirx.Select(score > f32(LOWEST), tirx.exp(score - highest), zero())
 
 
-def make_chunk_attention(operator: ChunkAttention, spec: TargetSpec) -> tirx.PrimFunc:
+def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Causal (and sliding) attention of all positions of a chunk.
 
     Grid: heads / heads of a block x chunk rows / positions of a block. Shared: chunks of q and K in
     float32, the weights of a tile, and the maxima of its scores. V goes straight to registers.
-    Reference: `ChunkAttention.plain`.
+    Reference: `PrefillAttention.definition`.
     """
     n, dim, heads = symbolic_rows(operator.rows), operator.head_dim, operator.heads
     shape = chunk_shape(operator, spec)
@@ -370,11 +370,11 @@ def make_chunk_attention(operator: ChunkAttention, spec: TargetSpec) -> tirx.Pri
         out = build.arg("out", (n, heads * dim), operator.out_dtype)
         tiles = tirx.floordiv(n + (shape.positions - 1), shape.positions)
         with launch(shape.threads, heads // shape.heads, tiles) as (part, tile, thread):
-            first_head, first_token = let(part * shape.heads), let(tile * shape.positions)
-            offset = fixed(positions[2] - i32(n))
-            begin = fixed(operator.first_key(offset + first_token))
-            end = fixed(tirx.min(offset + first_token + shape.positions, positions[2]))
-            g = let(tirx.floordiv(first_head, heads // operator.kv_heads))
+            first_head, first_token = bind(part * shape.heads), bind(tile * shape.positions)
+            offset = materialize(positions[2] - i32(n))
+            begin = materialize(operator.first_key(offset + first_token))
+            end = materialize(tirx.min(offset + first_token + shape.positions, positions[2]))
+            g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
             args = {
                 "q": q,
                 "key": key,
@@ -382,13 +382,13 @@ def make_chunk_attention(operator: ChunkAttention, spec: TargetSpec) -> tirx.Pri
                 "first_head": first_head,
                 "g": g,
                 "first_token": first_token,
-                "last_token": let(i32(n) - 1),
+                "last_token": bind(i32(n) - 1),
                 "offset": offset,
             }
             block = _Block(operator, shape, args, thread)
             block.load(0, begin, end - 1)
             with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:
-                base = fixed(begin + step * shape.keys)
+                base = materialize(begin + step * shape.keys)
                 block.score(base, end)
                 block.weigh(base, end)
                 block.accumulate(base, end - 1)

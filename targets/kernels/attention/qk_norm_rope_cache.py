@@ -2,7 +2,7 @@
 
 One thread block a head and position.
 
-Plain form: `PrepareQkv.plain` in gemma4_compile/operators/attention.py.
+Definition: `QkNormRopeCache.definition` in gemma4_compile/operators/attention.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.attention import PrepareQkv
+from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     inverse_rms,
@@ -27,10 +27,10 @@ from gemma4_compile.targets.kernels.common.blocks import (
 from gemma4_compile.targets.spec import TargetSpec
 
 
-def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
+def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx.PrimFunc:
     """Grid: (heads + 2 kv_heads, or heads) x rows. Shared: one float32 a thread.
 
-    Reference: `PrepareQkv.plain`.
+    Reference: `QkNormRopeCache.definition`.
     """
     rows, dim, heads, kv_heads = (
         symbolic_rows(operator.rows),
@@ -53,16 +53,16 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
         value = build.arg("value", shape, operator.cache_dtype) if operator.owns_kv else None
         q = build.arg("q", (rows, heads * dim), "float32")
         with launch(threads, blocks, rows) as (block, i, thread):
-            step = let(positions[1] - i32(rows) + i)
-            slot = let(operator.cache.row(positions[0] + step))
+            step = bind(positions[1] - i32(rows) + i)
+            slot = bind(operator.cache.row(positions[0] + step))
             reduce = BlockReduction(thread, threads, spec.simd_width)
             is_value = block >= heads + kv_heads
             # With `value_is_key` the value is made from the key's columns.
             source = (
                 tirx.Select(is_value, block - kv_heads, block) if operator.value_is_key else block
             )
-            column = let(source * dim)
-            squares = Cell("float32", zero())
+            column = bind(source * dim)
+            squares = LocalVar("float32", zero())
             with strided(thread, threads, dim) as d:
                 squares.add(qkv[i, column + d] * qkv[i, column + d])
             inverse = inverse_rms(reduce(squares.value), dim, operator.eps)
@@ -76,15 +76,15 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
                     low, high = qkv[i, column + j] * inverse, qkv[i, column + j + half] * inverse
                     if weight is not None:
                         low, high = low * weight[j], high * weight[j + half]
-                    low, high = let(low), let(high)
+                    low, high = bind(low), bind(high)
                     if not rotate:
                         target(j, low)
                         target(j + half, high)
                         return
                     pair = operator.rotary_offset + tirx.min(j, operator.pairs - 1)
                     rotated = j < operator.pairs
-                    cos = let(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
-                    sin = let(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
+                    cos = bind(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
+                    sin = bind(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
                     target(j, low * cos - high * sin)
                     target(j + half, high * cos + low * sin)
 
@@ -99,6 +99,6 @@ def make_prepare_qkv(operator: PrepareQkv, spec: TargetSpec) -> tirx.PrimFunc:
                         lambda d, y: store(key, y.astype(dtype), slot, block - heads, d),
                     )
                 with when(is_value):
-                    g = let(block - heads - kv_heads)
+                    g = bind(block - heads - kv_heads)
                     head(None, False, lambda d, y: store(value, y.astype(dtype), slot, g, d))
     return build.result

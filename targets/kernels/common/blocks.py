@@ -10,12 +10,12 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import Cell, fixed, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, materialize, store, when
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 QUAD = 4
-WARP = 32  # TVM's arguments of an exchange; the generators that know simdgroups take no other
+WARP = 32  # TVM's arguments of an exchange; the generators that know subgroups take no other
 Operation = Callable[[Any, Any], Any]
 
 
@@ -65,13 +65,13 @@ def tree(values: Sequence[Any], combine: Operation) -> Any:
     return values[0]
 
 
-def sum_over_simdgroup(value: Any, lanes: int, operation: Operation = add) -> Cell:
-    """Combine a float32 of some neighbouring threads, at most a simdgroup; all threads call it.
+def sum_over_subgroup(value: Any, lanes: int, operation: Operation = add) -> LocalVar:
+    """Combine a float32 of some neighbouring threads, at most a subgroup; all threads call it.
 
     The result is right in the first of each `lanes`. TVM's calls are opaque to its passes, so that
     none of them moves one behind a condition, where threads would be missing.
     """
-    total = Cell("float32", value)
+    total = LocalVar("float32", value)
     while lanes > 1:
         lanes //= 2
         total.set(operation(total.value, _from_thread("down", total.value, lanes)))
@@ -79,16 +79,16 @@ def sum_over_simdgroup(value: Any, lanes: int, operation: Operation = add) -> Ce
 
 
 def max_over_neighbours(value: Any, count: int) -> Any:
-    """The largest of `count` neighbouring threads, a part of a simdgroup; each of them gets it."""
-    top = Cell("float32", value)
+    """The largest of `count` neighbouring threads, a part of a subgroup; each of them gets it."""
+    top = LocalVar("float32", value)
     while count > 1:
         count //= 2
         top.set(tirx.max(top.value, from_neighbour(top.value, count)))
-    return let(top.value)
+    return bind(top.value)
 
 
 def _from_thread(where: str, value: Any, number: int) -> Any:
-    """The value of the thread `number` further down a simdgroup, or of the one of that number."""
+    """The value of the thread `number` further down a subgroup, or of the one of that number."""
     shuffle = T.tvm_warp_shuffle_down if where == "down" else T.tvm_warp_shuffle
     return shuffle(T.tvm_warp_activemask(), value, number, WARP, WARP)
 
@@ -97,8 +97,8 @@ class BlockReduction:
     """Reduces one float32 of every thread; every thread gets the result.
 
     In shared memory, in two steps: columns, then their row. Three barriers, whatever the number of
-    threads. Where simdgroups are known, within them first, and then over their results, in columns
-    only if they are many: two or three barriers, or none if there is one simdgroup.
+    threads. Where subgroups are known, within them first, and then over their results, in columns
+    only if they are many: two or three barriers, or none if there is one subgroup.
     """
 
     def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
@@ -114,30 +114,30 @@ class BlockReduction:
 
     @staticmethod
     def nbytes(threads: int) -> int:
-        """Shared memory of the form without simdgroups."""
+        """Shared memory of the form without subgroups."""
         return 4 * (threads + min(threads, REDUCTION_COLUMNS))
 
     def __call__(self, value: Any, operation: Operation = add) -> Any:
         """Reduce `value` over the block."""
         result, place = value, self.thread
         if self._simd:
-            simdgroup = sum_over_simdgroup(value, self._simd, operation)
+            subgroup = sum_over_subgroup(value, self._simd, operation)
             if self._simd == self.threads:
-                simdgroup.set(_from_thread("first", simdgroup.value, 0))
-                return let(simdgroup.value)
-            result, place = simdgroup.value, tirx.floordiv(self.thread, self._simd)
+                subgroup.set(_from_thread("first", subgroup.value, 0))
+                return bind(subgroup.value)
+            result, place = subgroup.value, tirx.floordiv(self.thread, self._simd)
         barrier()  # an earlier result may still be being read
-        with self._first_of_simdgroup():
+        with self._first_of_subgroup():
             store(self._row if self._memory is None else self._memory, result, place)
         if self._memory is not None:
             self._reduce_columns(operation)
         barrier()
-        total = Cell("float32", self._row[0])
+        total = LocalVar("float32", self._row[0])
         with T.serial(1, self._columns) as step:
             total.set(operation(total.value, self._row[step]))
-        return let(total.value)
+        return bind(total.value)
 
-    def _first_of_simdgroup(self) -> AbstractContextManager[None]:
+    def _first_of_subgroup(self) -> AbstractContextManager[None]:
         if not self._simd:
             return nullcontext()
         return when(tirx.floormod(self.thread, self._simd) == 0)
@@ -147,7 +147,7 @@ class BlockReduction:
         assert memory is not None, "as many results as columns need none"
         barrier()
         with when(thread < columns):
-            column = Cell("float32", memory[thread])
+            column = LocalVar("float32", memory[thread])
             with T.serial(1, self._results // columns) as step:
                 column.set(operation(column.value, memory[step * columns + thread]))
             store(self._row, column.value, thread)
@@ -156,12 +156,12 @@ class BlockReduction:
 class BlockSums:
     """Sums some float32 of every thread over the block: every thread gets the sums.
 
-    Where simdgroups are known, within them first. Otherwise four at a time as a vector in shared
+    Where subgroups are known, within them first. Otherwise four at a time as a vector in shared
     memory, columns first, then their row. May be called more than once.
 
     Parameters
     ----------
-    at_once : vectors that have memory of their own; more take turns
+    at_once : vectors that have memory of their own; more take iterations
     """
 
     def __init__(self, thread: Any, threads: int, simd_width: int, at_once: int = 1) -> None:
@@ -175,30 +175,30 @@ class BlockSums:
 
     @staticmethod
     def nbytes(threads: int, at_once: int = 1) -> int:
-        """Shared memory of the form without simdgroups."""
+        """Shared memory of the form without subgroups."""
         return 4 * QUAD * at_once * (threads + min(threads, REDUCTION_COLUMNS))
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """The sums, in the order of the values."""
         if self._simd:
             sums = sum_over_lanes(values, self._thread, self._threads, self._threads, self._simd)
-            return [let(total) for total in sums]
+            return [bind(total) for total in sums]
         padded = [*values, *[zero()] * (-len(values) % QUAD)]
-        quads = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
+        vec4s = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
         step, totals = len(self._memories), []
-        for first in range(0, len(quads), step):
-            totals += self._sum_quads(quads[first : first + step])
+        for first in range(0, len(vec4s), step):
+            totals += self._sum_vec4s(vec4s[first : first + step])
         return totals[: len(values)]
 
-    def _sum_quads(self, quads: Sequence[Sequence[Any]]) -> list[Any]:
-        thread, columns, memories = self._thread, self._columns, self._memories[: len(quads)]
+    def _sum_vec4s(self, vec4s: Sequence[Sequence[Any]]) -> list[Any]:
+        thread, columns, memories = self._thread, self._columns, self._memories[: len(vec4s)]
 
         def at(item: Any) -> Any:
             return T.ramp(item * QUAD, 1, QUAD)
 
         # What an earlier call left has been read: each part is behind the other's barrier.
-        for (every, _), quad in zip(memories, quads, strict=True):
-            store(every, tirx.Shuffle([let(value) for value in quad], list(range(QUAD))),
+        for (every, _), vec4 in zip(memories, vec4s, strict=True):
+            store(every, tirx.Shuffle([bind(value) for value in vec4], list(range(QUAD))),
                   at(thread))  # fmt: skip
         barrier()
         with when(thread < columns):
@@ -209,21 +209,21 @@ class BlockSums:
         barrier()
         totals = []
         for _, row in memories:
-            total = let(tree([row[at(item)] for item in range(columns)], add))
-            totals += [let(tirx.Shuffle([total], [lane])) for lane in range(QUAD)]
+            total = bind(tree([row[at(item)] for item in range(columns)], add))
+            totals += [bind(tirx.Shuffle([total], [lane])) for lane in range(QUAD)]
         return totals
 
 
 class LaneSums:
     """Sums several float32 at once over groups of neighbouring threads.
 
-    By halving, in shared memory; where simdgroups are known, within them without it. Every value
+    By halving, in shared memory; where subgroups are known, within them without it. Every value
     has memory of its own: TVM would see a race between them and refuse.
     """
 
     def __init__(self, count: int, thread: Any, threads: int, lanes: int, simd_width: int) -> None:
         self._thread, self._whole = thread, lanes == threads
-        self._lane = thread if self._whole else let(tirx.floormod(thread, lanes))
+        self._lane = thread if self._whole else bind(tirx.floormod(thread, lanes))
         self._lanes, self._simd = lanes, min(simd_width, lanes)
         places = threads // self._simd if self._simd else threads
         is_needed = self._simd < lanes
@@ -231,11 +231,11 @@ class LaneSums:
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """The sums, right in each group's first thread; of a whole block, in every thread."""
-        return self._of_simdgroups(values) if self._simd else self._by_halving(values)
+        return self._of_subgroups(values) if self._simd else self._by_halving(values)
 
-    def _of_simdgroups(self, values: Sequence[Any]) -> list[Any]:
+    def _of_subgroups(self, values: Sequence[Any]) -> list[Any]:
         thread, simd = self._thread, self._simd
-        cells = [sum_over_simdgroup(value, simd) for value in values]
+        cells = [sum_over_subgroup(value, simd) for value in values]
         if simd == self._lanes:
             if self._whole:
                 for cell in cells:
@@ -246,12 +246,12 @@ class LaneSums:
                 store(memory, cell.value, tirx.floordiv(thread, simd))
         barrier()
         count = self._lanes // simd
-        first = 0 if self._whole else let(tirx.floordiv(thread, self._lanes) * count)
-        while count > REDUCTION_COLUMNS:  # of small simdgroups
+        first = 0 if self._whole else bind(tirx.floordiv(thread, self._lanes) * count)
+        while count > REDUCTION_COLUMNS:  # of small subgroups
             count //= 2
             with when(self._lane < count):
                 for memory in self._memories:
-                    place = let(first + self._lane)
+                    place = bind(first + self._lane)
                     store(memory, memory[place] + memory[place + count], place)
             barrier()
         return [tree([memory[first + i] for i in range(count)], add) for memory in self._memories]
@@ -281,8 +281,8 @@ def sum_over_lanes(
 @contextmanager
 def strided(thread: Any, threads: int, count: int) -> Iterator[Any]:
     """The items thread, thread + threads, ... below `count`."""
-    with T.serial(0, -(-count // threads)) as turn:
-        item = let(turn * threads + thread)
+    with T.serial(0, -(-count // threads)) as iteration:
+        item = bind(iteration * threads + thread)
         if count % threads == 0:
             yield item
         else:
@@ -307,4 +307,4 @@ def zero() -> Any:
 
 def inverse_rms(squares: Any, width: int, eps: float) -> Any:
     """1 / rms of a row of `width` channels, of which this is the sum of squares."""
-    return let(fixed(tirx.rsqrt(squares / f32(width) + f32(eps)), "float32"))
+    return bind(materialize(tirx.rsqrt(squares / f32(width) + f32(eps)), "float32"))

@@ -19,7 +19,7 @@ def dot4(a: Any, b: Any) -> Any:
 
 
 def from_neighbour(value: Any, distance: int) -> Any:
-    """A float32 of the thread whose number in the simdgroup differs in this bit."""
+    """A float32 of the thread whose number in the subgroup differs in this bit."""
     # Not pure: no pass may move it behind a condition, where threads would be missing.
     bit = tirx.const(distance, "uint32")
     return tirx.call_extern("float32", EXCHANGE, value, bit)

@@ -1,6 +1,6 @@
-"""The tails of a matmul: what happens to sums before they are stored.
+"""The epilogues of a matmul: what happens to sums before they are stored.
 
-Meaning: `Tail` in model_spec/operators.
+Meaning: `Epilogue` in model_spec/operators.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
-from gemma4_compile.operators.tir import i32, let, store, when
+from gemma4_compile.operators.tir import bind, i32, store, when
 
 
-def apply_tail(
+def apply_epilogue(
     operator: Linear,
     y: Any,
     i: Any,
@@ -30,18 +30,18 @@ def apply_tail(
 
     Parameters
     ----------
-    sums : float32 expressions; an even number, from an even row on, where the tail pairs rows
-    ple, layer : the per-layer inputs and the layer index, None unless the tail needs them
+    sums : float32 expressions; an even number, from an even row on, where the epilogue pairs rows
+    ple, layer : the per-layer inputs and the layer index, None unless the epilogue needs them
     """
-    if operator.tail == Tail.GELU_PAIRS.value:
+    if operator.epilogue == Epilogue.GELU_PAIRS.value:
         for r in range(0, len(sums), 2):
             with when(first + r < rows):
-                store(y, gelu_tanh(let(sums[r])) * sums[r + 1], i, (first + r) // 2)
+                store(y, gelu_tanh(bind(sums[r])) * sums[r + 1], i, (first + r) // 2)
         return
     for r, total in enumerate(sums):
-        column = let(first + r)
+        column = bind(first + r)
         with when(column < rows):
-            if operator.tail == Tail.GELU_GATE.value:
-                store(y, gelu_tanh(let(total)) * ple[i, i32(layer) * rows + column], i, column)
+            if operator.epilogue == Epilogue.GELU_GATE.value:
+                store(y, gelu_tanh(bind(total)) * ple[i, i32(layer) * rows + column], i, column)
             else:
                 store(y, operator.logit(total, column), i, column)

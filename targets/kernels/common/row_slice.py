@@ -1,4 +1,4 @@
-"""A thread's share of a row, in registers: read once, four channels at a time where that goes."""
+"""A thread's slice of a row, in registers: read once, by four channels where possible."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.tir import let, store, when
+from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.targets.kernels.common.blocks import zero
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class RowShare:
+class RowSlice:
     """The channels of a row that one thread of a block owns: every `threads`-th group of `size`.
 
     Attributes
@@ -43,41 +43,41 @@ class RowShare:
         return self.width // self.size
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """Groups of a thread, at most."""
         return -(-self.groups // self.threads)
 
-    def _group(self, turn: int) -> Any:
-        return self.thread + turn * self.threads
+    def _group(self, iteration: int) -> Any:
+        return self.thread + iteration * self.threads
 
-    def _is_ragged(self, turn: int) -> bool:
-        return (turn + 1) * self.threads > self.groups
+    def _is_ragged(self, iteration: int) -> bool:
+        return (iteration + 1) * self.threads > self.groups
 
     def splat(self, value: Any) -> Any:
-        """A named scalar as a value of the share's type."""
+        """A named scalar as a value of the row_slice's type."""
         return self.vectors.splat(value)
 
     def load(self, buffer: Any, *row: Any) -> list[Any]:
-        """The share of ``buffer[row]``; groups beyond the end repeat the last one."""
+        """The slice of ``buffer[row]``; groups beyond the end repeat the last one."""
         return self.load_from(buffer, 0, *row)
 
     def load_from(self, buffer: Any, begin: int, *row: Any) -> list[Any]:
-        """The share of ``buffer[row, begin:]``, `begin` a multiple of 4."""
+        """The slice of ``buffer[row, begin:]``, `begin` a multiple of 4."""
         values = []
-        for turn in range(self.turns):
-            group = self._group(turn)
-            if self._is_ragged(turn):
+        for iteration in range(self.iterations):
+            group = self._group(iteration)
+            if self._is_ragged(iteration):
                 group = tirx.min(group, self.groups - 1)
-            place = self.vectors.from_channel(let(group) * self.size + begin)
-            values.append(let(buffer[(*row, place)]))
+            place = self.vectors.from_channel(bind(group) * self.size + begin)
+            values.append(bind(buffer[(*row, place)]))
         return values
 
     def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
-        """Write the share to ``buffer[row]`` in the buffer's type."""
+        """Write the slice to ``buffer[row]`` in the buffer's type."""
         self.store_from(buffer, values, 0, *row)
 
     def store_from(self, buffer: Any, values: Sequence[Any], begin: int, *row: Any) -> None:
-        """Write the share to ``buffer[row, begin:]``, `begin` a multiple of 4."""
+        """Write the slice to ``buffer[row, begin:]``, `begin` a multiple of 4."""
         vectors = self.vectors
 
         def put(group: Any, value: Any) -> None:
@@ -87,7 +87,7 @@ class RowShare:
         self._each(values, put)
 
     def visit(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
-        """`body(channel, value)` for every channel of the share."""
+        """`body(channel, value)` for every channel of the row_slice."""
 
         def channels(group: Any, value: Any) -> None:
             for lane, single in enumerate(self.vectors.lanes(value)):
@@ -96,25 +96,25 @@ class RowShare:
         self._each(values, channels)
 
     def _each(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
-        for turn, value in enumerate(values):
-            group = let(self._group(turn))
-            with when(group < self.groups) if self._is_ragged(turn) else nullcontext():
+        for iteration, value in enumerate(values):
+            group = bind(self._group(iteration))
+            with when(group < self.groups) if self._is_ragged(iteration) else nullcontext():
                 body(group, value)
 
     def dot(self, left: Sequence[Any], right: Sequence[Any]) -> Any:
-        """The sum of products over the share: float32."""
+        """The sum of products over the row_slice: float32."""
         total = zero()
-        for turn, (a, b) in enumerate(zip(left, right, strict=True)):
-            product = let(a * b)
+        for iteration, (a, b) in enumerate(zip(left, right, strict=True)):
+            product = bind(a * b)
             part = self.vectors.sum(product)
-            if self._is_ragged(turn):
-                part = tirx.Select(self._group(turn) < self.groups, part, zero())
-            total = let(total + part)
+            if self._is_ragged(iteration):
+                part = tirx.Select(self._group(iteration) < self.groups, part, zero())
+            total = bind(total + part)
         return total
 
     def map(self, combine: Callable[..., Any], *shares: Sequence[Any]) -> list[Any]:
         """`combine` on each group of several shares."""
-        return [let(combine(*values)) for values in zip(*shares, strict=True)]
+        return [bind(combine(*values)) for values in zip(*shares, strict=True)]
 
 
 @dataclass(frozen=True)

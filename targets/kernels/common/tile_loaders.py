@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import let, store, when
+from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.targets.kernels.common.blocks import local
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 
@@ -61,12 +61,12 @@ def below(value: Any, size: int) -> Any:
     return unsigned.astype("int32")
 
 
-def swizzle(quad: Any, quads: int) -> Any:
+def swizzle(vec4: Any, vec4s: int) -> Any:
     """What the position of a vector of rows is XORed with, by its channels' number.
 
     Neighbouring threads write different channels of the same rows; so they hit different banks.
     """
-    return quad * (BANK_VECTORS // quads) if quads < BANK_VECTORS else tirx.floormod(quad, 8)
+    return vec4 * (BANK_VECTORS // vec4s) if vec4s < BANK_VECTORS else tirx.floormod(vec4, 8)
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Tile:
     depth: int
 
     @property
-    def quads(self) -> int:
+    def vec4s(self) -> int:
         """Vectors of items."""
         return self.depth // VECTOR
 
     @property
     def blocks(self) -> int:
         """Blocks of 4 rows by 4 items."""
-        return self.rows // VECTOR * self.quads
+        return self.rows // VECTOR * self.vec4s
 
     def twisted(self, row_vector: Any, twist: Any) -> Any:
         """A vector of rows after the swizzle."""
@@ -115,50 +115,52 @@ class Loader(ABC):
 
     def __init__(self, tile: Tile, thread: Any, threads: int, skipped: int, row_of: RowOf) -> None:
         self._tile, self._threads = tile, threads
-        self._turns = -(-tile.blocks // threads)
+        self._iterations = -(-tile.blocks // threads)
         skipped %= threads
         mine = tirx.floormod(thread + (threads - skipped), threads) if skipped else thread
-        self._items = [let(mine + turn * threads) for turn in range(self._turns)]
-        self._quads = [let(below(item, tile.quads)) for item in self._items]
-        self._row_vectors = [let(tirx.floordiv(item, tile.quads)) for item in self._items]
+        self._items = [bind(mine + iteration * threads) for iteration in range(self._iterations)]
+        self._vec4s = [bind(below(item, tile.vec4s)) for item in self._items]
+        self._row_vectors = [bind(tirx.floordiv(item, tile.vec4s)) for item in self._items]
         self._rows = [
-            [let(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
+            [bind(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
             for row_vector in self._row_vectors
         ]
 
     def read(self, step: Any) -> None:
         """Read a step's items into registers."""
-        for turn in range(self._turns):
-            with self._inside(turn):
+        for iteration in range(self._iterations):
+            with self._inside(iteration):
                 self.read_block(
-                    turn, self._rows[turn], let(step * self._tile.quads + self._quads[turn])
+                    iteration,
+                    self._rows[iteration],
+                    bind(step * self._tile.vec4s + self._vec4s[iteration]),
                 )
 
     def write(self, step: Any, memory: Any) -> None:
         """Write what was read for a step."""
         tile = self._tile
-        for turn in range(self._turns):
-            with self._inside(turn):
-                quad = self._quads[turn]
-                twist = swizzle(quad, tile.quads)
-                at = let(tile.twisted(self._row_vectors[turn], twist))
-                first = let(step * tile.depth + quad * VECTOR)
-                for j, value in enumerate(self.decode_block(turn, first)):
-                    put(memory, tile.place(quad * VECTOR + j, at), value)
+        for iteration in range(self._iterations):
+            with self._inside(iteration):
+                vec4 = self._vec4s[iteration]
+                twist = swizzle(vec4, tile.vec4s)
+                at = bind(tile.twisted(self._row_vectors[iteration], twist))
+                first = bind(step * tile.depth + vec4 * VECTOR)
+                for j, value in enumerate(self.decode_block(iteration, first)):
+                    put(memory, tile.place(vec4 * VECTOR + j, at), value)
 
-    def _inside(self, turn: int) -> ExitStack:
-        """Leaves out the threads that have no block in this turn."""
+    def _inside(self, iteration: int) -> ExitStack:
+        """Leaves out the threads that have no block in this iteration."""
         stack = ExitStack()
-        if (turn + 1) * self._threads > self._tile.blocks:
-            stack.enter_context(when(self._items[turn] < self._tile.blocks))
+        if (iteration + 1) * self._threads > self._tile.blocks:
+            stack.enter_context(when(self._items[iteration] < self._tile.blocks))
         return stack
 
     @abstractmethod
-    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
-        """Read 4 items of 4 rows: those of vector `quad` of a row."""
+    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
+        """Read 4 items of 4 rows: those of vector `vec4` of a row."""
 
     @abstractmethod
-    def decode_block(self, turn: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Any) -> list[Any]:
         """What was read, the first of them `item`: for each of the 4 items a vector of the rows."""
 
 
@@ -170,16 +172,16 @@ class DenseLoader(Loader):
     ) -> None:
         super().__init__(tile, thread, threads, skipped, row_of)
         self._source, self._cols = source, int(source.shape[1])
-        self._raw = local((self._turns * VECTOR * VECTOR,), str(source.dtype))
+        self._raw = local((self._iterations * VECTOR * VECTOR,), str(source.dtype))
 
-    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
         """See `Loader`."""
         for i, row in enumerate(rows):
-            put(self._raw, turn * VECTOR + i, read_vector(self._source, row, quad))
+            put(self._raw, iteration * VECTOR + i, read_vector(self._source, row, vec4))
 
-    def decode_block(self, turn: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Any) -> list[Any]:
         """See `Loader`."""
-        rows = [vector(self._raw, turn * VECTOR + i) for i in range(VECTOR)]
+        rows = [vector(self._raw, iteration * VECTOR + i) for i in range(VECTOR)]
         values = transposed([row.astype("float32x4") for row in rows])
         if self._cols % self._tile.depth == 0:
             return values
@@ -203,22 +205,22 @@ class WeightLoader(Loader):
     ) -> None:
         super().__init__(tile, thread, threads, skipped, row_of)
         self._weights, layout = weights, weights.layout
-        size = self._turns * VECTOR
+        size = self._iterations * VECTOR
         if layout.bits:
             self._words, self._scales = local((size,), "uint32"), local((size,), layout.dtype)
         else:
             self._dense = local((size * VECTOR,), layout.dtype)
 
-    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
         """See `Loader`."""
         layout = self._weights.layout
 
         def read(part: Sequence[Any], begin: int) -> None:
-            at = quad
+            at = vec4
             if layout.bits and layout.cols % self._tile.depth:
-                at = let(tirx.min(quad, layout.cols // VECTOR - 1))
+                at = bind(tirx.min(vec4, layout.cols // VECTOR - 1))
             for i, row in enumerate(rows):
-                index, inside = turn * VECTOR + i, row - begin
+                index, inside = iteration * VECTOR + i, row - begin
                 if layout.bits:
                     word = tirx.floordiv(at, layout.values_per_word // VECTOR)
                     store(self._words, part[0][inside, word], index)
@@ -229,16 +231,16 @@ class WeightLoader(Loader):
 
         self._weights.in_part(rows[0], read)
 
-    def decode_block(self, turn: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Any) -> list[Any]:
         """See `Loader`."""
         layout = self._weights.layout
-        indices = range(turn * VECTOR, (turn + 1) * VECTOR)
+        indices = range(iteration * VECTOR, (iteration + 1) * VECTOR)
         if not layout.bits:
             rows = [vector(self._dense, index).astype("float32x4") for index in indices]
             return transposed(rows)
         words = joined([self._words[index] for index in indices])
-        words = let(tirx.shift_right(words, splat(self._shift(turn))))
-        scales = let(joined([self._scales[index] for index in indices]).astype("float32x4"))
+        words = bind(tirx.shift_right(words, splat(self._shift(iteration))))
+        scales = bind(joined([self._scales[index] for index in indices]).astype("float32x4"))
         mask = splat(tirx.const(2**layout.bits - 1, "uint32"))
         values = []
         for j in range(VECTOR):
@@ -248,22 +250,22 @@ class WeightLoader(Loader):
             values.append((integer.astype("float32x4") - zero_point) * scales)
         return values
 
-    def _shift(self, turn: int) -> Any:
+    def _shift(self, iteration: int) -> Any:
         """Bits below a block's channels in their words; a step begins with a word."""
         layout = self._weights.layout
-        within = tirx.floormod(self._quads[turn] * VECTOR, layout.values_per_word)
+        within = tirx.floormod(self._vec4s[iteration] * VECTOR, layout.values_per_word)
         return (within * layout.bits).astype("uint32")
 
 
-def read_vector(source: Any, row: Any, quad: Any) -> Any:
-    """Channels from ``4 * quad`` of a row, of the tensor's dtype; some others beyond the last."""
+def read_vector(source: Any, row: Any, vec4: Any) -> Any:
+    """Channels from ``4 * vec4`` of a row, of the tensor's dtype; some others beyond the last."""
     cols = int(source.shape[1])
     if cols % VECTOR == 0:
-        return source[row, T.ramp(tirx.min(quad, cols // VECTOR - 1) * VECTOR, 1, VECTOR)]
-    return joined([source[row, tirx.min(quad * VECTOR + j, cols - 1)] for j in range(VECTOR)])
+        return source[row, T.ramp(tirx.min(vec4, cols // VECTOR - 1) * VECTOR, 1, VECTOR)]
+    return joined([source[row, tirx.min(vec4 * VECTOR + j, cols - 1)] for j in range(VECTOR)])
 
 
 def transposed(rows: Sequence[Any]) -> list[Any]:
     """4 vectors of a block's columns from those of its rows."""
-    named = [let(row) for row in rows]
+    named = [bind(row) for row in rows]
     return [joined([lane_of(row, j) for row in named]) for j in range(VECTOR)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import FunctionBuilder, let, when
+from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 
 UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights
 
@@ -65,6 +65,6 @@ class WeightReader:
         if not layout.bits:
             return [as_f32(part[0][row, unit * size + j]) for j in range(size)], f32(1.0)
         per_word = layout.values_per_word
-        words = [let(part[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)]
+        words = [bind(part[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)]
         values = [layout.integer(words[j // per_word], j % per_word) for j in range(size)]
-        return values, let(as_f32(part[1][row, unit // (layout.group_size // size)]))
+        return values, bind(as_f32(part[1][row, unit // (layout.group_size // size)]))

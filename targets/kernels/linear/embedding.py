@@ -1,6 +1,6 @@
 """Row lookup in a stored table; a thread decodes one unit of channels.
 
-Plain form: `EmbedRows.plain`.
+Definition: `Embedding.definition`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 from tvm import tirx
 
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.linear import EmbedRows
+from gemma4_compile.operators.linear import Embedding
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import function, let, store, when
+from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.targets.kernels.common.blocks import launch, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
@@ -21,10 +21,10 @@ from gemma4_compile.targets.spec import TargetSpec
 THREADS = 64
 
 
-def make_embed_rows(operator: EmbedRows, _spec: TargetSpec) -> tirx.PrimFunc:
+def make_embedding(operator: Embedding, _spec: TargetSpec) -> tirx.PrimFunc:
     """``out[i] = W[ids[i] - row_begin] * scale`` where the parts hold that row.
 
-    Grid: units / THREADS x rows. Reference: `EmbedRows.plain`.
+    Grid: units / THREADS x rows. Reference: `Embedding.definition`.
     """
     n, layout = symbolic_rows(operator.rows), operator.layout
     with function(scheduled=True) as build:
@@ -35,8 +35,8 @@ def make_embed_rows(operator: EmbedRows, _spec: TargetSpec) -> tirx.PrimFunc:
         out = build.arg("out", shape, "float32")
         size = weights.unit
         with launch(THREADS, -(-weights.units // THREADS), n) as (block, i, thread):
-            unit = let(block * THREADS + thread)
-            row = let(ids[i] - operator.row_begin)
+            unit = bind(block * THREADS + thread)
+            row = bind(ids[i] - operator.row_begin)
             with when(unit < weights.units):
                 with when((row >= 0) & (row < layout.rows)):
 

@@ -1,6 +1,6 @@
 """Matrix times the rows of a prefill chunk: tiles in shared memory, as floats or as packed int8.
 
-Plain forms: `Linear.plain` in gemma4_compile/operators/linear.py, `Int8Linear.plain` in int8_operators.py.
+Definitions: `Linear` in operators/linear.py, `Int8Linear` in operators/int8_linear.py.
 The product of a tile: tiles.py, int8_tiles.py.
 """
 
@@ -11,20 +11,20 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import WORD, packed_specs
+from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
 from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
+    bind,
     function,
     i32,
-    let,
     when,
 )
 from gemma4_compile.targets.kernels.common.blocks import launch
-from gemma4_compile.targets.kernels.common.epilogues import apply_tail
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, RowOf
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_tiles import GROUP_WORDS, Int8TileProduct
@@ -39,13 +39,13 @@ from gemma4_compile.targets.tuning import GemmTuning
 
 
 def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
-    """``y[i, r] = tail(sum_k x[i, k] W[r, k])``.
+    """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])``.
 
-    Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.plain`,
-    `Int8Linear.plain`.
+    Grid: W's rows / tile x chunk rows / tile. Shared: both tiles. Reference: `Linear.definition`,
+    `Int8Linear.definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
-    ple = operator.tail == Tail.GELU_GATE.value
+    ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8 = isinstance(operator, Int8Linear)
     shape = gemm_shape(spec, rows, is_int8)
     with function(scheduled=True) as build:
@@ -56,17 +56,17 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
         y = build.arg("y", (n, operator.outputs), "float32")
         grid = -(-rows // shape.columns), tirx.floordiv(n + (shape.rows - 1), shape.rows)
         with launch(shape.threads, *grid) as (block_n, block_m, thread):
-            last = let(i32(n) - 1)
-            first_m, first_n = let(block_m * shape.rows), let(block_n * shape.columns)
+            last = bind(i32(n) - 1)
+            first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = _clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
             row_of_x = _clamped(first_m, last)
             product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
             product.run(i32(step_count(shape, cols)))
 
             def finish(i: Any, r: Any, sums: Any) -> None:
-                row = let(first_m + i)
+                row = bind(first_m + i)
                 with when(row <= last):
-                    apply_tail(operator, y, row, let(first_n + r), sums, gate, layer, rows)
+                    apply_epilogue(operator, y, row, bind(first_n + r), sums, gate, layer, rows)
 
             product.finish(finish)
     return build.result
@@ -78,7 +78,7 @@ def left_args(
     """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows."""
     if not is_int8:
         return [build.arg("x", size, dtype)]
-    specs = packed_specs(size[1], size[0])
+    specs = quantized_specs(size[1], size[0])
     return [build.arg(name, *spec) for name, spec in zip(("words", "scales"), specs, strict=True)]
 
 

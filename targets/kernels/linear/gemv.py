@@ -2,8 +2,8 @@
 
 A block of threads is divided into groups of lanes. A group owns some consecutive rows; its lanes
 stride over the row's units of 8 channels, keep that share of x in registers and use it for all of
-the group's rows. Sums are float32, the group's scale is applied once a unit. Plain form:
-`Linear.plain` in gemma4_compile/operators/linear.py.
+the group's rows. Sums are float32, the group's scale is applied once a unit. Definition:
+`Linear.definition` in gemma4_compile/operators/linear.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32
-from gemma4_compile.operators.tir import Cell, function, let, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, when
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.blocks import (
     launch,
@@ -26,7 +26,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_tail
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import GemvTuning
@@ -79,23 +79,23 @@ def gemv_shape(rows: int, units: int, paired: bool, tuning: GemvTuning) -> GemvS
 
 
 def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
-    """``y[r] = tail(sum_k x[k] W[r, k])``.
+    """``y[r] = epilogue(sum_k x[k] W[r, k])``.
 
-    Grid: rows / tile. Shared: one float32 a thread and owned row. Reference: `Linear.plain`.
+    Grid: rows / tile. Shared: one float32 a thread and owned row. Reference: `Linear.definition`.
     """
-    rows, ple = operator.layout.rows, operator.tail == Tail.GELU_GATE.value
+    rows, ple = operator.layout.rows, operator.epilogue == Epilogue.GELU_GATE.value
     with function(scheduled=True) as build:
         x = build.arg("x", (1, operator.cols), operator.in_dtype)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         y = build.arg("y", (1, operator.outputs), "float32")
-        paired = operator.tail == Tail.GELU_PAIRS.value
+        paired = operator.epilogue == Epilogue.GELU_PAIRS.value
         shape = gemv_shape(rows, weights.units, paired, spec.tuning.gemv)
         with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
-            lane = let(tirx.floormod(thread, shape.lanes))
-            first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
-            sums = [Cell("float32", zero()) for _ in range(shape.rows)]
+            lane = bind(tirx.floormod(thread, shape.lanes))
+            first = bind(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+            sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
             owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
             def accumulate(part: Sequence[Any], begin: int) -> None:
@@ -113,7 +113,7 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 spec.simd_width,
             )
             with when(lane == 0):
-                apply_tail(operator, y, 0, first, totals, gate, layer, rows)
+                apply_epilogue(operator, y, 0, first, totals, gate, layer, rows)
     return build.result
 
 
@@ -124,7 +124,7 @@ def accumulate_rows(
     read_x: Callable[[Any], Any],
     lane: Any,
     lanes: int,
-    sums: Sequence[Cell],
+    sums: Sequence[LocalVar],
 ) -> None:
     """Add a lane's share of the dot products of x with some rows of one part.
 
@@ -134,13 +134,13 @@ def accumulate_rows(
     read_x : channel of x, as float32
     sums : one for each row
     """
-    with T.serial(0, -(-weights.units // lanes)) as turn:
-        unit = let(turn * lanes + lane)
+    with T.serial(0, -(-weights.units // lanes)) as iteration:
+        unit = bind(iteration * lanes + lane)
         with when(unit < weights.units):
-            inputs = [let(read_x(unit * weights.unit + j)) for j in range(weights.unit)]
+            inputs = [bind(read_x(unit * weights.unit + j)) for j in range(weights.unit)]
             for row, total in zip(rows, sums, strict=True):
-                values, scale = weights.read_unit(part, let(row), unit)
-                dot = Cell("float32", zero())
+                values, scale = weights.read_unit(part, bind(row), unit)
+                dot = LocalVar("float32", zero())
                 for value, item in zip(values, inputs, strict=True):
                     dot.add(value * item)
                 total.add(dot.value * scale)

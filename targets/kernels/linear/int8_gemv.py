@@ -5,7 +5,7 @@ takes one row at a time, each lane the same few groups of channels (int8_lanes.p
 the next row are read while the present one is multiplied. Sums of lanes meet in shared memory, once
 for all rows of the block.
 
-The vector comes packed, or the block makes it first (int8_vectors.py). Plain forms:
+The vector comes packed, or the block makes it first (int8_vectors.py). Definitions:
 gemma4_compile/operators/int8_linear.py.
 """
 
@@ -21,20 +21,20 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.attention import declare_splits
-from gemma4_compile.operators.epilogue import Tail
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     PACKED_ROWS,
+    Int8CombinedLinear,
     Int8Linear,
-    Int8MergedLinear,
     Int8NormedLinear,
     Int8RoutedLinear,
 )
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
+    bind,
     function,
-    let,
     store,
     when,
 )
@@ -45,11 +45,11 @@ from gemma4_compile.targets.kernels.common.blocks import (
     shared,
     strided,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_tail
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
     LaneShare,
-    PackedVector,
+    QuantizedVector,
     RowStream,
     StagedVector,
 )
@@ -57,10 +57,10 @@ from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
     QUADS,
     declare_norm,
-    float_quads,
-    merge_quads,
-    norm_quads,
-    round_quads,
+    float_vec4s,
+    merge_vec4s,
+    norm_vec4s,
+    round_vec4s,
 )
 from gemma4_compile.targets.kernels.moe.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.moe.router_blocks import (
@@ -90,7 +90,7 @@ def staged_bytes(operator: Int8Linear, threads: int) -> int:
         return 0
     sums = EXPERT_SUMS if operator.branches > 1 else 1
     nbytes = vector_bytes(operator.cols // GROUP, threads, sums)
-    if isinstance(operator, Int8MergedLinear):
+    if isinstance(operator, Int8CombinedLinear):
         nbytes += 4 * operator.heads * operator.splits
     if isinstance(operator, Int8RoutedLinear):
         nbytes += BlockSums.nbytes(threads)  # of the blocks that route
@@ -106,7 +106,7 @@ def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
         lambda threads: staged_bytes(operator, threads),
         spec,
         packs=operator.packed_out,
-        reads_more=isinstance(operator, Int8MergedLinear) or operator.branches > 1,
+        reads_more=isinstance(operator, Int8CombinedLinear) or operator.branches > 1,
     )
 
 
@@ -151,17 +151,17 @@ def find_shape(
 
 
 def tiles_of_block(tiles: int, threads: int, tuning: Int8GemvTuning) -> int:
-    """Tiles that a block takes in turn, so that all blocks of a matmul with a norm run at a time.
+    """Tiles that a block takes, one after the other, so that all blocks run at the same time.
 
-    One where that would leave much of the device idle: the last turn is that of few.
+    One where that would leave much of the device idle: the last iteration is that of few.
     """
-    turns = -(-tiles * threads // tuning.norm_threads)
-    is_full = tiles * threads >= FULL * turns * tuning.norm_threads
-    return turns if is_full else 1
+    iterations = -(-tiles * threads // tuning.norm_threads)
+    is_full = tiles * threads >= FULL * iterations * tuning.norm_threads
+    return iterations if is_full else 1
 
 
 QuadMaker = Callable[[Any, Any, Any], list[Any]]
-"""Makes a thread's quads of the vector, from the thread, where the new residual goes, and whether
+"""Makes a thread's vec4s of the vector, from the thread, where the new residual goes, and whether
 this block writes it."""
 
 
@@ -171,22 +171,22 @@ def _declare_source(
     router: BesideRouter | None,
     threads: int,
     simd_width: int,
-) -> PackedVector | QuadMaker:
+) -> QuantizedVector | QuadMaker:
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
     if isinstance(operator, Int8NormedLinear):
         norm = operator.norm
         norm_args = router.norm_arguments if router else declare_norm(build, norm)
-        return lambda thread, out, writes: norm_quads(
+        return lambda thread, out, writes: norm_vec4s(
             norm, norm_args, out, writes, thread, threads, simd_width
         )
-    if isinstance(operator, Int8MergedLinear):
+    if isinstance(operator, Int8CombinedLinear):
         heads, splits = operator.heads, declare_splits(build, operator, operator.in_dtype)
-        return lambda thread, out, writes: merge_quads(*splits, heads, thread, threads)
+        return lambda thread, out, writes: merge_vec4s(*splits, heads, thread, threads)
     if operator.in_dtype == PACKED:
-        return PackedVector(build, cols)
+        return QuantizedVector(build, cols)
     x = build.arg("x", (1, cols), operator.in_dtype)
-    return lambda thread, out, writes: float_quads(x, cols, thread, threads)
+    return lambda thread, out, writes: float_vec4s(x, cols, thread, threads)
 
 
 def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -202,14 +202,14 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     threads = shape.threads
     norms = isinstance(operator, Int8NormedLinear)
     tiles = -(-rows // shape.tile)
-    turns = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norms else 1
+    iterations = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norms else 1
     # Measured: many rows a block, and no norm whose registers would be missing.
     keeps_registers = operator.packed_out and operator.in_dtype == PACKED
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
         source = _declare_source(build, operator, router, threads, spec.simd_width)
         weights = WeightReader(build, operator.layout)
-        ple = operator.tail == Tail.GELU_GATE.value
+        ple = operator.epilogue == Epilogue.GELU_GATE.value
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
         out = build.arg("out", (1, cols), "float32") if norms else None
@@ -218,62 +218,62 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             for index, (spec_shape, dtype) in enumerate(operator.result_specs)
         ]
         routed = results.pop(0) if router else None
-        blocks = -(-tiles // turns)
+        blocks = -(-tiles // iterations)
         with (
             launch(threads, blocks + routing_blocks(router)) as (launched, _, thread),
             behind_router(router, routed, launched, thread, threads, spec.simd_width) as block,
         ):
-            lane = let(tirx.floormod(thread, shape.lanes))
-            slot = let(tirx.floordiv(thread, shape.lanes))
-            first = let(block * (turns * shape.tile))
+            lane = bind(tirx.floormod(thread, shape.lanes))
+            slot = bind(tirx.floordiv(thread, shape.lanes))
+            first = bind(block * (iterations * shape.tile))
 
-            def row_of(turn: Any) -> tuple[Any, Any]:
-                own = tirx.min(first + turn * shape.slots + slot, rows - 1)
-                if turns == 1:
+            def row_of(iteration: Any) -> tuple[Any, Any]:
+                own = tirx.min(first + iteration * shape.slots + slot, rows - 1)
+                if iterations == 1:
                     return own, first
-                tile = turn // shape.rows
-                return own, let(tirx.min(first + tile * shape.tile, rows - 1))
+                tile = iteration // shape.rows
+                return own, bind(tirx.min(first + tile * shape.tile, rows - 1))
 
             share = LaneShare(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
                 weights,
                 share,
-                shape.rows * turns,
+                shape.rows * iterations,
                 row_of,
                 ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
             )
-            if isinstance(source, PackedVector):
+            if isinstance(source, QuantizedVector):
                 share.load(source.read)
             else:
                 staged = StagedVector(cols)
-                quads = source(thread, out, block == 0)
-                staged.fill(quads, thread, threads, operator.interleaved, spec.simd_width)
+                vec4s = source(thread, out, block == 0)
+                staged.fill(vec4s, thread, threads, operator.interleaved, spec.simd_width)
                 share.load(staged.read)
             sums = RowSums(shape, thread)
 
-            def multiply_tile(turn: Any) -> None:
+            def multiply_tile(iteration: Any) -> None:
                 rows_of.run_some(
-                    turn * shape.rows,
+                    iteration * shape.rows,
                     shape.rows,
                     lambda row, *read: sums.put(row * shape.slots + slot, lane, share.dot(*read)),
                 )
                 sums.finish()
                 if operator.packed_out:
-                    tile = let(block * turns + turn)
-                    exists = tile < tiles if tiles % turns else None
+                    tile = bind(block * iterations + iteration)
+                    exists = tile < tiles if tiles % iterations else None
                     order = operator.interleaved_out
                     store_packed(
                         shape, sums, tile, thread, results, 0, order, spec.simd_width, exists
                     )
                 else:
-                    begin = let(first + turn * shape.tile)
+                    begin = bind(first + iteration * shape.tile)
                     _store(operator, shape, sums, begin, thread, results[0], gate, layer)
 
-            if turns == 1:
+            if iterations == 1:
                 multiply_tile(0)
             else:
-                with T.serial(0, turns) as turn:
-                    multiply_tile(turn)
+                with T.serial(0, iterations) as iteration:
+                    multiply_tile(iteration)
                     barrier()  # the next tile's sums take the same places
     return build.result
 
@@ -288,11 +288,11 @@ def _store(
     gate: Any,
     layer: Any,
 ) -> None:
-    step = 2 if operator.tail == Tail.GELU_PAIRS.value else 1
+    step = 2 if operator.epilogue == Epilogue.GELU_PAIRS.value else 1
     with strided(thread, shape.threads, shape.tile // step) as item:
-        row = let(item * step)
+        row = bind(item * step)
         totals = [sums.total(row + index) for index in range(step)]
-        apply_tail(operator, y, 0, first + row, totals, gate, layer, operator.layout.rows)
+        apply_epilogue(operator, y, 0, first + row, totals, gate, layer, operator.layout.rows)
 
 
 def store_packed(
@@ -318,13 +318,13 @@ def store_packed(
         gate, up = sums.total(2 * item), sums.total(2 * item + 1)
         store(values, gelu_tanh(gate) * up, item)
     barrier()
-    quads = outputs // WORD
-    turns = -(-quads // shape.threads)
+    vec4s = outputs // WORD
+    iterations = -(-vec4s // shape.threads)
     mine = []
-    for turn in range(turns):
-        item = let(tirx.min(thread + turn * shape.threads, quads - 1))
-        lanes = [let(values[item * WORD + index]) for index in range(WORD)]
-        mine.append(let(tirx.Shuffle(lanes, list(range(WORD)))))
+    for iteration in range(iterations):
+        item = bind(tirx.min(thread + iteration * shape.threads, vec4s - 1))
+        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
+        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
     words, scales = results
     groups = outputs // GROUP
 
@@ -332,13 +332,13 @@ def store_packed(
         with nullcontext() if exists is None else when(exists):
             store(buffer, value, position, place)
 
-    round_quads(
+    round_vec4s(
         mine,
         thread,
         shape.threads,
-        quads,
+        vec4s,
         interleaved,
-        lambda quad, word: put(words, word, block * quads + quad),
+        lambda vec4, word: put(words, word, block * vec4s + vec4),
         lambda group, scale: put(scales, scale, block * groups + group),
         simd_width,
     )

@@ -14,11 +14,11 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
-from gemma4_compile.operators.tir import Cell, FunctionBuilder, i32, let, store, when
+from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared, strided, zero
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS, round_quads
+from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS, round_vec4s
 
 
 class StagedVector:
@@ -31,16 +31,16 @@ class StagedVector:
         self._scales = shared((self._groups,))
 
     def fill(
-        self, quads: Sequence[Any], thread: Any, threads: int, interleaved: bool, simd_width: int
+        self, vec4s: Sequence[Any], thread: Any, threads: int, interleaved: bool, simd_width: int
     ) -> None:
-        """Round the threads' quads into it; ends with a barrier."""
+        """Round the threads' vec4s into it; ends with a barrier."""
         put_word, put_scale = self._put_word, self._put_scale
         count = self._groups * QUADS
-        round_quads(quads, thread, threads, count, interleaved, put_word, put_scale, simd_width)
+        round_vec4s(vec4s, thread, threads, count, interleaved, put_word, put_scale, simd_width)
         barrier()
 
-    def _put_word(self, quad: Any, word: Any) -> None:
-        place = tirx.floormod(quad, QUADS) * self._pitch + tirx.floordiv(quad, QUADS)
+    def _put_word(self, vec4: Any, word: Any) -> None:
+        place = tirx.floormod(vec4, QUADS) * self._pitch + tirx.floordiv(vec4, QUADS)
         store(self._words, word, place)
 
     def _put_scale(self, group: Any, scale: Any) -> None:
@@ -48,11 +48,11 @@ class StagedVector:
 
     def read(self, group: Any) -> tuple[list[Any], Any]:
         """A group's words and scale."""
-        words = [let(self._words[i * self._pitch + group]) for i in range(QUADS)]
-        return words, let(self._scales[group])
+        words = [bind(self._words[i * self._pitch + group]) for i in range(QUADS)]
+        return words, bind(self._scales[group])
 
 
-class PackedVector:
+class QuantizedVector:
     """Packed vectors in two arguments."""
 
     def __init__(self, build: FunctionBuilder, cols: int, rows: int = 1) -> None:
@@ -63,19 +63,19 @@ class PackedVector:
     def read(self, group: Any, row: Any = 0) -> tuple[list[Any], Any]:
         """A group's words and scale."""
         words = _words(self._words, row, group * QUADS, QUADS)
-        return words, let(self._scales[row, group])
+        return words, bind(self._scales[row, group])
 
     def copy(self, thread: Any, threads: int) -> tuple[Any, Any]:
         """Words and scales of all rows in shared memory, row after row; ends without a barrier."""
         groups, rows = self.groups, self._rows
         words = shared((rows * groups * QUADS,), "uint32")
         scales = shared((rows * groups,))
-        quads = groups * QUADS // 4
-        with strided(thread, threads, rows * quads) as item:
-            row, at = let(tirx.floordiv(item, quads)), let(tirx.floormod(item, quads) * 4)
+        vec4s = groups * QUADS // 4
+        with strided(thread, threads, rows * vec4s) as item:
+            row, at = bind(tirx.floordiv(item, vec4s)), bind(tirx.floormod(item, vec4s) * 4)
             store(words, self._words[row, T.ramp(at, 1, 4)], T.ramp(item * 4, 1, 4))
         with strided(thread, threads, rows * groups) as item:
-            row, group = let(tirx.floordiv(item, groups)), let(tirx.floormod(item, groups))
+            row, group = bind(tirx.floordiv(item, groups)), bind(tirx.floormod(item, groups))
             store(scales, self._scales[row, group], item)
         return words, scales
 
@@ -83,22 +83,22 @@ class PackedVector:
 class StagedRows:
     """Packed vectors, copied into shared memory once by all threads."""
 
-    def __init__(self, packed: PackedVector, thread: Any, threads: int) -> None:
+    def __init__(self, packed: QuantizedVector, thread: Any, threads: int) -> None:
         self._words, self._scales = packed.copy(thread, threads)
         self._groups = packed.groups
 
     def read(self, group: Any, row: Any) -> tuple[list[Any], Any]:
         """A group's words and scale; behind a barrier."""
-        place = let(row * self._groups + group)
-        quads = [let(self._words[T.ramp(place * QUADS + at, 1, 4)]) for at in (0, 4)]
-        words = [tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)]
-        return words, let(self._scales[place])
+        place = bind(row * self._groups + group)
+        vec4s = [bind(self._words[T.ramp(place * QUADS + at, 1, 4)]) for at in (0, 4)]
+        words = [tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)]
+        return words, bind(self._scales[place])
 
 
 def _words(buffer: Any, row: Any, first: Any, count: int) -> list[Any]:
     """`count` words from `first` on, read four at a time."""
-    quads = [let(buffer[row, T.ramp(first + at, 1, 4)]) for at in range(0, count, 4)]
-    return [tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)]
+    vec4s = [bind(buffer[row, T.ramp(first + at, 1, 4)]) for at in range(0, count, 4)]
+    return [tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)]
 
 
 class LaneShare:
@@ -112,11 +112,11 @@ class LaneShare:
     def __init__(self, layout: WeightLayout, lanes: int, lane: Any) -> None:
         self._bits, self._zero_point = layout.bits, layout.zero_point
         self._count = layout.cols // GROUP
-        self._numbers = [lane + turn * lanes for turn in range(-(-self._count // lanes))]
+        self._numbers = [lane + iteration * lanes for iteration in range(-(-self._count // lanes))]
         self._is_ragged = len(self._numbers) * lanes > self._count
         last = self._count - 1
         self.groups = [
-            let(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
+            bind(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
         ]
         # Kept in memory of the thread: as expressions TVM would repeat them at every use.
         self._operands = local((len(self.groups) * QUADS,), "uint32")
@@ -126,30 +126,30 @@ class LaneShare:
     def load(self, read: Callable[[Any], tuple[list[Any], Any]]) -> None:
         """Take the lane's groups, and what their zero points add to a sum of products."""
         self._offsets, self._scales = [], []
-        for turn, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
+        for iteration, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
             words, scale = read(group)
             if self._is_ragged:
-                scale = let(tirx.Select(number < self._count, scale, zero()))
+                scale = bind(tirx.Select(number < self._count, scale, zero()))
             ones = tirx.const(0x01010101, "uint32")
-            total = Cell("int32", i32(0))
+            total = LocalVar("int32", i32(0))
             for word in words:
                 total.add(dot4(word, ones))
             # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
             offset = self._zero_point - (0 if self._bits == 4 else 128)
-            self._offsets.append(let(total.value * -offset))
+            self._offsets.append(bind(total.value * -offset))
             self._scales.append(scale)
             for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
-                store(self._operands, word, turn * QUADS + index)
+                store(self._operands, word, iteration * QUADS + index)
 
     def dot(self, weights: Sequence[Sequence[Any]], scales: Sequence[Any]) -> Any:
         """The lane's sum for one row, from its groups' words and scales."""
-        result = Cell("float32", zero())
-        for turn, (words, scale, offset, own) in enumerate(
+        result = LocalVar("float32", zero())
+        for iteration, (words, scale, offset, own) in enumerate(
             zip(weights, scales, self._offsets, self._scales, strict=True)
         ):
-            total = Cell("int32", offset)
+            total = LocalVar("int32", offset)
             for index, word in enumerate(self._integers(words)):
-                total.add(dot4(word, self._operands[turn * QUADS + index]))
+                total.add(dot4(word, self._operands[iteration * QUADS + index]))
             result.add(scale * own * as_f32(total.value))
         return result.value
 
@@ -185,17 +185,17 @@ class RowAhead:
         self._weights, self._groups = weights, share.groups
         self._size = weights.layout.bits  # words of a group: 32 channels of so many bits
         self._words = local((len(self._groups) * self._size,), "uint32")
-        self._scales = [Cell("float32") for _ in self._groups]
+        self._scales = [LocalVar("float32") for _ in self._groups]
 
     def load(self, row: Any, in_part_of: Any) -> None:
         """Read a row of the matrix that lies in the same part as row `in_part_of`."""
 
         def read(part: Sequence[Any], begin: int) -> None:
-            local_row = let(row - begin)
+            local_row = bind(row - begin)
             for index, group in enumerate(self._groups):
                 for at in range(0, self._size, 4):
-                    quad = part[0][local_row, T.ramp(group * self._size + at, 1, 4)]
-                    store(self._words, quad, T.ramp(index * self._size + at, 1, 4))
+                    vec4 = part[0][local_row, T.ramp(group * self._size + at, 1, 4)]
+                    store(self._words, vec4, T.ramp(index * self._size + at, 1, 4))
                 self._scales[index].set(as_f32(part[1][local_row, group]))
 
         self._weights.in_part(in_part_of, read)
@@ -204,12 +204,12 @@ class RowAhead:
         """The groups' words and scales, out of the way of the next row."""
         words = []
         for index in range(len(self._groups)):
-            quads = [
-                let(self._words[T.ramp(index * self._size + at, 1, 4)])
+            vec4s = [
+                bind(self._words[T.ramp(index * self._size + at, 1, 4)])
                 for at in range(0, self._size, 4)
             ]
-            words.append([tirx.Shuffle([quad], [lane]) for quad in quads for lane in range(4)])
-        return words, [let(scale.value) for scale in self._scales]
+            words.append([tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)])
+        return words, [bind(scale.value) for scale in self._scales]
 
 
 class RowStream:
@@ -218,7 +218,7 @@ class RowStream:
     Parameters
     ----------
     count : rows
-    row_of : the matrix row of a turn, and a row of the same part that is the whole block's
+    row_of : the matrix row of a iteration, and a row of the same part that is the whole block's
     ahead : rows under way, which divide `count`; two hide more latency and take more registers
     """
 
@@ -230,26 +230,26 @@ class RowStream:
         row_of: Callable[[Any], tuple[Any, Any]],
         ahead: int = 1,
     ) -> None:
-        assert count % ahead == 0, "every turn has a row"
+        assert count % ahead == 0, "every iteration has a row"
         self._count, self._row_of = count, row_of
         self._ahead = [RowAhead(weights, share) for _ in range(ahead)]
-        for turn, rows in enumerate(self._ahead):
-            rows.load(*row_of(turn))
+        for iteration, rows in enumerate(self._ahead):
+            rows.load(*row_of(iteration))
 
     def run(self, use: Callable[..., None]) -> None:
-        """Call ``use(turn, words, scales)`` for each row."""
+        """Call ``use(iteration, words, scales)`` for each row."""
         self.run_some(0, self._count, use)
 
     def run_some(self, begin: Any, count: int, use: Callable[..., None]) -> None:
-        """Call it for the next `count` rows, of which the first is row `begin`, as turn 0."""
+        """Call it for the next `count` rows, of which the first is row `begin`, as iteration 0."""
         step = len(self._ahead)
-        assert count % step == 0, "every turn has a row"
+        assert count % step == 0, "every iteration has a row"
         with T.serial(0, count // step) as pair:
             for index, ahead in enumerate(self._ahead):
-                turn = let(pair * step + index)
-                following = let(begin + turn + step)
+                iteration = bind(pair * step + index)
+                following = bind(begin + iteration + step)
                 present = ahead.take()
                 if self._count > step:
                     with when(following < self._count):
                         ahead.load(*self._row_of(following))
-                use(turn, *present)
+                use(iteration, *present)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.tir import let, store
+from gemma4_compile.operators.tir import bind, store
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
 
 RUN = 16  # sums that one thread adds up
@@ -66,7 +66,7 @@ class RowSums:
         if self._runs is None:
             return
         with strided(self._thread, shape.threads, shape.tile * runs) as item:
-            row, run = let(tirx.floordiv(item, runs)), let(tirx.floormod(item, runs))
+            row, run = bind(tirx.floordiv(item, runs)), bind(tirx.floormod(item, runs))
             store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
                   row * (runs + 1) + run)  # fmt: skip
         barrier()
@@ -80,5 +80,5 @@ class RowSums:
 
     @staticmethod
     def _add(memory: Any, first: Any, count: int, step: int) -> Any:
-        first = let(first)
-        return let(tree([memory[first + index * step] for index in range(count)], add))
+        first = bind(first)
+        return bind(tree([memory[first + index * step] for index in range(count)], add))

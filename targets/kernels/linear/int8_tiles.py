@@ -2,7 +2,7 @@
 
 Both tiles lie in shared memory as words of four signed bytes, in one order of channels. Weights of
 4 bits give words of even and of odd channels, so x is brought into that order when it is written.
-The meaning of packed x: gemma4_compile/operators/activation_quantization.py; of the product: `Int8Linear.plain`.
+Packed x: operators/activation_quantization.py; the product: `Int8Linear.definition`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import let, store, when
+from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.targets.kernels.common.blocks import local, shared
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.tile_loaders import (
@@ -58,7 +58,7 @@ def _signed_nibbles(value: Any) -> Any:
 
 def _signed_bytes(value: Any) -> Any:
     """Bytes (0 to 254) minus their zero point 127: minus 128, plus 1, and no byte carries."""
-    flipped = let(tirx.bitwise_xor(value, _u32(TOP_BITS)))
+    flipped = bind(tirx.bitwise_xor(value, _u32(TOP_BITS)))
     return tirx.bitwise_xor(_both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS))
 
 
@@ -83,14 +83,14 @@ class PackedLoader(DenseLoader):
         super().__init__(tile, thread, threads, skipped, row_of, source)
         self._interleaved = interleaved
 
-    def decode_block(self, turn: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Any) -> list[Any]:
         """See `Loader`."""
-        words = transposed([vector(self._raw, turn * VECTOR + i) for i in range(VECTOR)])
+        words = transposed([vector(self._raw, iteration * VECTOR + i) for i in range(VECTOR)])
         if not self._interleaved:
             return words
         result: list[Any] = []
         for low, high in ((words[0], words[1]), (words[2], words[3])):
-            first, second = let(low), let(high)
+            first, second = bind(low), bind(high)
             even = tirx.bitwise_or(_both(first, LOW_HALF), tirx.shift_left(second, _u32(16)))
             odd = tirx.bitwise_or(tirx.shift_right(first, _u32(16)), _both(second, HIGH_HALF))
             result += [even, odd]
@@ -112,27 +112,27 @@ class PackedWeightLoader(Loader):
         super().__init__(tile, thread, threads, skipped, row_of)
         self._weights = weights
         self._stored = VECTOR * weights.layout.bits // 8  # words of a row in a block
-        self._raw = local((self._turns * self._stored * VECTOR,), "uint32")
+        self._raw = local((self._iterations * self._stored * VECTOR,), "uint32")
 
-    def read_block(self, turn: int, rows: Sequence[Any], quad: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
         """See `Loader`."""
         layout = self._weights.layout
         last = layout.cols // layout.values_per_word // self._stored - 1
 
         def read(part: Sequence[Any], begin: int) -> None:
-            at = let(tirx.min(quad, last) * self._stored)
+            at = bind(tirx.min(vec4, last) * self._stored)
             for i, row in enumerate(rows):
                 for w in range(self._stored):
-                    index = (turn * self._stored + w) * VECTOR + i
+                    index = (iteration * self._stored + w) * VECTOR + i
                     store(self._raw, part[0][row - begin, at + w], index)
 
         self._weights.in_part(rows[0], read)
 
-    def decode_block(self, turn: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Any) -> list[Any]:
         """See `Loader`."""
-        first = turn * self._stored
+        first = iteration * self._stored
         words = [
-            let(joined([self._raw[(first + w) * VECTOR + i] for i in range(VECTOR)]))
+            bind(joined([self._raw[(first + w) * VECTOR + i] for i in range(VECTOR)]))
             for w in range(self._stored)
         ]
         if self._weights.layout.bits == 8:
@@ -167,45 +167,47 @@ class ScaleLoader:
     ) -> None:
         self._shape, self._first, self._groups, self._source = shape, first, groups, source
         self._across = rows // VECTOR
-        self._count = self._across * shape.turns
+        self._count = self._across * shape.iterations
         threads = shape.threads
-        self._turns = -(-self._count // threads)
+        self._iterations = -(-self._count // threads)
         mine = tirx.floormod(thread + (threads - skipped % threads), threads)
-        self._items = [let(mine + turn * threads) for turn in range(self._turns)]
-        self._row_vectors = [let(below(item, self._across)) for item in self._items]
+        self._items = [bind(mine + iteration * threads) for iteration in range(self._iterations)]
+        self._row_vectors = [bind(below(item, self._across)) for item in self._items]
         self._rows = [
-            [let(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
+            [bind(row_of(row_vector * VECTOR + i)) for i in range(VECTOR)]
             for row_vector in self._row_vectors
         ]
-        self._raw = local((self._turns * VECTOR,))
+        self._raw = local((self._iterations * VECTOR,))
 
-    def _group(self, step: Any, turn: int) -> Any:
-        return let(step * self._shape.turns + tirx.floordiv(self._items[turn], self._across))
+    def _group(self, step: Any, iteration: int) -> Any:
+        return bind(
+            step * self._shape.iterations + tirx.floordiv(self._items[iteration], self._across)
+        )
 
     def read(self, step: Any) -> None:
         """Read a step's scales into registers."""
-        for turn, rows in enumerate(self._rows):
-            group = let(tirx.min(self._group(step, turn), self._groups - 1))
+        for iteration, rows in enumerate(self._rows):
+            group = bind(tirx.min(self._group(step, iteration), self._groups - 1))
 
             if isinstance(self._source, WeightReader):
-                self._source.in_part(rows[0], partial(self._read_scales, turn, group))
+                self._source.in_part(rows[0], partial(self._read_scales, iteration, group))
             else:
-                self._read_scales(turn, group, (None, self._source), 0)
+                self._read_scales(iteration, group, (None, self._source), 0)
 
-    def _read_scales(self, turn: int, group: Any, part: Sequence[Any], begin: int) -> None:
-        for i, row in enumerate(self._rows[turn]):
+    def _read_scales(self, iteration: int, group: Any, part: Sequence[Any], begin: int) -> None:
+        for i, row in enumerate(self._rows[iteration]):
             value = part[1][row - begin, group].astype("float32")
-            store(self._raw, value, turn * VECTOR + i)
+            store(self._raw, value, iteration * VECTOR + i)
 
     def write(self, step: Any, memory: Any) -> None:
         """Write what was read for a step."""
-        for turn, item in enumerate(self._items):
-            values: Any = joined([self._raw[turn * VECTOR + i] for i in range(VECTOR)])
-            if self._groups % self._shape.turns:
+        for iteration, item in enumerate(self._items):
+            values: Any = joined([self._raw[iteration * VECTOR + i] for i in range(VECTOR)])
+            if self._groups % self._shape.iterations:
                 values = tirx.Select(
-                    self._group(step, turn) < self._groups, values, splat(f32(0.0))
+                    self._group(step, iteration) < self._groups, values, splat(f32(0.0))
                 )
-            if (turn + 1) * self._shape.threads > self._count:
+            if (iteration + 1) * self._shape.threads > self._count:
                 with when(item < self._count):
                     put(memory, self._first + item, values)
             else:
@@ -236,7 +238,7 @@ class Int8TileProduct(TileProduct):
         self._scales = shared((shape.scale_vectors * VECTOR,))
         self._integers = local((shape.vectors * VECTOR,), "int32")
         x, w = self._x, self._w
-        self._w_scales = x.rows // VECTOR * shape.turns
+        self._w_scales = x.rows // VECTOR * shape.iterations
         self._loaders = (
             PackedLoader(x, thread, threads, 0, row_of_x, words, weights.layout.bits == 4),
             PackedWeightLoader(w, thread, threads, x.blocks, row_of_w, weights),
@@ -258,7 +260,7 @@ class Int8TileProduct(TileProduct):
 
     def _read(self, step: Any) -> None:
         super()._read(step)
-        following = let(step)
+        following = bind(step)
         for loader in self._scale_loaders:
             loader.read(following)
 
@@ -269,20 +271,20 @@ class Int8TileProduct(TileProduct):
 
     def _multiply(self) -> None:
         shape, integers = self._shape, self._integers
-        with T.serial(0, shape.turns // shape.slices) as turn:
-            group = let(turn * shape.slices + self._slice)
+        with T.serial(0, shape.iterations // shape.slices) as iteration:
+            group = bind(iteration * shape.slices + self._slice)
             for index in range(shape.vectors):
                 put(integers, index, splat(tirx.const(0, "int32")))
             with T.serial(0, GROUP_WORDS // VECTOR) as part:
-                quad = let(group * (GROUP_WORDS // VECTOR) + part)
-                left, right = self._rows_of(quad)
-                self._each_item(quad, lambda word: self._add_word(word, left, right))
+                vec4 = bind(group * (GROUP_WORDS // VECTOR) + part)
+                left, right = self._rows_of(vec4)
+                self._each_item(vec4, lambda word: self._add_word(word, left, right))
             self._add_group(group)
 
     def _add_word(self, word: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
         integers = self._integers
-        a = [let(vector(self._memory, self._x.place(word, at))) for at in left]
-        b = [let(vector(self._memory, self._w.place(word, at))) for at in right]
+        a = [bind(vector(self._memory, self._x.place(word, at))) for at in left]
+        b = [bind(vector(self._memory, self._w.place(word, at))) for at in right]
         for i in range(self._shape.thread_m):
             mine = lane_of(a[i // VECTOR], i % VECTOR)
             for j, item in enumerate(b):
@@ -296,11 +298,11 @@ class Int8TileProduct(TileProduct):
         across_m, across_n = shape.rows // VECTOR, shape.columns // VECTOR
         lanes_m, lanes_n = shape.rows // shape.thread_m, shape.columns // shape.thread_n
         a = [
-            let(vector(self._scales, group * across_m + self._m + part * lanes_m))
+            bind(vector(self._scales, group * across_m + self._m + part * lanes_m))
             for part in range(shape.thread_m // VECTOR)
         ]
         b = [
-            let(vector(self._scales, self._w_scales + group * across_n + self._n + part * lanes_n))
+            bind(vector(self._scales, self._w_scales + group * across_n + self._n + part * lanes_n))
             for part in range(shape.thread_n // VECTOR)
         ]
         for i in range(shape.thread_m):

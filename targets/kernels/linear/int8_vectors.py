@@ -1,7 +1,7 @@
 """Vectors rounded to int8: made from norms, from splits of an attention and from plain vectors.
 
-A thread owns every so many quads, four channels that make one word. Eight neighbouring threads find
-the largest magnitude of their group in shared memory, or within a simdgroup. Meaning:
+A thread owns every so many vec4s, four channels that make one word. Eight neighbouring threads find
+the largest magnitude of their group in shared memory, or within a subgroup. Meaning:
 gemma4_compile/operators/activation_quantization.py. Kernels that do nothing else: int8_rounding.py.
 """
 
@@ -27,7 +27,7 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
-    let,
+    bind,
     store,
     when,
 )
@@ -42,7 +42,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowShare
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.moe.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
@@ -55,21 +55,21 @@ Put = Callable[[Any, Any], None]
 
 
 @contextmanager
-def _inside(item: Any, turn: int, threads: int, count: int) -> Iterator[None]:
-    """Run the body if a thread's item exists, where some threads have none in this turn."""
-    if (turn + 1) * threads > count:
+def _inside(item: Any, iteration: int, threads: int, count: int) -> Iterator[None]:
+    """Run the body if a thread's item exists, where some threads have none in this iteration."""
+    if (iteration + 1) * threads > count:
         with when(item < count):
             yield
     else:
         yield
 
 
-def _lanes(quad: Any) -> list[Any]:
-    return [tirx.Shuffle([quad], [lane]) for lane in range(WORD)]
+def _lanes(vec4: Any) -> list[Any]:
+    return [tirx.Shuffle([vec4], [lane]) for lane in range(WORD)]
 
 
-def round_quads(
-    quads: Sequence[Any],
+def round_vec4s(
+    vec4s: Sequence[Any],
     thread: Any,
     threads: int,
     count: int,
@@ -78,33 +78,34 @@ def round_quads(
     put_scale: Put,
     simd_width: int,
 ) -> None:
-    """Round a block's share of a vector, all threads together; it ends without a barrier.
+    """Round a block's slice of a vector, all threads together; it ends without a barrier.
 
     Parameters
     ----------
-    quads : float32x4; the thread's quad `turn` is number ``turn * threads + thread`` of `count`
-    put_word, put_scale : store a word by its quad, and a scale by its group
+    vec4s : float32x4; vec4 `iteration` of a thread is number ``iteration * threads + thread``
+        of `count`
+    put_word, put_scale : store a word by its vec4, and a scale by its group
     """
     largest = None if simd_width >= QUADS else shared((count,))
     tops = []
-    for turn, quad in enumerate(quads):
-        item = let(thread + turn * threads)
-        a, b, c, d = (tirx.max(lane, -lane) for lane in _lanes(quad))
+    for iteration, vec4 in enumerate(vec4s):
+        item = bind(thread + iteration * threads)
+        a, b, c, d = (tirx.max(lane, -lane) for lane in _lanes(vec4))
         top = tirx.max(tirx.max(a, b), tirx.max(c, d))
         if largest is None:  # a thread beyond the end belongs to no group
             tops.append(max_over_neighbours(top, QUADS))
         else:
-            with _inside(item, turn, threads, count):
+            with _inside(item, iteration, threads, count):
                 store(largest, top, item)
     if largest is not None:
         barrier()
-    for turn, quad in enumerate(quads):
-        item = let(thread + turn * threads)
-        with _inside(item, turn, threads, count):
-            group = let(tirx.floordiv(item, QUADS))
-            magnitude = tops[turn] if largest is None else _largest_of(largest, group)
-            factor = let(group_factor(magnitude))
-            put_word(item, let(_word([let(lane * factor) for lane in _lanes(quad)], interleaved)))
+    for iteration, vec4 in enumerate(vec4s):
+        item = bind(thread + iteration * threads)
+        with _inside(item, iteration, threads, count):
+            group = bind(tirx.floordiv(item, QUADS))
+            magnitude = tops[iteration] if largest is None else _largest_of(largest, group)
+            factor = bind(group_factor(magnitude))
+            put_word(item, bind(_word([bind(lane * factor) for lane in _lanes(vec4)], interleaved)))
             with when(tirx.floormod(item, QUADS) == 0):
                 put_scale(group, group_scale(magnitude))
 
@@ -113,7 +114,7 @@ def _largest_of(largest: Any, group: Any) -> Any:
     magnitude: Any = largest[group * QUADS]
     for other in range(1, QUADS):
         magnitude = tirx.max(magnitude, largest[group * QUADS + other])
-    return let(magnitude)
+    return bind(magnitude)
 
 
 def _word(values: Sequence[Any], interleaved: bool) -> Any:
@@ -155,7 +156,7 @@ def declare_norm(build: FunctionBuilder, norm: NormVector | ExpertNormVector) ->
     return NormArguments.declare(build, norm)
 
 
-def norm_quads(
+def norm_vec4s(
     norm: NormVector | ExpertNormVector,
     args: Any,
     out: Any,
@@ -164,34 +165,34 @@ def norm_quads(
     threads: int,
     simd_width: int,
 ) -> list[Any]:
-    """The thread's quads of x; r' is written to `out` where `writes` holds.
+    """The thread's vec4s of x; r' is written to `out` where `writes` holds.
 
     Everything is read at the start, once, and stays in registers. The block meets once for both
     norms: with c = b * w_branch and the branch's 1 / rms i, the squares of r + i c add up to
     r.r + 2 i r.c + i^2 c.c.
     """
-    share = RowShare(thread, threads, norm.width)
+    row_slice = RowSlice(thread, threads, norm.width)
     if isinstance(norm, ExpertNormVector):
         sums = BlockSums(thread, threads, simd_width, EXPERT_SUMS)
-        return expert_norm(norm, args, out, writes, share, sums)
-    branch, residual = share.load(args.branch, 0), share.load(args.residual, 0)
-    w_branch = share.load(args.w_branch)
-    w_next = share.load(args.w_next) if norm.normed else []
-    scalar = let(args.scalar[0]) if norm.scaled else f32(1.0)
-    weighed = share.map(lambda b, w: b * w, branch, w_branch)
-    squares = norm_squares(norm, share, branch, residual, weighed, simd_width)
-    scale, scale_next = norm_scales(norm, share, squares, scalar)
-    total = share.map(lambda r, c: (r + c * scale) * share.splat(scalar), residual, weighed)
+        return expert_norm(norm, args, out, writes, row_slice, sums)
+    branch, residual = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
+    w_branch = row_slice.load(args.w_branch)
+    w_next = row_slice.load(args.w_next) if norm.normed else []
+    scalar = bind(args.scalar[0]) if norm.scaled else f32(1.0)
+    weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
+    squares = norm_squares(norm, row_slice, branch, residual, weighed, simd_width)
+    scale, scale_next = norm_scales(norm, row_slice, squares, scalar)
+    total = row_slice.map(lambda r, c: (r + c * scale) * row_slice.splat(scalar), residual, weighed)
     with when(writes):
-        share.store(out, total, 0)
+        row_slice.store(out, total, 0)
     if not norm.normed:
         return total
-    return share.map(lambda value, w: value * scale_next * w, total, w_next)
+    return row_slice.map(lambda value, w: value * scale_next * w, total, w_next)
 
 
 def norm_squares(
     norm: NormVector,
-    share: RowShare,
+    row_slice: RowSlice,
     branch: Sequence[Any],
     residual: Sequence[Any],
     weighed: Sequence[Any],
@@ -199,69 +200,69 @@ def norm_squares(
 ) -> list[Any]:
     """b.b, r.r, r.c and c.c of the whole row; all but the first are 0 where no norm follows."""
     pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
-    parts = [share.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
+    parts = [row_slice.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
     missing = [zero()] * (WORD - len(parts))
-    sums = BlockSums(share.thread, share.threads, simd_width)
+    sums = BlockSums(row_slice.thread, row_slice.threads, simd_width)
     return [*sums(parts), *missing]
 
 
 def norm_scales(
-    norm: NormVector, share: RowShare, squares: Sequence[Any], scalar: Any
+    norm: NormVector, row_slice: RowSlice, squares: Sequence[Any], scalar: Any
 ) -> tuple[Any, Any]:
     """1 / rms of the branch and of r', each in all lanes; `squares` are `norm_squares`."""
     if norm.normed:
         scale, scale_next = residual_scales(norm.width, norm.eps, squares, scalar)
     else:
         scale, scale_next = inverse_rms(squares[0], norm.width, norm.eps), zero()
-    return let(share.splat(scale)), let(share.splat(scale_next))
+    return bind(row_slice.splat(scale)), bind(row_slice.splat(scale_next))
 
 
 def residual_scales(width: int, eps: float, squares: Sequence[Any], scalar: Any) -> tuple[Any, Any]:
     """1 / rms of the branch and of r', which is multiplied by `scalar`."""
     bb, rr, rc, cc = squares
     scale = inverse_rms(bb, width, eps)
-    after = let(rr + scale * (f32(2.0) * rc + scale * cc))
+    after = bind(rr + scale * (f32(2.0) * rc + scale * cc))
     return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
-def merge_quads(means: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
-    """The thread's quads of all merged heads; ends without a barrier.
+def merge_vec4s(means: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
+    """The thread's vec4s of all merged heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once
     by one thread.
     """
     splits, dim = int(means.shape[0]), int(means.shape[2])
     per_head, count = dim // WORD, heads * dim // WORD
-    quads = []
-    for turn in range(-(-count // threads)):
-        item = let(tirx.min(thread + turn * threads, count - 1))
-        head = let(tirx.floordiv(item, per_head))
+    vec4s = []
+    for iteration in range(-(-count // threads)):
+        item = bind(tirx.min(thread + iteration * threads, count - 1))
+        head = bind(tirx.floordiv(item, per_head))
         column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
-        quads.append((head, [let(means[s, head, column]) for s in range(splits)]))
+        vec4s.append((head, [bind(means[s, head, column]) for s in range(splits)]))
     weights = shared((heads * splits,))
     with strided(thread, threads, heads * splits) as item:
-        h, own = let(tirx.floordiv(item, splits)), let(tirx.floormod(item, splits))
-        pairs = [(let(stats[s, h, 0]), let(stats[s, h, 1])) for s in range(splits)]
+        h, own = bind(tirx.floordiv(item, splits)), bind(tirx.floormod(item, splits))
+        pairs = [(bind(stats[s, h, 0]), bind(stats[s, h, 1])) for s in range(splits)]
         highest = pairs[0][0]
         for other, _ in pairs[1:]:
             highest = tirx.max(highest, other)
-        highest = let(highest)
+        highest = bind(highest)
         total = tree([tirx.exp(maximum - highest) * weight for maximum, weight in pairs], add)
-        share = tirx.exp(stats[own, h, 0] - highest) * stats[own, h, 1] / total
-        store(weights, share, item)
+        row_slice = tirx.exp(stats[own, h, 0] - highest) * stats[own, h, 1] / total
+        store(weights, row_slice, item)
     barrier()
     merged = []
-    for head, values in quads:
-        shares = [tirx.Broadcast(let(weights[head * splits + s]), WORD) for s in range(splits)]
+    for head, values in vec4s:
+        shares = [tirx.Broadcast(bind(weights[head * splits + s]), WORD) for s in range(splits)]
         products = [
-            share * value.astype(f"float32x{WORD}")
-            for share, value in zip(shares, values, strict=True)
+            row_slice * value.astype(f"float32x{WORD}")
+            for row_slice, value in zip(shares, values, strict=True)
         ]
-        merged.append(let(tree(products, add)))
+        merged.append(bind(tree(products, add)))
     return merged
 
 
-def float_quads(x: Any, width: int, thread: Any, threads: int, begin: int = 0) -> list[Any]:
-    """The thread's quads of a vector x[0, begin:] of `width` channels."""
-    share = RowShare(thread, threads, width)
-    return [let(quad.astype(f"float32x{WORD}")) for quad in share.load_from(x, begin, 0)]
+def float_vec4s(x: Any, width: int, thread: Any, threads: int, begin: int = 0) -> list[Any]:
+    """The thread's vec4s of a vector x[0, begin:] of `width` channels."""
+    row_slice = RowSlice(thread, threads, width)
+    return [bind(vec4.astype(f"float32x{WORD}")) for vec4 in row_slice.load_from(x, begin, 0)]

@@ -1,8 +1,8 @@
-"""`NormedLinear` and `MergedLinear`: every block makes the vector, then does its rows.
+"""`NormedLinear` and `CombinedLinear`: every block makes the vector, then does its rows.
 
 A norm of a few thousand channels, or the merge of a few splits, costs a block less than a launch.
 Its result stays in shared memory, in the order in which neighbouring lanes read it: channel
-u * unit + j at j * units + u. Plain forms: gemma4_compile/operators/fused_linear.py.
+u * unit + j at j * units + u. Definitions: gemma4_compile/operators/fused_linear.py.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention import declare_splits
-from gemma4_compile.operators.epilogue import Tail
-from gemma4_compile.operators.fused_linear import MergedLinear, NormedLinear
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector
-from gemma4_compile.operators.tir import Cell, function, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.targets.kernels.attention.combine import merged_channel
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
@@ -34,8 +34,8 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.epilogues import apply_tail
-from gemma4_compile.targets.kernels.common.row_slice import RowShare
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemv import (
     GemvShape,
@@ -89,7 +89,7 @@ class StagedVector:
 
 def staged_shape(operator: Linear, weights: WeightReader, spec: TargetSpec) -> GemvShape:
     """The shape of `multiply_staged`."""
-    paired = operator.tail == Tail.GELU_PAIRS.value
+    paired = operator.epilogue == Epilogue.GELU_PAIRS.value
     tuning = wide_tuning(spec) if operator.branches > 1 else spec.tuning.gemv
     return gemv_shape(operator.layout.rows, weights.units, paired, tuning)
 
@@ -106,12 +106,12 @@ def multiply_staged(
     ple: Any = None,
     layer: Any = None,
 ) -> None:
-    """The block's rows of the matrix times the vector that the block has staged, and the tail."""
+    """The block's rows of the matrix times the staged vector, and the epilogue."""
     rows = operator.layout.rows
     barrier()
-    lane = let(tirx.floormod(thread, shape.lanes))
-    first = let(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
-    sums = [Cell("float32", zero()) for _ in range(shape.rows)]
+    lane = bind(tirx.floormod(thread, shape.lanes))
+    first = bind(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+    sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
     owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
     def accumulate(part: Sequence[Any], begin: int) -> None:
@@ -123,14 +123,14 @@ def multiply_staged(
         [total.value for total in sums], thread, shape.threads, shape.lanes, simd_width
     )
     with when(lane == 0):
-        apply_tail(operator, y, 0, first, totals, ple, layer, rows)
+        apply_epilogue(operator, y, 0, first, totals, ple, layer, rows)
 
 
-def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
+def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Merge the splits of an attention, then the dot products of `make_gemv`.
 
     Grid: rows / tile. Shared: the vector, and a float32 of a thread for each of its rows.
-    Reference: `MergedLinear.plain`.
+    Reference: `CombinedLinear.definition`.
     """
     dim, splits = operator.head_dim, operator.splits
     with function(scheduled=True) as build:
@@ -142,7 +142,7 @@ def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
             vector = StagedVector(weights, operator.cols)
             with strided(thread, shape.threads, operator.cols) as k:
-                h, d = let(tirx.floordiv(k, dim)), let(tirx.floormod(k, dim))
+                h, d = bind(tirx.floordiv(k, dim)), bind(tirx.floormod(k, dim))
                 merged = merged_channel(means, stats, splits, h, d)
                 vector.write(k, as_f32(merged.astype(operator.in_dtype)))
             multiply_staged(operator, weights, vector, shape, block, thread, y, spec.simd_width)
@@ -150,26 +150,33 @@ def make_merged_gemv(operator: MergedLinear, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def _normed_share(
-    norm: NormVector, args: NormArguments, out: Any, writes: Any, share: RowShare, simd_width: int
+    norm: NormVector,
+    args: NormArguments,
+    out: Any,
+    writes: Any,
+    row_slice: RowSlice,
+    simd_width: int,
 ) -> list[Any]:
-    """The thread's share of x; r' is written to `out` where `writes` holds."""
-    reduce = BlockReduction(share.thread, share.threads, simd_width)
+    """The thread's slice of x; r' is written to `out` where `writes` holds."""
+    reduce = BlockReduction(row_slice.thread, row_slice.threads, simd_width)
 
     def scale_of(values: Sequence[Any]) -> Any:
-        return share.splat(inverse_rms(reduce(share.dot(values, values)), norm.width, norm.eps))
+        return row_slice.splat(
+            inverse_rms(reduce(row_slice.dot(values, values)), norm.width, norm.eps)
+        )
 
-    mine, old = share.load(args.branch, 0), share.load(args.residual, 0)
-    branch_weight = share.load(args.w_branch)
-    next_weight = share.load(args.w_next) if norm.normed else []
-    factor = share.splat(let(args.scalar[0]) if norm.scaled else f32(1.0))
+    mine, old = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
+    branch_weight = row_slice.load(args.w_branch)
+    next_weight = row_slice.load(args.w_next) if norm.normed else []
+    factor = row_slice.splat(bind(args.scalar[0]) if norm.scaled else f32(1.0))
     scale = scale_of(mine)
-    total = share.map(lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight)
+    total = row_slice.map(lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight)
     with when(writes):
-        share.store(out, total, 0)
+        row_slice.store(out, total, 0)
     if not norm.normed:
         return total
     next_scale = scale_of(total)
-    return share.map(lambda a, w: a * next_scale * w, total, next_weight)
+    return row_slice.map(lambda a, w: a * next_scale * w, total, next_weight)
 
 
 def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -178,9 +185,13 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
     for each of its rows. Behind two branches, which are more to read, a block takes several tiles
     as in int8_gemv.py. The first block behind the router's writes the new residual. Reference:
-    `NormedLinear.plain`.
+    `NormedLinear.definition`.
     """
-    rows, width, ple = operator.layout.rows, operator.cols, operator.tail == Tail.GELU_GATE.value
+    rows, width, ple = (
+        operator.layout.rows,
+        operator.cols,
+        operator.epilogue == Epilogue.GELU_GATE.value,
+    )
     norm, simd = operator.norm, spec.simd_width
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
@@ -193,23 +204,29 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         y = build.arg("y", (1, operator.outputs), "float32")
         shape = staged_shape(operator, weights, spec)
         threads, tiles = shape.threads, shape.blocks(rows)
-        turns = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norm.branches > 1 else 1
+        iterations = (
+            tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norm.branches > 1 else 1
+        )
         with (
-            launch(threads, -(-tiles // turns) + routing_blocks(router)) as (launched, _, thread),
+            launch(threads, -(-tiles // iterations) + routing_blocks(router)) as (
+                launched,
+                _,
+                thread,
+            ),
             behind_router(router, routed, launched, thread, threads, simd) as block,
         ):
             vector = StagedVector(weights, width)
-            share = RowShare(thread, shape.threads, width)
+            row_slice = RowSlice(thread, shape.threads, width)
             if isinstance(norm, ExpertNormVector):
                 sums = BlockSums(thread, shape.threads, simd)
-                x = expert_norm(norm, args, out, block == 0, share, sums)
+                x = expert_norm(norm, args, out, block == 0, row_slice, sums)
             else:
-                x = _normed_share(norm, args, out, block == 0, share, simd)
-            share.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
+                x = _normed_share(norm, args, out, block == 0, row_slice, simd)
+            row_slice.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
             multiply = partial(multiply_staged, operator, weights, vector, shape)
-            if turns == 1:
+            if iterations == 1:
                 multiply(block, thread, y, simd, gate, layer)
             else:
-                with T.serial(0, turns) as turn:
-                    multiply(let(block * turns + turn), thread, y, simd, gate, layer)
+                with T.serial(0, iterations) as iteration:
+                    multiply(bind(block * iterations + iteration), thread, y, simd, gate, layer)
     return build.result

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import i32, let, when
+from gemma4_compile.operators.tir import bind, i32, when
 from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     BANK_VECTORS,
@@ -77,14 +77,14 @@ class TileShape:
         return self.threads // self.cover
 
     @property
-    def quads(self) -> int:
+    def vec4s(self) -> int:
         """Vectors of items in a step."""
         return self.depth // VECTOR
 
     @property
-    def turns(self) -> int:
+    def iterations(self) -> int:
         """What slices share: vectors of items, or groups."""
-        return self.depth // self.group if self.group else self.quads
+        return self.depth // self.group if self.group else self.vec4s
 
     @property
     def vectors(self) -> int:
@@ -94,12 +94,12 @@ class TileShape:
     @property
     def stage_vectors(self) -> int:
         """Vectors of both tiles of a step."""
-        return (self.rows + self.columns) * self.quads
+        return (self.rows + self.columns) * self.vec4s
 
     @property
     def scale_vectors(self) -> int:
         """Vectors of both tiles' scales of a step."""
-        return (self.rows + self.columns) // VECTOR * self.turns if self.group else 0
+        return (self.rows + self.columns) // VECTOR * self.iterations if self.group else 0
 
     @property
     def shared_bytes(self) -> int:
@@ -122,7 +122,7 @@ def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
         shape = replace(shape, depth=shape.depth // 2)
     while (
         shape.threads > spec.max_threads_per_block
-        or shape.slices > shape.turns
+        or shape.slices > shape.iterations
         or not shape.finished_at_once
     ):
         assert shape.slices > 1, "shared memory for the sums of a cover"
@@ -132,7 +132,7 @@ def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
     assert shape.columns // shape.thread_n % LANES_N == 0, "threads side by side"
     assert shape.rows // shape.thread_m % LANES_M == 0, "threads one below the other"
     assert shape.slices * shape.cover == shape.threads, "a slice covers the tile"
-    assert shape.turns % shape.slices == 0, "slices of equal depth"
+    assert shape.iterations % shape.slices == 0, "slices of equal depth"
     return shape
 
 
@@ -150,14 +150,14 @@ class TileProduct(ABC):
         self._x = Tile(0, shape.rows, shape.depth)
         first = shape.rows * shape.depth // VECTOR
         self._w = Tile(first, shape.columns, shape.depth)
-        self._slice = let(tirx.floordiv(thread, shape.cover)) if shape.slices > 1 else i32(0)
-        self._in_cover = let(below(thread, shape.cover)) if shape.slices > 1 else thread
+        self._slice = bind(tirx.floordiv(thread, shape.cover)) if shape.slices > 1 else i32(0)
+        self._in_cover = bind(below(thread, shape.cover)) if shape.slices > 1 else thread
         warp = tirx.floordiv(self._in_cover, LANES_M * LANES_N)
         across = shape.columns // shape.thread_n // LANES_N
         lane_m = tirx.floormod(tirx.floordiv(self._in_cover, LANES_N), LANES_M)
         lane_n = tirx.floormod(self._in_cover, LANES_N)
-        self._m = let(lane_m + LANES_M * tirx.floordiv(warp, across))
-        self._n = let(lane_n + LANES_N * tirx.floormod(warp, across))
+        self._m = bind(lane_m + LANES_M * tirx.floordiv(warp, across))
+        self._n = bind(lane_n + LANES_N * tirx.floormod(warp, across))
         self._sums = local((shape.vectors * VECTOR,))
         for index in range(shape.vectors):
             put(self._sums, index, splat(f32(0.0)))
@@ -174,7 +174,7 @@ class TileProduct(ABC):
             self._multiply()
 
     def _read(self, step: Any) -> None:
-        following = let(step)
+        following = bind(step)
         for loader in self._loaders:
             loader.read(following)
 
@@ -186,28 +186,28 @@ class TileProduct(ABC):
     def _multiply(self) -> None:
         """Add the product of the step's items that are this slice's."""
 
-    def _rows_of(self, quad: Any) -> tuple[list[Any], list[Any]]:
-        """Where the thread's vectors of rows of x and of W lie, for the items of a quad."""
+    def _rows_of(self, vec4: Any) -> tuple[list[Any], list[Any]]:
+        """Where the thread's vectors of rows of x and of W lie, for the items of a vec4."""
         shape = self._shape
         sides = (
             (self._x, self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),
             (self._w, self._n, shape.columns // shape.thread_n, shape.thread_n // VECTOR),
         )
-        twist = let(swizzle(quad, shape.quads))
+        twist = bind(swizzle(vec4, shape.vec4s))
         left, right = (
-            [let(tile.twisted(mine + part * lanes, twist)) for part in range(parts)]
+            [bind(tile.twisted(mine + part * lanes, twist)) for part in range(parts)]
             for tile, mine, lanes, parts in sides
         )
         return left, right
 
-    def _each_item(self, quad: Any, body: Callable[[Any], None]) -> None:
-        """Run ``body(item)`` for the items of a quad."""
+    def _each_item(self, vec4: Any, body: Callable[[Any], None]) -> None:
+        """Run ``body(item)`` for the items of a vec4."""
         if self._shape.unroll == 1:
             with T.serial(0, VECTOR) as j:
-                body(quad * VECTOR + j)
+                body(vec4 * VECTOR + j)
         else:
             for j in range(VECTOR):
-                body(quad * VECTOR + j)
+                body(vec4 * VECTOR + j)
 
     def finish(self, body: Finish) -> None:
         """Add the slices' sums and run ``body(row, first column, 4 sums)`` all over the tile.
@@ -228,24 +228,24 @@ class TileProduct(ABC):
                         value = same_bits(vector(self._sums, first + index), "float32", self._dtype)
                         put(memory, index * shape.threads + thread, value)
             barrier()
-            with T.serial(0, at_once // shape.slices) as turn:
-                mine = let(turn * shape.slices + self._slice)
-                place = let(mine * shape.threads + self._in_cover)
+            with T.serial(0, at_once // shape.slices) as iteration:
+                mine = bind(iteration * shape.slices + self._slice)
+                place = bind(mine * shape.threads + self._in_cover)
                 total = total_at(place)
                 for other in range(1, shape.slices):
                     total = total + total_at(place + other * shape.cover)
-                sums = let(total)
-                row, column = self._position(let(mine + part * at_once))
-                body(row, column, [let(lane_of(sums, lane)) for lane in range(VECTOR)])
+                sums = bind(total)
+                row, column = self._position(bind(mine + part * at_once))
+                body(row, column, [bind(lane_of(sums, lane)) for lane in range(VECTOR)])
 
     def _position(self, index: Any) -> tuple[Any, Any]:
         """Row and first column of a thread's vector of sums within the tile."""
         shape, parts = self._shape, self._shape.thread_n // VECTOR
-        i, j = let(tirx.floordiv(index, parts)), let(tirx.floormod(index, parts))
+        i, j = bind(tirx.floordiv(index, parts)), bind(tirx.floormod(index, parts))
         height = shape.rows // shape.thread_m * VECTOR
         below = tirx.floordiv(i, VECTOR) * height + tirx.floormod(i, VECTOR)
         width = shape.columns // shape.thread_n * VECTOR
-        return let(below + self._m * VECTOR), let(j * width + self._n * VECTOR)
+        return bind(below + self._m * VECTOR), bind(j * width + self._n * VECTOR)
 
 
 class FloatTileProduct(TileProduct):
@@ -275,15 +275,15 @@ class FloatTileProduct(TileProduct):
 
     def _multiply(self) -> None:
         shape = self._shape
-        with T.serial(0, shape.turns // shape.slices) as turn:
-            quad = let(turn * shape.slices + self._slice)
-            left, right = self._rows_of(quad)
-            self._each_item(quad, lambda channel: self._add_channel(channel, left, right))
+        with T.serial(0, shape.iterations // shape.slices) as iteration:
+            vec4 = bind(iteration * shape.slices + self._slice)
+            left, right = self._rows_of(vec4)
+            self._each_item(vec4, lambda channel: self._add_channel(channel, left, right))
 
     def _add_channel(self, channel: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
         shape, sums = self._shape, self._sums
-        a = [let(vector(self._memory, self._x.place(channel, at))) for at in left]
-        b = [let(vector(self._memory, self._w.place(channel, at))) for at in right]
+        a = [bind(vector(self._memory, self._x.place(channel, at))) for at in left]
+        b = [bind(vector(self._memory, self._w.place(channel, at))) for at in right]
         for i in range(shape.thread_m):
             value = splat(lane_of(a[i // VECTOR], i % VECTOR))
             for j, item in enumerate(b):

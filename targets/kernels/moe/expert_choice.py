@@ -1,7 +1,7 @@
 """Which experts a position takes: a step of every kernel that knows the router's scores.
 
 An expert's place among all is the number of experts before it, so the choice takes one round.
-Meaning: `ChooseExperts` in gemma4_compile/operators/moe.py.
+Meaning: `TopKExperts` in gemma4_compile/operators/moe.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.tir import Cell, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
@@ -37,11 +37,11 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
     ahead = AHEAD if groups % AHEAD == 0 else 1
     chosen = shared((top_k,), "int32")
     with strided(thread, threads, experts) as e:
-        own, before = let(_score(scores, row, e, vectors)), Cell("int32", i32(0))
-        with T.serial(0, groups // ahead) as turn:
-            first = let(turn * ahead)
+        own, before = bind(_score(scores, row, e, vectors)), LocalVar("int32", i32(0))
+        with T.serial(0, groups // ahead) as iteration:
+            first = bind(iteration * ahead)
             places = [vectors.at(first + index) for index in range(ahead)]
-            values = [let(scores[(*row, place)]) for place in places]
+            values = [bind(scores[(*row, place)]) for place in places]
             others = [lane for value in values for lane in vectors.lanes(value)]
             for index, other in enumerate(others):
                 is_lower = first * vectors.size + index < e
@@ -57,8 +57,8 @@ def _score(scores: Any, row: tuple[int, ...], e: Any, vectors: Vectors) -> Any:
     """An expert's score: out of a vector of an argument, so that all its reads are wide."""
     if not row or vectors.size == 1:
         return scores[(*row, e)]
-    lanes = vectors.lanes(let(scores[(*row, vectors.at(tirx.floordiv(e, vectors.size)))]))
-    place, own = let(tirx.floormod(e, vectors.size)), lanes[0]
+    lanes = vectors.lanes(bind(scores[(*row, vectors.at(tirx.floordiv(e, vectors.size)))]))
+    place, own = bind(tirx.floormod(e, vectors.size)), lanes[0]
     for number, lane in enumerate(lanes[1:], 1):
         own = tirx.Select(place == number, lane, own)
     return own
@@ -71,6 +71,6 @@ def weight_of(
 
     The softmax's sum over all experts cancels: only the shares of the chosen of each other remain.
     """
-    scores = [let(score_of(e)) for e in ids]
+    scores = [bind(score_of(e)) for e in ids]
     total = tree([tirx.exp(score - scores[0]) for score in scores], add)
     return tirx.exp(score_of(own) - scores[0]) / total * expert_scale[own]

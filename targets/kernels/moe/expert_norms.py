@@ -19,9 +19,9 @@ from tvm import tirx
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.norms import ExpertNormVector
-from gemma4_compile.operators.tir import FunctionBuilder, let, when
+from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.targets.kernels.common.blocks import BlockSums, inverse_rms, zero
-from gemma4_compile.targets.kernels.common.row_slice import RowShare
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 
 EXPERT_SUMS = 2  # vectors of sums that the block makes at once where there is memory
 
@@ -58,34 +58,34 @@ def expert_norm(
     args: ExpertNormArguments,
     out: Any,
     writes: Any,
-    share: RowShare,
+    row_slice: RowSlice,
     sums: BlockSums,
     row: Any = 0,
 ) -> list[Any]:
-    """The thread's share of x; r' is written to `out` where `writes` holds (None: everywhere)."""
-    dense, experts = share.load(args.dense, row), share.load(args.experts, row)
-    w_dense, w_experts, w_both = (share.load(args.w_branches, index) for index in range(3))
-    residual, w_next = share.load(args.residual, row), share.load(args.w_next)
-    scalar = let(args.scalar[0])
+    """The thread's slice of x; r' is written to `out` where `writes` holds (None: everywhere)."""
+    dense, experts = row_slice.load(args.dense, row), row_slice.load(args.experts, row)
+    w_dense, w_experts, w_both = (row_slice.load(args.w_branches, index) for index in range(3))
+    residual, w_next = row_slice.load(args.residual, row), row_slice.load(args.w_next)
+    scalar = bind(args.scalar[0])
 
     def times(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
-        return share.map(lambda a, b: a * b, left, right)
+        return row_slice.map(lambda a, b: a * b, left, right)
 
     inverse = partial(inverse_rms, width=norm.width, eps=norm.eps)
     a, b = times(dense, w_dense), times(experts, w_experts)
     pairs = [(dense, dense), (experts, experts), (a, a), (a, b), (b, b)]
-    dd, ee, aa, ab, bb = sums([share.dot(left, right) for left, right in pairs])
+    dd, ee, aa, ab, bb = sums([row_slice.dot(left, right) for left, right in pairs])
     i, j = inverse(dd), inverse(ee)
     both = i * (i * aa + f32(2.0) * j * ab) + j * j * bb
     scale = inverse(tirx.max(both, zero()))
-    of_dense, of_experts = share.splat(let(scale * i)), share.splat(let(scale * j))
-    factor = share.splat(scalar)
-    branch = share.map(lambda c, d, w: (c * of_dense + d * of_experts) * w, a, b, w_both)
-    total = share.map(lambda r, c: (r + c) * factor, residual, branch)
+    of_dense, of_experts = row_slice.splat(bind(scale * i)), row_slice.splat(bind(scale * j))
+    factor = row_slice.splat(scalar)
+    branch = row_slice.map(lambda c, d, w: (c * of_dense + d * of_experts) * w, a, b, w_both)
+    total = row_slice.map(lambda r, c: (r + c) * factor, residual, branch)
     if writes is None:
-        share.store(out, total, row)
+        row_slice.store(out, total, row)
     else:
         with when(writes):
-            share.store(out, total, row)
-    scale_next = share.splat(inverse(sums([share.dot(total, total)])[0]))
-    return share.map(lambda value, w: value * scale_next * w, total, w_next)
+            row_slice.store(out, total, row)
+    scale_next = row_slice.splat(inverse(sums([row_slice.dot(total, total)])[0]))
+    return row_slice.map(lambda value, w: value * scale_next * w, total, w_next)

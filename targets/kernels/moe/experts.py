@@ -1,6 +1,6 @@
 """Matmuls with the chosen experts: decode reads only their rows; prefill runs tiles of one expert.
 
-Plain forms: gemma4_compile/operators/expert_linear.py.
+Definitions: gemma4_compile/operators/expert_linear.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, Exp
 from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import launch, sum_over_lanes, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemm import (
@@ -37,7 +37,7 @@ EXPERT_THREAD_M = 8  # rows of x that a thread sums, of a tile of one expert
 def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFunc:
     """One launch for gate and up of all chosen experts.
 
-    Grid: expert rows / tile x top_k. Reference: `ExpertGateUp.plain`.
+    Grid: expert rows / tile x top_k. Reference: `ExpertGateUp.definition`.
     """
     rows = operator.expert_rows
     with function(scheduled=True) as build:
@@ -50,10 +50,10 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
         out = build.arg("out", shape, "float32")
         gemv = gemv_shape(rows, weights.units, True, spec.tuning.gemv)
         with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (block, k, thread):
-            lane = let(tirx.floormod(thread, gemv.lanes))
-            first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
-            base = let(operator.first_row(ids[0, k]))
-            sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
+            lane = bind(tirx.floormod(thread, gemv.lanes))
+            first = bind(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            base = bind(operator.first_row(ids[0, k]))
+            sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
             def accumulate(part: Sequence[Any], first_row: int) -> None:
@@ -73,8 +73,8 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
             with when(lane == 0):
                 for r in range(0, gemv.rows, 2):
                     with when(first + r < rows):
-                        column = let(tirx.floordiv(first + r, 2))
-                        gated = gelu_tanh(let(totals[r])) * totals[r + 1]
+                        column = bind(tirx.floordiv(first + r, 2))
+                        gated = gelu_tanh(bind(totals[r])) * totals[r + 1]
                         store(
                             out, _kept(operator, ids[0, k], gated, previous, k, column), k, column
                         )
@@ -85,7 +85,7 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
     """One launch for down of all chosen experts and their weighted sum.
 
     Grid: expert rows / tile; a block goes through the experts one after the other. Reference:
-    `ExpertDown.plain`.
+    `ExpertDown.definition`.
     """
     rows = operator.expert_rows
     with function(scheduled=True) as build:
@@ -97,13 +97,13 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
         out = build.arg("out", (1, rows), "float32")
         gemv = gemv_shape(rows, weights.units, False, spec.tuning.gemv)
         with launch(gemv.threads, gemv.blocks(rows)) as (block, _, thread):
-            lane = let(tirx.floormod(thread, gemv.lanes))
-            first = let(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
-            sums = [Cell("float32", zero()) for _ in range(gemv.rows)]
+            lane = bind(tirx.floormod(thread, gemv.lanes))
+            first = bind(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             with T.serial(0, operator.top_k) as k:
-                base = let(operator.first_row(ids[0, k]))
-                share = let(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
-                dots = [Cell("float32", zero()) for _ in range(gemv.rows)]
+                base = bind(operator.first_row(ids[0, k]))
+                share = bind(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
+                dots = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
                 owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
                 def accumulate(part: Sequence[Any], begin: int) -> None:
@@ -133,8 +133,8 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
 def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of rows of one expert, as in gemm.py; tiles that are not needed take no steps.
 
-    Grid: expert rows / tile x tiles of `GroupRows`. Reference: `ExpertGemm.plain`,
-    `Int8ExpertGemm.plain`.
+    Grid: expert rows / tile x tiles of `PermuteByExpert`. Reference: `ExpertGemm.definition`,
+    `Int8ExpertGemm.definition`.
     """
     (rows, pairs), cols, expert_rows = operator.row_counts(), operator.cols, operator.expert_rows
     tile_count = operator.tile_count(pairs)
@@ -158,10 +158,10 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
         out = build.arg("out", out_shape, "float32")
         grid_n = -(-expert_rows // shape.columns)
         with launch(shape.threads, grid_n, tile_count) as (block_n, tile, thread):
-            expert = let(tiles[tile, 0])
-            base = let(operator.first_row(expert))
-            begin, end = let(tiles[tile, 1]), let(tiles[tile, 2])
-            first_n = let(block_n * shape.columns)
+            expert = bind(tiles[tile, 0])
+            base = bind(operator.first_row(expert))
+            begin, end = bind(tiles[tile, 1]), bind(tiles[tile, 2])
+            first_n = bind(block_n * shape.columns)
 
             def row_of_x(i: Any) -> Any:
                 row = tirx.max(tirx.min(begin + i, end - 1), 0)
@@ -175,12 +175,12 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
             product.run(tirx.Select(needed, i32(step_count(shape, cols)), i32(0)))
 
             def finish(i: Any, r: Any, sums: Sequence[Any]) -> None:
-                row, column = let(begin + i), let(first_n + r)
+                row, column = bind(begin + i), bind(first_n + r)
                 with when(row < end):
-                    target = let(row if operator.is_gate_up else order[row])
+                    target = bind(row if operator.is_gate_up else order[row])
                     for j, value in _tailed(operator, sums):
                         with when(column + j < expert_rows):
-                            at = let(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
+                            at = bind(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
                             kept = _kept(operator, expert, value, previous, target, at)
                             store(out, kept, target, at)
 
@@ -189,10 +189,10 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def _tailed(operator: ExpertGemm, values: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Sums of neighbouring weight rows after the tail: (offset of the weight row, result)."""
+    """Sums of neighbouring weight rows after the epilogue: (offset of the weight row, result)."""
     if not operator.is_gate_up:
         return list(enumerate(values))
-    return [(j, gelu_tanh(let(values[j])) * values[j + 1]) for j in range(0, len(values), 2)]
+    return [(j, gelu_tanh(bind(values[j])) * values[j + 1]) for j in range(0, len(values), 2)]
 
 
 def _kept(

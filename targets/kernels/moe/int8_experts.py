@@ -1,6 +1,6 @@
 """Matmuls of one position with the chosen experts, on int8 vectors.
 
-The parts are those of int8_gemv.py. Plain forms: gemma4_compile/operators/int8_linear.py.
+The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/int8_linear.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 from tvm import tirx
 
-from gemma4_compile.operators.activation_quantization import GROUP, WORD, packed_specs
+from gemma4_compile.operators.activation_quantization import GROUP, WORD, quantized_specs
 from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.moe import routed_begin, routed_width
-from gemma4_compile.operators.tir import Cell, function, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, shared, strided, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_gemv import (
@@ -23,13 +23,13 @@ from gemma4_compile.targets.kernels.linear.int8_gemv import (
 )
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
     LaneShare,
-    PackedVector,
+    QuantizedVector,
     RowStream,
     StagedRows,
     StagedVector,
 )
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import float_quads
+from gemma4_compile.targets.kernels.linear.int8_vectors import float_vec4s
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -47,7 +47,7 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
     """Every block chooses, rounds the vector, multiplies, and leaves packed products.
 
     Grid: expert rows / tile x top_k. Shared: the vector and the partial sums of a tile. The first
-    block of each expert writes its id. Reference: `Int8ExpertGateUp.plain`.
+    block of each expert writes its id. Reference: `Int8ExpertGateUp.definition`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
     shape = gate_up_shape(operator, spec)
@@ -56,7 +56,7 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
         begin = routed_begin(operator.experts)
         routed = build.arg("routed", (1, begin + cols), operator.in_dtype)
         weights = WeightReader(build, operator.layout)
-        specs = packed_specs(operator.outputs, top_k)
+        specs = quantized_specs(operator.outputs, top_k)
         results = [
             build.arg(name, *described)
             for name, described in zip(("words", "scales"), specs, strict=True)
@@ -64,24 +64,29 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
         ids = build.arg("ids", (1, top_k), "int32")
         with launch(threads, rows // shape.tile, top_k) as (block, k, thread):
             # Under way while the block chooses.
-            quads = float_quads(routed, cols, thread, threads, begin)
-            own = let(choose(routed, operator.experts, top_k, thread, threads)[k])
+            vec4s = float_vec4s(routed, cols, thread, threads, begin)
+            own = bind(choose(routed, operator.experts, top_k, thread, threads)[k])
             with when((block == 0) & (thread == 0)):
                 store(ids, own, 0, k)
-            lane = let(tirx.floormod(thread, shape.lanes))
-            slot = let(tirx.floordiv(thread, shape.lanes))
-            base = let(operator.first_row(own))
-            first = let(base + block * shape.tile + slot)
+            lane = bind(tirx.floormod(thread, shape.lanes))
+            slot = bind(tirx.floordiv(thread, shape.lanes))
+            base = bind(operator.first_row(own))
+            first = bind(base + block * shape.tile + slot)
             share = LaneShare(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
-                weights, share, shape.rows, lambda turn: (first + turn * shape.slots, base)
+                weights,
+                share,
+                shape.rows,
+                lambda iteration: (first + iteration * shape.slots, base),
             )
             staged = StagedVector(cols)
-            staged.fill(quads, thread, threads, operator.bits == 4, spec.simd_width)
+            staged.fill(vec4s, thread, threads, operator.bits == 4, spec.simd_width)
             share.load(staged.read)
             sums = RowSums(shape, thread)
             rows_of.run(
-                lambda turn, *row: sums.put(turn * shape.slots + slot, lane, share.dot(*row))
+                lambda iteration, *row: sums.put(
+                    iteration * shape.slots + slot, lane, share.dot(*row)
+                )
             )
             sums.finish()
             order = operator.interleaved_out
@@ -92,38 +97,38 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
 def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
     """A group of lanes takes one row of all chosen experts, one expert after the other.
 
-    Every block weighs the experts. Grid: expert rows / tile. Reference: `Int8ExpertDown.plain`.
+    Every block weighs the experts. Grid: expert rows / tile. Definition: `Int8ExpertDown`.
     """
     rows, cols, top_k = operator.expert_rows, operator.cols, operator.top_k
     staged = 4 * top_k * (cols // WORD + cols // GROUP + 1)
     found = find_shape(rows, cols // GROUP, lambda threads: staged, spec)
     shape = replace(found, rows=1)
     with function(scheduled=True) as build:
-        packed = PackedVector(build, cols, top_k)
+        packed = QuantizedVector(build, cols, top_k)
         ids = build.arg("ids", (1, top_k), "int32")
         scores = build.arg("scores", (1, routed_width(operator.experts, rows)), "float32")
         expert_scale = build.arg("expert_scale", (operator.experts,), "float32")
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, rows), "float32")
         with launch(shape.threads, -(-rows // shape.tile)) as (block, _, thread):
-            lane = let(tirx.floormod(thread, shape.lanes))
-            slot = let(tirx.floordiv(thread, shape.lanes))
-            row = let(tirx.min(block * shape.tile + slot, rows - 1))
+            lane = bind(tirx.floormod(thread, shape.lanes))
+            slot = bind(tirx.floordiv(thread, shape.lanes))
+            row = bind(tirx.min(block * shape.tile + slot, rows - 1))
             share = LaneShare(operator.layout, shape.lanes, lane)
 
             def row_of(k: Any) -> tuple[Any, Any]:
-                base = let(operator.first_row(ids[0, k]))
+                base = bind(operator.first_row(ids[0, k]))
                 return base + row, base
 
             rows_of = RowStream(weights, share, top_k, row_of, 2 - top_k % 2)
             vectors = StagedRows(packed, thread, shape.threads)
             chosen = shared((top_k,))
             with strided(thread, shape.threads, top_k) as k:
-                every = [let(ids[0, other]) for other in range(top_k)]
-                own = let(ids[0, k])
+                every = [bind(ids[0, other]) for other in range(top_k)]
+                own = bind(ids[0, k])
                 store(chosen, weight_of(own, every, lambda e: scores[0, e], expert_scale), k)
             barrier()
-            total = Cell("float32", zero())
+            total = LocalVar("float32", zero())
 
             def add_expert(k: Any, *present: Any) -> None:
                 share.load(lambda group: vectors.read(group, k))

@@ -1,6 +1,6 @@
-"""The router of one position and of many, the grouping of rows by expert, the tail of the block.
+"""The router of one position and of many, the permutation of rows by expert, the end of a block.
 
-Plain forms: gemma4_compile/operators/moe.py.
+Definitions: gemma4_compile/operators/moe.py.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from gemma4_compile.operators.moe import (
     EXPERT_NORM,
     SCALE,
     VECTORS,
-    ChooseExperts,
     CombineExperts,
     ExpertResidualNorm,
-    GroupRows,
+    PermuteByExpert,
     Router,
     RouterScores,
+    TopKExperts,
     routed_begin,
     routed_width,
 )
 from gemma4_compile.operators.norms import ExpertNormVector
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     BlockSums,
@@ -41,7 +41,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowShare, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.moe.expert_norms import (
@@ -51,7 +51,7 @@ from gemma4_compile.targets.kernels.moe.expert_norms import (
 )
 from gemma4_compile.targets.spec import TargetSpec
 
-LANES = 16  # threads that share one expert's dot product
+LANES = 16  # threads that row_slice one expert's dot product
 STEPS = 4  # vectors of each of its experts that a thread has under way
 COMBINE_THREADS = 64
 
@@ -59,7 +59,7 @@ COMBINE_THREADS = 64
 def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
     """Norm, projection, softmax and top-k of each position in one block.
 
-    Grid: rows. Shared: two float32 a thread, one an expert. Reference: `Router.plain`.
+    Grid: rows. Shared: two float32 a thread, one an expert. Reference: `Router.definition`.
     """
     rows, width, experts = symbolic_rows(operator.rows), operator.width, operator.experts
     top_k = operator.top_k
@@ -75,15 +75,17 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
             reduce = BlockReduction(thread, threads, spec.simd_width)
-            share = RowShare(thread, threads, width)
-            mine = share.load(x, i)
-            squares = reduce(share.dot(mine, mine))
+            row_slice = RowSlice(thread, threads, width)
+            mine = row_slice.load(x, i)
+            squares = reduce(row_slice.dot(mine, mine))
             inverse = inverse_rms(squares, width, operator.eps)
-            splat = share.splat(inverse)
-            share.store(hidden, share.map(lambda a, b: a * splat * b, mine, share.load(w)), i)
+            splat = row_slice.splat(inverse)
+            row_slice.store(
+                hidden, row_slice.map(lambda a, b: a * splat * b, mine, row_slice.load(w)), i
+            )
             scores = shared((experts,))
-            _project(operator, projection, x, scale, i, share, scores)
-            factor = let(inverse * f32(operator.factor))
+            _project(operator, projection, x, scale, i, row_slice, scores)
+            factor = bind(inverse * f32(operator.factor))
             chosen = choose(scores, experts, top_k, thread, threads)
 
             def score_of(e: Any) -> Any:
@@ -106,16 +108,16 @@ def _store_choice(
 ) -> None:
     """Ids and weights of position i, of the experts that `choose` found."""
     with strided(thread, threads, top_k) as k:
-        e = let(chosen[k])
+        e = bind(chosen[k])
         store(ids, e, i, k)
-        every = [let(chosen[other]) for other in range(top_k)]
+        every = [bind(chosen[other]) for other in range(top_k)]
         store(weights, weight_of(e, every, score_of, expert_scale), i, k)
 
 
 def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFunc:
     """A block an expert, and each norms the position: all loads are under way at once.
 
-    Grid: experts. Shared: two float32 a thread. Reference: `RouterScores.plain`.
+    Grid: experts. Shared: two float32 a thread. Reference: `RouterScores.definition`.
     """
     width, experts = operator.width, operator.experts
     threads = row_threads(width, spec.max_threads_per_block)
@@ -125,35 +127,37 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
         with launch(threads, experts) as (e, _, thread):
-            share = RowShare(thread, threads, width)
-            mine, weight = share.load(x, 0), share.load(StackRow(vectors, EXPERT_NORM))
-            row = [share.vectors.cast(value, "float32") for value in share.load(projection, e)]
-            scale = share.load(StackRow(vectors, SCALE))
-            scaled = share.map(lambda a, b: a * b, mine, scale)
-            parts = [share.dot(mine, mine), share.dot(scaled, row)]
+            row_slice = RowSlice(thread, threads, width)
+            mine, weight = row_slice.load(x, 0), row_slice.load(StackRow(vectors, EXPERT_NORM))
+            row = [
+                row_slice.vectors.cast(value, "float32") for value in row_slice.load(projection, e)
+            ]
+            scale = row_slice.load(StackRow(vectors, SCALE))
+            scaled = row_slice.map(lambda a, b: a * b, mine, scale)
+            parts = [row_slice.dot(mine, mine), row_slice.dot(scaled, row)]
             sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
-            squares, dot = (let(total) for total in sums)
+            squares, dot = (bind(total) for total in sums)
             inverse = inverse_rms(squares, width, operator.eps)
             with when(thread == 0):
                 store(routed, dot * (inverse * f32(operator.factor)), 0, e)
             with when(e == 0):
-                splat = share.splat(inverse)
-                hidden = share.map(lambda a, b: a * splat * b, mine, weight)
-                store_hidden(routed, hidden, experts, share)
+                splat = row_slice.splat(inverse)
+                hidden = row_slice.map(lambda a, b: a * splat * b, mine, weight)
+                store_hidden(routed, hidden, experts, row_slice)
     return build.result
 
 
-def store_hidden(routed: Any, hidden: Sequence[Any], experts: int, share: RowShare) -> None:
+def store_hidden(routed: Any, hidden: Sequence[Any], experts: int, row_slice: RowSlice) -> None:
     """Write the experts' input behind the scores."""
     begin = routed_begin(experts)
-    share.store_from(routed, hidden, begin, 0)
+    row_slice.store_from(routed, hidden, begin, 0)
     if begin > experts:
-        with strided(share.thread, share.threads, begin - experts) as gap:
+        with strided(row_slice.thread, row_slice.threads, begin - experts) as gap:
             store(routed, zero(), 0, experts + gap)
 
 
-def make_choose_experts(operator: ChooseExperts, spec: TargetSpec) -> tirx.PrimFunc:
-    """One block. Shared: an id for each chosen expert. Reference: `ChooseExperts.plain`."""
+def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc:
+    """One block. Shared: an id for each chosen expert. Reference: `TopKExperts.definition`."""
     experts, top_k = operator.experts, operator.top_k
     threads = row_threads(experts, spec.max_threads_per_block)
     with function(scheduled=True) as build:
@@ -178,41 +182,41 @@ def _project(
     x: Any,
     scale: Any,
     row: Any,
-    share: RowShare,
+    row_slice: RowSlice,
     scores: Any,
 ) -> None:
-    """``scores[e] = projection[e] . (x * scale)``; LANES neighbours share an expert."""
-    experts, thread, threads = operator.experts, share.thread, share.threads
-    vectors = share.vectors
+    """``scores[e] = projection[e] . (x * scale)``; LANES neighbours row_slice an expert."""
+    experts, thread, threads = operator.experts, row_slice.thread, row_slice.threads
+    vectors = row_slice.vectors
     lanes = min(LANES, threads)
     at_once = threads // lanes
-    lane, group = let(tirx.floormod(thread, lanes)), let(tirx.floordiv(thread, lanes))
-    mine = [let(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
-    dots = [Cell("float32", zero()) for _ in mine]
+    lane, group = bind(tirx.floormod(thread, lanes)), bind(tirx.floordiv(thread, lanes))
+    mine = [bind(tirx.min(first + group, experts - 1)) for first in range(0, experts, at_once)]
+    dots = [LocalVar("float32", zero()) for _ in mine]
     # One block reads the whole projection, so its time is latency: all loads of a step come first.
-    groups = share.groups
+    groups = row_slice.groups
     steps = min(STEPS, -(-groups // lanes))
-    with T.serial(0, -(-groups // (lanes * steps))) as turn:
+    with T.serial(0, -(-groups // (lanes * steps))) as iteration:
         values, parts = [], []
         for step in range(steps):
-            group = let((turn * steps + step) * lanes + lane)
+            group = bind((iteration * steps + step) * lanes + lane)
             inside = group < groups
-            group = let(tirx.min(group, groups - 1))
+            group = bind(tirx.min(group, groups - 1))
             index = vectors.at(group)
-            kept = let(tirx.Select(inside, f32(1.0), zero()))
-            values.append(let(x[row, index] * scale[index] * share.splat(kept)))
-            parts.append([let(projection[e, index]) for e in mine])
+            kept = bind(tirx.Select(inside, f32(1.0), zero()))
+            values.append(bind(x[row, index] * scale[index] * row_slice.splat(kept)))
+            parts.append([bind(projection[e, index]) for e in mine])
         for value, row_parts in zip(values, parts, strict=True):
             for part, dot in zip(row_parts, dots, strict=True):
-                dot.add(vectors.sum(let(value * vectors.cast(part, "float32"))))
+                dot.add(vectors.sum(bind(value * vectors.cast(part, "float32"))))
     partial = shared((threads,))
-    for turn, dot in enumerate(dots):
+    for iteration, dot in enumerate(dots):
         barrier()
         store(partial, dot.value, thread)
         barrier()
-        e = let(turn * at_once + thread)
+        e = bind(iteration * at_once + thread)
         with when((thread < at_once) & (e < experts)):
-            total = Cell("float32", zero())
+            total = LocalVar("float32", zero())
             for other in range(lanes):
                 total.add(partial[thread * lanes + other])
             store(scores, total.value, e)
@@ -224,16 +228,16 @@ def _slots(ids: Any, i: Any, top_k: int, expert: Any) -> list[tuple[int, Any]]:
     vectors = Vectors.dividing(top_k)
     places = [vectors.at(part) for part in range(top_k // vectors.size)]
     # Unsigned: TVM's narrowing of indices takes a named vector of int32 for one.
-    parts = [let(vectors.cast(ids[i, place], "uint32")) for place in places]
+    parts = [bind(vectors.cast(ids[i, place], "uint32")) for place in places]
     lanes = [lane for part in parts for lane in vectors.lanes(part)]
     own = expert.astype("uint32")
     return [(k, lane == own) for k, lane in enumerate(lanes)]
 
 
-def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
+def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.PrimFunc:
     """Counting sort in one block: a thread counts and places its experts' pairs.
 
-    Grid: 1. Shared: one int32 an expert. Reference: `GroupRows.plain`.
+    Grid: 1. Shared: one int32 an expert. Reference: `PermuteByExpert.definition`.
     """
     rows, top_k, experts = symbolic_rows(None), operator.top_k, operator.experts
     threads = power_of_two_at_most(min(max(experts, 1), spec.max_threads_per_block))
@@ -245,7 +249,7 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
         with launch(threads, 1) as (_, _, thread):
             counts = shared((experts,), "int32")
             with strided(thread, threads, experts) as e:
-                count = Cell("int32", i32(0))
+                count = LocalVar("int32", i32(0))
                 with T.serial(0, rows) as i:
                     for _, is_own in _slots(ids, i, top_k, e):
                         count.add(tirx.Select(is_own, i32(1), i32(0)))
@@ -256,15 +260,15 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
                 return tirx.floordiv(count + (operator.tile - 1), i32(operator.tile))
 
             with strided(thread, threads, experts) as e:
-                first, tile = Cell("int32", i32(0)), Cell("int32", i32(0))
+                first, tile = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
                 with T.serial(0, e) as other:
                     first.add(counts[other])
                     tile.add(tiles_for(counts[other]))
                 # A loop's bound may not read shared memory, so it goes through registers.
-                own_tiles = Cell("int32", tiles_for(counts[e]))
-                end = Cell("int32", first.value + counts[e])
+                own_tiles = LocalVar("int32", tiles_for(counts[e]))
+                end = LocalVar("int32", first.value + counts[e])
                 with T.serial(0, own_tiles.value) as t:
-                    begin = let(first.value + t * operator.tile)
+                    begin = bind(first.value + t * operator.tile)
                     store(tiles, e, tile.value + t, 0)
                     store(tiles, begin, tile.value + t, 1)
                     store(tiles, tirx.min(begin + operator.tile, end.value), tile.value + t, 2)
@@ -273,12 +277,12 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
                         with when(is_own):
                             store(order, i32(i) * top_k + k, first.value)
                             first.add(i32(1))
-            used = Cell("int32", i32(0))
+            used = LocalVar("int32", i32(0))
             with T.serial(0, experts) as e:
                 used.add(tiles_for(counts[e]))
-            unused = let(i32(tile_count) - used.value)
-            with T.serial(0, tirx.floordiv(unused + (threads - 1), i32(threads))) as turn:
-                t = let(used.value + turn * threads + thread)
+            unused = bind(i32(tile_count) - used.value)
+            with T.serial(0, tirx.floordiv(unused + (threads - 1), i32(threads))) as iteration:
+                t = bind(used.value + iteration * threads + thread)
                 with when(t < i32(tile_count)):
                     for c in range(3):
                         store(tiles, i32(0), t, c)
@@ -286,16 +290,16 @@ def make_group_rows(operator: GroupRows, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: width / COMBINE_THREADS x rows. Reference: `CombineExperts.plain`."""
+    """Grid: width / COMBINE_THREADS x rows. Reference: `CombineExperts.definition`."""
     rows, top_k, width = symbolic_rows(operator.rows), operator.top_k, operator.width
     with function(scheduled=True) as build:
         outputs = build.arg("outputs", (rows * top_k, width), "float32")
         weights = build.arg("weights", (rows, top_k), "float32")
         y = build.arg("y", (rows, width), "float32")
         with launch(COMBINE_THREADS, -(-width // COMBINE_THREADS), rows) as (block, i, thread):
-            j = let(block * COMBINE_THREADS + thread)
+            j = bind(block * COMBINE_THREADS + thread)
             with when(j < width):
-                total = Cell("float32", zero())
+                total = LocalVar("float32", zero())
                 for k in range(top_k):
                     total.add(weights[i, k] * outputs[i * top_k + k, j])
                 store(y, total.value, i, j)
@@ -305,7 +309,7 @@ def make_combine_experts(operator: CombineExperts, _spec: TargetSpec) -> tirx.Pr
 def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Grid: rows. Shared: two vectors a thread. Reference: `ExpertResidualNorm.plain`.
+    Grid: rows. Shared: two vectors a thread. Reference: `ExpertResidualNorm.definition`.
     """
     rows, width = symbolic_rows(operator.rows), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
@@ -315,7 +319,7 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
         out = build.arg("out", (rows, width), "float32")
         hidden = build.arg("hidden", (rows, width), operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            share = RowShare(thread, threads, width)
+            row_slice = RowSlice(thread, threads, width)
             sums = BlockSums(thread, threads, spec.simd_width, EXPERT_SUMS)
-            share.store(hidden, expert_norm(norm, args, out, None, share, sums, i), i)
+            row_slice.store(hidden, expert_norm(norm, args, out, None, row_slice, sums, i), i)
     return build.result

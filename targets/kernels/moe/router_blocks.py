@@ -26,9 +26,9 @@ from gemma4_compile.operators.moe import (
     VECTORS,
     RoutedNorm,
 )
-from gemma4_compile.operators.tir import FunctionBuilder, i32, let, store, when
+from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import BlockSums
-from gemma4_compile.targets.kernels.common.row_slice import RowShare, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, residual_scales
 from gemma4_compile.targets.kernels.moe.router import store_hidden
 
@@ -52,13 +52,16 @@ class BesideRouter:
 
     def score(self, routed: Any, e: Any, thread: Any, threads: int, simd_width: int) -> None:
         """The score of expert e; the block of the first also leaves the experts' input."""
-        norm, share = self.norm, RowShare(thread, threads, self.norm.width)
-        branch, residual = share.load(self._branch, 0), share.load(self._residual, 0)
-        w_branch = share.load(StackRow(self._vectors, BRANCH_NORM))
-        scale = share.load(StackRow(self._vectors, SCALE))
-        row = [share.vectors.cast(value, "float32") for value in share.load(self._projection, e)]
-        weighed = share.map(lambda b, w: b * w, branch, w_branch)
-        scaled = share.map(lambda p, s: p * s, row, scale)
+        norm, row_slice = self.norm, RowSlice(thread, threads, self.norm.width)
+        branch, residual = row_slice.load(self._branch, 0), row_slice.load(self._residual, 0)
+        w_branch = row_slice.load(StackRow(self._vectors, BRANCH_NORM))
+        scale = row_slice.load(StackRow(self._vectors, SCALE))
+        row = [
+            row_slice.vectors.cast(value, "float32")
+            for value in row_slice.load(self._projection, e)
+        ]
+        weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
+        scaled = row_slice.map(lambda p, s: p * s, row, scale)
         pairs = [
             (branch, branch),
             (residual, residual),
@@ -68,18 +71,18 @@ class BesideRouter:
             (weighed, scaled),
         ]
         sums = BlockSums(thread, threads, simd_width)
-        bb, rr, rc, cc, rp, cp = sums([share.dot(left, right) for left, right in pairs])
+        bb, rr, rc, cc, rp, cp = sums([row_slice.dot(left, right) for left, right in pairs])
 
         i, after = residual_scales(norm.width, norm.eps, (bb, rr, rc, cc), f32(1.0))
         with when(thread == 0):
             store(routed, (rp + i * cp) * (after * f32(norm.factor)), 0, e)
         with when(e == 0):
-            of_branch, of_all = share.splat(i), share.splat(after)
-            weight = share.load(StackRow(self._vectors, EXPERT_NORM))
-            hidden = share.map(
+            of_branch, of_all = row_slice.splat(i), row_slice.splat(after)
+            weight = row_slice.load(StackRow(self._vectors, EXPERT_NORM))
+            hidden = row_slice.map(
                 lambda r, c, w: (r + c * of_branch) * of_all * w, residual, weighed, weight
             )
-            store_hidden(routed, hidden, norm.experts, share)
+            store_hidden(routed, hidden, norm.experts, row_slice)
 
 
 def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:
@@ -103,15 +106,15 @@ def behind_router(
 ) -> Iterator[Any]:
     """Route in the first blocks; the body is for the others, which count from 0.
 
-    Loops of one turn or none: TVM lets buffers share memory, with barriers between them, and does
-    not put a barrier behind a condition.
+    Loops of one iteration or none: TVM lets buffers share memory, with barriers between them, and
+    does not put a barrier behind a condition.
     """
     if router is None:
         yield block
         return
     first = routing_blocks(router)
-    routes = let(tirx.Select(block < first, i32(1), i32(0)))
+    routes = bind(tirx.Select(block < first, i32(1), i32(0)))
     with T.serial(0, routes):
         router.score(routed, block, thread, threads, simd_width)
     with T.serial(0, i32(1) - routes):
-        yield let(block - first)
+        yield bind(block - first)

@@ -1,6 +1,6 @@
 """Norm kernels: one thread block a row, its threads striding over the row's channels.
 
-Plain forms: gemma4_compile/operators/norms.py.
+Definitions: gemma4_compile/operators/norms.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gemma4_compile.operators.norms import (
     RmsNorm,
     TakeLastRow,
 )
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     inverse_rms,
@@ -26,14 +26,14 @@ from gemma4_compile.targets.kernels.common.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowShare, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.spec import TargetSpec
 
 TAKE_THREADS = 64
 
 
 def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: rows. Shared: one float32 a thread. Reference: `RmsNorm.plain`."""
+    """Grid: rows. Shared: one float32 a thread. Reference: `RmsNorm.definition`."""
     rows, width = symbolic_rows(operator.rows), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
@@ -42,18 +42,18 @@ def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
         y = build.arg("y", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
             reduce = BlockReduction(thread, threads, spec.simd_width)
-            share = RowShare(thread, threads, width)
-            mine, weight = share.load(x, i), share.load(w)
-            inverse = inverse_rms(reduce(share.dot(mine, mine)), width, operator.eps)
-            scale = share.splat(inverse)
-            share.store(y, share.map(lambda a, b: a * scale * b, mine, weight), i)
+            row_slice = RowSlice(thread, threads, width)
+            mine, weight = row_slice.load(x, i), row_slice.load(w)
+            inverse = inverse_rms(reduce(row_slice.dot(mine, mine)), width, operator.eps)
+            scale = row_slice.splat(inverse)
+            row_slice.store(y, row_slice.map(lambda a, b: a * scale * b, mine, weight), i)
     return build.result
 
 
 def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Everything is read once, at the start: one block's time is the latency of its loads.
 
-    Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.plain`.
+    Grid: rows. Shared: one float32 a thread. Reference: `ResidualNorm.definition`.
     """
     rows, width = symbolic_rows(operator.rows), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
@@ -76,27 +76,27 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
         )
         with launch(threads, rows) as (i, _, thread):
             reduce = BlockReduction(thread, threads, spec.simd_width)
-            share = RowShare(thread, threads, width)
-            branch, old = share.load(y, i), share.load(residual, i)
-            branch_weight = share.load(w_branch)
-            next_weight = share.load(w_next) if operator.next_dtype else []
-            factor = share.splat(let(scalar[0]) if operator.scaled else f32(1.0))
-            squares = reduce(share.dot(branch, branch))
-            scale = share.splat(inverse_rms(squares, width, operator.eps))
-            total = share.map(
+            row_slice = RowSlice(thread, threads, width)
+            branch, old = row_slice.load(y, i), row_slice.load(residual, i)
+            branch_weight = row_slice.load(w_branch)
+            next_weight = row_slice.load(w_next) if operator.next_dtype else []
+            factor = row_slice.splat(bind(scalar[0]) if operator.scaled else f32(1.0))
+            squares = reduce(row_slice.dot(branch, branch))
+            scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
+            total = row_slice.map(
                 lambda b, r, w: (r + b * scale * w) * factor, branch, old, branch_weight
             )
-            share.store(out, total, i)
+            row_slice.store(out, total, i)
             if hidden is not None:
-                squares = reduce(share.dot(total, total))
-                next_scale = share.splat(inverse_rms(squares, width, operator.eps))
-                normed = share.map(lambda a, w: a * next_scale * w, total, next_weight)
-                share.store(hidden, normed, i)
+                squares = reduce(row_slice.dot(total, total))
+                next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
+                normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weight)
+                row_slice.store(hidden, normed, i)
     return build.result
 
 
 def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: layers x rows. Shared: one float32 a thread. Reference: `PerLayerInputs.plain`."""
+    """Grid: layers x rows. Shared: one float32 a thread. Reference: `PerLayerInputs.definition`."""
     rows, width = symbolic_rows(operator.rows), operator.width
     threads = row_threads(width, spec.max_threads_per_block)
     shape = (rows, operator.layers * width)
@@ -107,14 +107,14 @@ def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.Pr
         out = build.arg("out", shape, "float32")
         with launch(threads, operator.layers, rows) as (layer, i, thread):
             reduce = BlockReduction(thread, threads, spec.simd_width)
-            squares = Cell("float32", zero())
+            squares = LocalVar("float32", zero())
             scale = f32(operator.context_scale)
             with strided(thread, threads, width) as j:
-                value = let(context[i, layer * width + j] * scale)
+                value = bind(context[i, layer * width + j] * scale)
                 squares.add(value * value)
             inverse = inverse_rms(reduce(squares.value), width, operator.eps)
             with strided(thread, threads, width) as j:
-                column = let(layer * width + j)
+                column = bind(layer * width + j)
                 normed = context[i, column] * scale * inverse * w[j]
                 token = tokens[i, column] * f32(operator.token_scale)
                 store(out, (normed + token) * f32(operator.input_scale), i, column)
@@ -122,13 +122,13 @@ def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.Pr
 
 
 def make_take_last_row(operator: TakeLastRow, _spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: runs of the row. Reference: `TakeLastRow.plain`."""
+    """Grid: runs of the row. Reference: `TakeLastRow.definition`."""
     rows, width = symbolic_rows(None), operator.width
     with function(scheduled=True) as build:
         x = build.arg("x", (rows, width), operator.dtype)
         y = build.arg("y", (1, width), operator.dtype)
         with launch(TAKE_THREADS, -(-width // TAKE_THREADS)) as (block, _, thread):
-            j = let(block * TAKE_THREADS + thread)
+            j = bind(block * TAKE_THREADS + thread)
             with when(j < width):
                 store(y, x[i32(rows) - 1, j], 0, j)
     return build.result

@@ -1,4 +1,4 @@
-"""Softmax over the vocabulary in two launches. Plain forms: gemma4_compile/operators/sampling.py."""
+"""Softmax over the vocabulary in two launches. Definitions: operators/sampling.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gemma4_compile.operators.sampling import (
     SoftmaxProbs,
     weight_of,
 )
-from gemma4_compile.operators.tir import Cell, function, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     launch,
@@ -25,7 +25,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: blocks. Shared: one float32 a thread. Reference: `SoftmaxPartials.plain`."""
+    """Grid: blocks. Shared: one float32 a thread. Reference: `SoftmaxPartials.definition`."""
     vocab, run = operator.vocab, operator.run
     threads = row_threads(run, spec.max_threads_per_block)
     with function(scheduled=True) as build:
@@ -34,14 +34,14 @@ def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.P
         partials = build.arg("partials", (operator.blocks, 2), "float32")
         with launch(threads, operator.blocks) as (block, _, thread):
             reduce = BlockReduction(thread, threads, spec.simd_width)
-            highest, total = Cell("float32", f32(MASKED)), Cell("float32", zero())
+            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
             with strided(thread, threads, run) as item:
-                v = let(block * run + item)
+                v = bind(block * run + item)
                 with when(v < vocab):
                     highest.set(tirx.max(highest.value, logits[0, 0, v]))
             top = reduce(highest.value, tirx.max)
             with strided(thread, threads, run) as item:
-                v = let(block * run + item)
+                v = bind(block * run + item)
                 with when(v < vocab):
                     total.add(weight_of(logits[0, 0, v], top, temperature[0]))
             whole = reduce(total.value)
@@ -54,7 +54,7 @@ def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.P
 def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block merges the partials, then writes its run. Grid: blocks.
 
-    Reference: `SoftmaxProbs.plain`.
+    Reference: `SoftmaxProbs.definition`.
     """
     vocab, blocks = operator.vocab, operator.blocks
     run = -(-vocab // blocks)
@@ -66,7 +66,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
         probs = build.arg("probs", (1, 1, vocab), "float32")
         with launch(threads, blocks) as (block, _, thread):
             reduce = BlockReduction(thread, threads, spec.simd_width)
-            highest, total = Cell("float32", f32(MASKED)), Cell("float32", zero())
+            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
             with strided(thread, threads, blocks) as b:
                 highest.set(tirx.max(highest.value, partials[b, 0]))
             top = reduce(highest.value, tirx.max)
@@ -74,7 +74,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
                 total.add(partials[b, 1] * weight_of(partials[b, 0], top, temperature[0]))
             whole: Any = reduce(total.value)
             with strided(thread, threads, run) as item:
-                v = let(block * run + item)
+                v = bind(block * run + item)
                 with when(v < vocab):
                     store(probs, weight_of(logits[0, 0, v], top, temperature[0]) / whole, 0, 0, v)
     return build.result

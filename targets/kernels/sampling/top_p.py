@@ -3,7 +3,7 @@
 The first sorts runs of tokens, each in a block, and sums them up. The second, one block, finds
 the threshold bit by bit: in each run by bisection, so that it reads but few of the tokens.
 
-Plain forms: `NucleusSurvey.plain` and `SampleTopP.plain` in gemma4_compile/operators/sampling.py.
+Definitions: `TopPHistogram.definition` and `SampleTopP.definition` in operators/sampling.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gemma4_compile.operators.sampling import (
     bin_bits,
     bits_of,
 )
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
@@ -45,21 +45,21 @@ PARTS = 16  # loads of a thread under way
 Body = Callable[[Any, Any], None]  # of a probability and its bits
 
 
-def _lanes(quad: Any, body: Body) -> None:
+def _lanes(vec4: Any, body: Body) -> None:
     """`body` for the four tokens of a vector; a vocabulary is padded to a multiple of 32."""
     for lane in range(QUAD):
-        p = let(tirx.Shuffle([quad], [lane]))
-        body(p, let(bits_of(p)))
+        p = bind(tirx.Shuffle([vec4], [lane]))
+        body(p, bind(bits_of(p)))
 
 
 def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
     """One bin holds the threshold; each lane searches the sorted tokens of its runs.
 
-    Grid: 1. Shared: about ten words a lane. Reference: `SampleTopP.plain`.
+    Grid: 1. Shared: about ten words a lane. Reference: `SampleTopP.definition`.
     """
     vocab, survey = operator.vocab, operator.survey
     lanes = row_threads(RUN, spec.max_threads_per_block)
-    turns = -(-survey.runs // lanes)  # neighbouring runs of a lane
+    iterations = -(-survey.runs // lanes)  # neighbouring runs of a lane
     with function(scheduled=True) as build:
         probs = build.arg("probs", (1, vocab), "float32")
         ordered, sums, counts, masses = (
@@ -71,8 +71,10 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
         with launch(lanes, 1) as (_, _, lane):
             found = _Bin(masses, survey.runs, lane, lanes, top_p, spec.simd_width)
             runs = [
-                _Run(ordered, sums, counts, masses, let(lane * turns + turn), found.index)
-                for turn in range(turns)
+                _Run(
+                    ordered, sums, counts, masses, bind(lane * iterations + iteration), found.index
+                )
+                for iteration in range(iterations)
             ]
             threshold = _threshold(runs, found, lane, lanes, spec.simd_width)
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
@@ -80,26 +82,26 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
             walk.note(lane, above, sum((run.inside for run in runs[1:]), runs[0].inside))
             walk.settle_ties()
             walk.scan()
-            first = let(walk.chosen.value * (turns * RUN))
+            first = bind(walk.chosen.value * (iterations * RUN))
             # The lane's tokens, a few neighbours to each thread.
-            quads = turns * RUN // (lanes * QUAD)
+            vec4s = iterations * RUN // (lanes * QUAD)
 
             def visit_piece(piece: Any, body: Callable[[Any], None]) -> None:
-                with T.serial(0, quads) as step:
-                    v = let(first + (piece * quads + step) * QUAD)
+                with T.serial(0, vec4s) as step:
+                    v = bind(first + (piece * vec4s + step) * QUAD)
                     with when(v < vocab):
                         body(v)
 
-            mass, ties = Cell("float32", zero()), Cell("int32", i32(0))
+            mass, ties = LocalVar("float32", zero()), LocalVar("int32", i32(0))
 
             def count(p: Any, bits: Any) -> None:
                 mass.add(tirx.Select(bits > threshold, p, zero()))
                 ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
 
-            visit_piece(lane, lambda v: _lanes(let(probs[0, T.ramp(v, 1, QUAD)]), count))
+            visit_piece(lane, lambda v: _lanes(bind(probs[0, T.ramp(v, 1, QUAD)]), count))
             walk.note(lane, mass.value, ties.value)
             walk.scan()
-            piece = let(walk.chosen.value)
+            piece = bind(walk.chosen.value)
             walk.begin()
             visit_piece(piece, lambda v: walk.pass_tokens(probs, v))
             with when(lane == 0):
@@ -116,25 +118,25 @@ class _Bin:
         whole = shared((1,))
         mine = []
         for first in range(0, BINS, lanes):
-            index = let(tirx.min(lane + first, BINS - 1))
-            parts = [Cell("float32", zero()) for _ in range(PARTS)]
+            index = bind(tirx.min(lane + first, BINS - 1))
+            parts = [LocalVar("float32", zero()) for _ in range(PARTS)]
             with T.serial(0, -(-runs // PARTS)) as step:
-                places = [let(step * PARTS + load) for load in range(PARTS)]
-                values = [let(masses[tirx.min(run, runs - 1), index]) for run in places]
+                places = [bind(step * PARTS + load) for load in range(PARTS)]
+                values = [bind(masses[tirx.min(run, runs - 1), index]) for run in places]
                 for part, run, value in zip(parts, places, values, strict=True):
                     part.add(tirx.Select(run < runs, value, zero()))
-            total = let(sum((part.value for part in parts[1:]), parts[0].value))
+            total = bind(sum((part.value for part in parts[1:]), parts[0].value))
             mine.append((index, total))
             with when(index == 0):
                 store(whole, total, 0)
         barrier()
-        self.wanted = let(tirx.min(top_p[0], whole[0]))
-        best = Cell("float32", zero())
+        self.wanted = bind(tirx.min(top_p[0], whole[0]))
+        best = LocalVar("float32", zero())
         for index, total in mine:
             reaches = (total >= self.wanted) & (total > zero())
             best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
         reduce = BlockReduction(lane, lanes, simd_width)
-        self.index = let(i32(reduce(best.value, tirx.max)))
+        self.index = bind(i32(reduce(best.value, tirx.max)))
 
 
 class _Run:
@@ -150,16 +152,16 @@ class _Run:
         self, ordered: Any, sums: Any, counts: Any, masses: Any, run: Any, index: Any
     ) -> None:
         last = int(ordered.shape[0]) - 1
-        self._ordered, self._sums, self._run = ordered, sums, let(tirx.min(run, last))
+        self._ordered, self._sums, self._run = ordered, sums, bind(tirx.min(run, last))
         exists, has_above = run <= last, tirx.all(run <= last, index < BINS - 1)
-        following = let(tirx.min(index + 1, BINS - 1))
-        reached, above = let(counts[self._run, index]), let(counts[self._run, following])
-        mass = let(masses[self._run, following])
-        self.reached = Cell("int32", tirx.Select(exists, reached, i32(0)))
-        self.above = Cell("int32", tirx.Select(has_above, above, i32(0)))
-        self.mass_above = Cell("float32", tirx.Select(has_above, mass, zero()))
-        self._counts = [Cell("int32") for _ in DIGITS]
-        self.masses = [Cell("float32") for _ in DIGITS]
+        following = bind(tirx.min(index + 1, BINS - 1))
+        reached, above = bind(counts[self._run, index]), bind(counts[self._run, following])
+        mass = bind(masses[self._run, following])
+        self.reached = LocalVar("int32", tirx.Select(exists, reached, i32(0)))
+        self.above = LocalVar("int32", tirx.Select(has_above, above, i32(0)))
+        self.mass_above = LocalVar("float32", tirx.Select(has_above, mass, zero()))
+        self._counts = [LocalVar("int32") for _ in DIGITS]
+        self.masses = [LocalVar("float32") for _ in DIGITS]
 
     @property
     def inside(self) -> Any:
@@ -168,22 +170,22 @@ class _Run:
 
     def search(self, places: Sequence[Any]) -> None:
         """Find how many tokens have these bits or higher ones, and set `masses` to theirs."""
-        run, above, reached = self._run, let(self.above.value), let(self.reached.value)
+        run, above, reached = self._run, bind(self.above.value), bind(self.reached.value)
         for count, mass in zip(self._counts, self.masses, strict=True):
             count.set(above)
             mass.set(self.mass_above.value)
         with when(above < reached):
             with T.serial(0, RUN.bit_length()) as step:
-                size = let(tirx.shift_right(i32(RUN), i32(step)))
+                size = bind(tirx.shift_right(i32(RUN), i32(step)))
                 with when(size <= reached - above):
                     self._bisect(places, size, reached)
-            found = [let(self._sums[run, tirx.max(c.value - 1, i32(0))]) for c in self._counts]
+            found = [bind(self._sums[run, tirx.max(c.value - 1, i32(0))]) for c in self._counts]
             for count, mass, value in zip(self._counts, self.masses, found, strict=True):
                 mass.set(tirx.Select(count.value > 0, value, zero()))
 
     def _bisect(self, places: Sequence[Any], size: Any, reached: Any) -> None:
-        probes = [let(count.value + size - 1) for count in self._counts]
-        values = [let(self._ordered[self._run, tirx.min(at, RUN - 1)]) for at in probes]
+        probes = [bind(count.value + size - 1) for count in self._counts]
+        values = [bind(self._ordered[self._run, tirx.min(at, RUN - 1)]) for at in probes]
         for count, at, value, place in zip(self._counts, probes, values, places, strict=True):
             belongs = tirx.all(at < reached, bits_of(value) >= place)
             count.add(tirx.Select(belongs, size, i32(0)))
@@ -200,13 +202,17 @@ class _Run:
 
 def _threshold(runs: Sequence[_Run], found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
     """The bits of the nucleus's smallest probability; the runs keep the tokens that have them."""
-    threshold = Cell("int32", bin_bits(found.index))
-    end, digit = Cell("int32", bin_bits(found.index + 1)), Cell("int32", i32(0))
+    threshold = LocalVar("int32", bin_bits(found.index))
+    end, digit = LocalVar("int32", bin_bits(found.index + 1)), LocalVar("int32", i32(0))
     lane_sums = LaneSums(len(DIGITS), lane, lanes, lanes, simd_width)
     with T.serial(0, PASSES) as step:
-        shift = let(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
-        unit, base, stop = let(tirx.shift_left(i32(1), shift)), let(threshold.value), let(end.value)
-        places = [let(base + number * unit) for number in DIGITS]
+        shift = bind(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
+        unit, base, stop = (
+            bind(tirx.shift_left(i32(1), shift)),
+            bind(threshold.value),
+            bind(end.value),
+        )
+        places = [bind(base + number * unit) for number in DIGITS]
         for run in runs:
             run.search(places)
         columns = zip(*(run.masses for run in runs), strict=True)
@@ -214,16 +220,16 @@ def _threshold(runs: Sequence[_Run], found: _Bin, lane: Any, lanes: int, simd_wi
         barrier()  # the sums of the pass before may still be being read
         digit.set(i32(0))
         for number, place, mass in zip(DIGITS, places, lane_sums(parts), strict=True):
-            total = let(mass)
+            total = bind(mass)
             reaches = (total >= found.wanted) & (total > zero())
             with when((place < stop) & reaches):
                 digit.set(i32(number))
-        chosen = let(digit.value)
+        chosen = bind(digit.value)
         for run in runs:
             run.choose(chosen)
         threshold.set(base + chosen * unit)
         end.set(tirx.min(stop, base + (chosen + 1) * unit))
-    return let(threshold.value)
+    return bind(threshold.value)
 
 
 class _Walk:
@@ -237,14 +243,14 @@ class _Walk:
         self.threshold, self.wanted, self.uniform = threshold, wanted, uniform
         self.blocks = min(lanes, REDUCTION_COLUMNS)
         self.length = lanes // self.blocks
-        self.value = let(tirx.reinterpret("float32", threshold))
+        self.value = bind(tirx.reinterpret("float32", threshold))
         self.masses, self.tie_counts = shared((lanes,)), shared((lanes,), "int32")
         self.block_masses = shared((self.blocks,))
         self.block_tie_counts = shared((self.blocks,), "int32")
-        self.ties, self.drawn = Cell("int32", i32(0)), Cell("float32", zero())
-        self.passed, self.seen = Cell("float32", zero()), Cell("int32", i32(0))
-        self.chosen, self.done = Cell("int32", i32(0)), Cell("int32", i32(0))
-        self._base, self._base_seen = Cell("float32", zero()), Cell("int32", i32(0))
+        self.ties, self.drawn = LocalVar("int32", i32(0)), LocalVar("float32", zero())
+        self.passed, self.seen = LocalVar("float32", zero()), LocalVar("int32", i32(0))
+        self.chosen, self.done = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
+        self._base, self._base_seen = LocalVar("float32", zero()), LocalVar("int32", i32(0))
 
     def note(self, lane: Any, mass: Any, tie_count: Any) -> None:
         """Note a thread's tokens: mass above the threshold, number of tokens at it."""
@@ -253,7 +259,7 @@ class _Walk:
         store(self.tie_counts, tie_count, lane)
         barrier()
         with when(lane < self.blocks):
-            above, ties = Cell("float32", zero()), Cell("int32", i32(0))
+            above, ties = LocalVar("float32", zero()), LocalVar("int32", i32(0))
             with T.serial(0, self.length) as item:
                 above.add(self.masses[lane * self.length + item])
                 ties.add(self.tie_counts[lane * self.length + item])
@@ -263,7 +269,7 @@ class _Walk:
 
     def settle_ties(self) -> None:
         """Count the tokens at the threshold that belong, and place the draw."""
-        above, found = Cell("float32", zero()), Cell("int32", i32(0))
+        above, found = LocalVar("float32", zero()), LocalVar("int32", i32(0))
         with T.serial(0, self.blocks) as block:
             above.add(self.block_masses[block])
             found.add(self.block_tie_counts[block])
@@ -277,13 +283,13 @@ class _Walk:
     def scan(self) -> None:
         """Choose the noted run in which the draw falls, and stand before it."""
         self._scan(i32(0), self.blocks, self.block_masses, self.block_tie_counts)
-        first = let(self.chosen.value * self.length)
+        first = bind(self.chosen.value * self.length)
         self._scan(first, self.length, self.masses, self.tie_counts)
 
     def _scan(self, first: Any, count: int, masses: Any, tie_counts: Any) -> None:
         self.begin()
         with T.serial(0, count) as item:
-            run = let(first + item)
+            run = bind(first + item)
             self._pass(run, masses[run], tie_counts[run])
         self.passed.set(self._base.value)
         self.seen.set(self._base_seen.value)
@@ -294,16 +300,16 @@ class _Walk:
 
     def pass_tokens(self, probs: Any, v: Any) -> None:
         """Choose among tokens v to v + 3, if the draw falls there."""
-        quad = let(probs[0, T.ramp(v, 1, QUAD)])
+        vec4 = bind(probs[0, T.ramp(v, 1, QUAD)])
         for lane in range(QUAD):
-            p = let(tirx.Shuffle([quad], [lane]))
-            bits = let(bits_of(p))
-            above = let(tirx.Select(bits > self.threshold, p, zero()))
-            self._pass(v + lane, above, let(tirx.Select(bits == self.threshold, i32(1), i32(0))))
+            p = bind(tirx.Shuffle([vec4], [lane]))
+            bits = bind(bits_of(p))
+            above = bind(tirx.Select(bits > self.threshold, p, zero()))
+            self._pass(v + lane, above, bind(tirx.Select(bits == self.threshold, i32(1), i32(0))))
 
     def _pass(self, item: Any, mass: Any, tie_count: Any) -> None:
         belonging = tirx.min(tirx.max(self.ties.value - self.seen.value, i32(0)), tie_count)
-        included = let(mass + self.value * as_f32(belonging))
+        included = bind(mass + self.value * as_f32(belonging))
         with when(self.done.value == 0):
             with when(included > zero()):
                 # Rounding may leave the draw beyond the last token: then the last one that belongs

@@ -1,6 +1,6 @@
 """Sort runs of probabilities, each in a block, and sum them up.
 
-Plain form: `NucleusSurvey.plain` in gemma4_compile/operators/sampling.py.
+Definition: `TopPHistogram.definition` in gemma4_compile/operators/sampling.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gemma4_compile.operators.sampling import (
     BINS,
     RUN,
     SURVEY,
-    NucleusSurvey,
+    TopPHistogram,
     bin_bits,
     bits_of,
 )
-from gemma4_compile.operators.tir import Cell, function, i32, let, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
@@ -39,10 +39,10 @@ SHARES = RUN // HELD
 PLACE_BITS = RUN.bit_length() - 1
 
 
-def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimFunc:
+def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.PrimFunc:
     """Sort a run in shared memory, bisect it for each bin, then sum it up.
 
-    Grid: runs. Shared: the run, and two float32 a share. Reference: `NucleusSurvey.plain`.
+    Grid: runs. Shared: the run, and two float32 a share. Reference: `TopPHistogram.definition`.
     """
     vocab = operator.vocab
     threads = row_threads(SHARES, spec.max_threads_per_block)
@@ -55,32 +55,32 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
             with strided(thread, threads, RUN // QUAD) as item:
-                v = let(run * RUN + item * QUAD)
+                v = bind(run * RUN + item * QUAD)
                 for lane, value in enumerate(_probabilities(probs, v, vocab)):
                     store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
             _sort(values, thread, threads)
-            shares = [let(thread + first) for first in range(0, SHARES, threads)]
+            shares = [bind(thread + first) for first in range(0, SHARES, threads)]
             held = [
-                [let(values[_place(share * HELD + item)]) for item in range(HELD)]
+                [bind(values[_place(share * HELD + item)]) for item in range(HELD)]
                 for share in shares
             ]
             found = [
                 (index, _count(values, index))
-                for index in (let(thread + first) for first in range(0, BINS, threads))
+                for index in (bind(thread + first) for first in range(0, BINS, threads))
             ]
             running = [_running_sums(tokens) for tokens in held]
             for share, own in zip(shares, running, strict=True):
                 store(totals, own[-1], share)
             before = _sums_before(totals, columns, thread, shares)
             for share, tokens, own, base in zip(shares, held, running, before, strict=True):
-                after = [let(base + value) for value in own]
+                after = [bind(base + value) for value in own]
                 for item, value in enumerate(after):
                     store(values, value, _place(share * HELD + item))
                 for half in range(0, HELD, QUAD):
                     place = T.ramp(share * HELD + half, 1, QUAD)
                     for buffer, row in ((ordered, tokens), (sums, after)):
-                        quad = tirx.Shuffle(row[half : half + QUAD], list(range(QUAD)))
-                        store(buffer, quad, run, place)
+                        vec4 = tirx.Shuffle(row[half : half + QUAD], list(range(QUAD)))
+                        store(buffer, vec4, run, place)
             barrier()
             for index, count in found:
                 mass = values[_place(tirx.max(count - 1, i32(0)))]
@@ -91,18 +91,18 @@ def make_nucleus_survey(operator: NucleusSurvey, spec: TargetSpec) -> tirx.PrimF
 
 def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
     """The probabilities of QUAD tokens from v on; 0 beyond the vocabulary."""
-    if vocab % QUAD:  # its last tokens fill no quad, and would be read twice and at wrong places
+    if vocab % QUAD:  # its last tokens fill no vec4, and would be read twice and at wrong places
         return [
-            let(
+            bind(
                 probs[0, tirx.min(v + lane, vocab - 1)]
                 * tirx.Select(v + lane < vocab, f32(1.0), zero())
             )
             for lane in range(QUAD)
         ]
     inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), QUAD)
-    at = let(tirx.min(v, vocab - QUAD))
-    quad = let(probs[0, T.ramp(at, 1, QUAD)] * inside)
-    return [tirx.Shuffle([quad], [lane]) for lane in range(QUAD)]
+    at = bind(tirx.min(v, vocab - QUAD))
+    vec4 = bind(probs[0, T.ramp(at, 1, QUAD)] * inside)
+    return [tirx.Shuffle([vec4], [lane]) for lane in range(QUAD)]
 
 
 def _place(item: Any) -> Any:
@@ -124,25 +124,25 @@ def _sort(values: Any, thread: Any, threads: int) -> None:
     compares some tokens that the second compares again, which changes nothing.
     """
     with T.serial(1, PLACE_BITS + 1) as step:
-        level = let(i32(step))
-        rounds = let(tirx.floordiv(level + (HELD_BITS - 1), HELD_BITS))
-        with T.serial(0, rounds) as turn:
-            lowest = (rounds - 1 - i32(turn)) * HELD_BITS
-            low = let(tirx.min(lowest, i32(PLACE_BITS - HELD_BITS)))
+        level = bind(i32(step))
+        rounds = bind(tirx.floordiv(level + (HELD_BITS - 1), HELD_BITS))
+        with T.serial(0, rounds) as iteration:
+            lowest = (rounds - 1 - i32(iteration)) * HELD_BITS
+            low = bind(tirx.min(lowest, i32(PLACE_BITS - HELD_BITS)))
             barrier()
             for first in range(0, SHARES, threads):
-                _compare(values, let(thread + first), level, low, i32(turn) == 0)
+                _compare(values, bind(thread + first), level, low, i32(iteration) == 0)
     barrier()
 
 
 def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> None:
     """The comparisons of a level at the bits from `low` on, of one share."""
-    stride = let(tirx.shift_left(i32(1), low))
+    stride = bind(tirx.shift_left(i32(1), low))
     block = tirx.shift_left(tirx.shift_right(share, low), low + HELD_BITS)
-    base = let(block + tirx.bitwise_and(share, stride - 1))
-    items = [let(base + number * stride) for number in range(HELD)]
-    places = [let(_place(item)) for item in items]
-    held = [Cell("float32", values[place]) for place in places]
+    base = bind(block + tirx.bitwise_and(share, stride - 1))
+    items = [bind(base + number * stride) for number in range(HELD)]
+    places = [bind(_place(item)) for item in items]
+    held = [LocalVar("float32", values[place]) for place in places]
     with when(is_first):
         for item, cell in zip(items, held, strict=True):
             bits = tirx.shift_right(item, level - 1)
@@ -154,7 +154,7 @@ def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> No
                 if number >> bit & 1:
                     continue
                 upper, lower = held[number], held[number + 2**bit]
-                a, b = let(upper.value), let(lower.value)
+                a, b = bind(upper.value), bind(lower.value)
                 upper.set(tirx.max(a, b))
                 lower.set(tirx.min(a, b))
     for place, cell in zip(places, held, strict=True):
@@ -163,21 +163,21 @@ def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> No
 
 def _count(values: Any, index: Any) -> Any:
     """How many of the sorted tokens lie in a bin or above, by bisection."""
-    count, begin = Cell("int32", i32(0)), let(bin_bits(index))
+    count, begin = LocalVar("int32", i32(0)), bind(bin_bits(index))
     with T.serial(0, PLACE_BITS + 1) as step:
-        size = let(tirx.shift_right(i32(RUN), i32(step)))
-        last = let(count.value + size - 1)
+        size = bind(tirx.shift_right(i32(RUN), i32(step)))
+        last = bind(count.value + size - 1)
         value = values[_place(tirx.min(last, i32(RUN - 1)))]
         belongs = tirx.all(last < RUN, bits_of(value) >= begin)
         count.add(tirx.Select(belongs, size, i32(0)))
-    return let(count.value)
+    return bind(count.value)
 
 
 def _running_sums(tokens: Sequence[Any]) -> list[Any]:
     """The sum of the first, the first two, ... of them."""
     sums = [tokens[0]]
     for token in tokens[1:]:
-        sums.append(let(sums[-1] + token))
+        sums.append(bind(sums[-1] + token))
     return sums
 
 
@@ -187,17 +187,17 @@ def _sums_before(totals: Any, columns: Any, thread: Any, shares: Sequence[Any]) 
     within = shared((SHARES,))  # TVM would see a race if the totals were overwritten
     barrier()
     with when(thread < REDUCTION_COLUMNS):
-        running = Cell("float32", zero())
+        running = LocalVar("float32", zero())
         with T.serial(0, length) as item:
-            place = let(thread * length + item)
+            place = bind(thread * length + item)
             store(within, running.value, place)
             running.add(totals[place])
         store(columns, running.value, thread)
     barrier()
     before = []
     for share in shares:
-        column, total = let(tirx.floordiv(share, length)), Cell("float32", zero())
+        column, total = bind(tirx.floordiv(share, length)), LocalVar("float32", zero())
         with T.serial(0, REDUCTION_COLUMNS) as other:
             total.add(tirx.Select(other < column, columns[other], zero()))
-        before.append(let(total.value + within[share]))
+        before.append(bind(total.value + within[share]))
     return before

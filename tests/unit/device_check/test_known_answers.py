@@ -15,12 +15,12 @@ from tvm.s_tir import dlight
 from gemma4_compile.device_check import known_answers as module_under_test
 from gemma4_compile.device_check.known_answers import VERSION, choose, known_answers
 from gemma4_compile.device_check.known_inputs import KnownInput, Spread, sample_positions
-from gemma4_compile.operators.activation_quantization import RoundRows
-from gemma4_compile.operators.attention import DecodeAttention, PrepareQkv
+from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.attention import DecodeAttention, QkNormRopeCache
 from gemma4_compile.operators.base import Operator, description_of
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import RmsNorm
-from gemma4_compile.operators.sampling import NucleusSurvey, SampleTopP
+from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import webgpu
 from gemma4_compile.targets.schedules import schedule_rules
 
@@ -130,7 +130,7 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
 
 def test_no_chunk_is_longer_than_the_package_s() -> None:
     """A ring has room for one: more rows would race for it."""
-    cache = PrepareQkv(
+    cache = QkNormRopeCache(
         None, 2, 1, 32, 16, 0, 16, 1e-6, True, False, cache_dtype="float32", cache_rows=9
     )
     (case,) = answers_of(chunk=1, cache=cache)["cases"]
@@ -140,7 +140,7 @@ def test_no_chunk_is_longer_than_the_package_s() -> None:
 
 
 def test_rounded_values_may_move_by_one_now_and_then() -> None:
-    (case,) = answers_of(rows=RoundRows(None, 64, "float32", interleaved=True))["cases"]
+    (case,) = answers_of(rows=QuantizeRows(None, 64, "float32", interleaved=True))["cases"]
     words, scales = case["results"]
     assert 1 <= words["moved"] < 10
     assert "absolute" not in words
@@ -148,7 +148,7 @@ def test_rounded_values_may_move_by_one_now_and_then() -> None:
 
 
 def test_the_drawn_token_is_the_one_that_passes_its_share() -> None:
-    answers = answers_of(survey=NucleusSurvey(VOCAB), draw=SampleTopP(VOCAB))
+    answers = answers_of(survey=TopPHistogram(VOCAB), draw=SampleTopP(VOCAB))
     (case,) = answers["cases"]
     assert [launch["kernel"] for launch in case["launches"]] == ["survey_kernel", "draw_kernel"]
     named = {result["name"]: result for result in case["results"]}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gemma4_compile.targets import cpu, webgpu
-from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker import link as linker
 
 UNITS = ("web_driver.cc", "kv_page_groups.cc", "kv_checkpoint.cc")
 GROUP_BYTES = 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.targets.linker.link import zig
+from gemma4_compile.targets.linker import zig
 
 
 def fake_zig(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import TargetSpec, link, metal, target_spec
-from gemma4_compile.targets.linker.link import clang as linker
+from gemma4_compile.targets.linker import link as linker
 from tests.unit.targets.kv_library import DOUBLE, CacheOfLayer, RotaryKind, build
 from tests.unit.targets.macos_file import MacosLibrary, read_macos_library, unsigned_pages
 

@@ -1,4 +1,4 @@
-"""Draws the training log as an SVG picture: `python -m tools.training.tiny.plot docs/tiny-loss.svg`."""
+"""The training log as an SVG picture: `python -m tools.training.tiny.plot docs/tiny-loss.svg`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from gemma4_compile import abi, targets
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu, metal, target_spec, webgpu
-from gemma4_compile.targets.linker.link import zig
+from gemma4_compile.targets.linker import zig
 from gemma4_compile.targets.linker.licences import licence_texts
 from gemma4_compile.targets.linker.runtime_objects import Platform
 

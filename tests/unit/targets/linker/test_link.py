@@ -9,8 +9,8 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import metal
-from gemma4_compile.targets.linker.link import clang as linker
-from gemma4_compile.targets.linker.link import zig
+from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.linker import zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
 from gemma4_compile.targets.linker.runtime_objects import Platform, runtime_objects
 from gemma4_compile.targets.webgpu import WASM

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import object_cache
+from gemma4_compile.targets.linker import object_cache
 
 NAMES = ["a.o", "b.o"]
 

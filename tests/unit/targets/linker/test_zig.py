@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import zig
+from gemma4_compile.targets.linker import zig
 from tests.unit.targets.fake_zig import fake_zig
 
 

@@ -17,10 +17,10 @@ from gemma4_compile.errors import Gemma4CompileError, LoweringError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import Role
-from gemma4_compile.operators.activation_quantization import RoundedMerge, RoundRows
+from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizeRows
 from gemma4_compile.operators.attention import (
-    ChunkAttention,
-    MergeSplits,
+    CombineSplits,
+    PrefillAttention,
     SplitAttention,
 )
 from gemma4_compile.pipeline import CompileRequest, compile_model
@@ -48,7 +48,7 @@ QUANTS = ("q4f16", "q4f32", "f16")
 
 def attention(
     spec: TargetSpec, head_dim: int, heads: int, kv_heads: int, dtype: str, window: int | None
-) -> tuple[ChunkAttention, SplitAttention]:
+) -> tuple[PrefillAttention, SplitAttention]:
     """The operators of a layer as the model has them."""
     text = {
         **models.DENSE_LIKE,
@@ -65,7 +65,7 @@ def attention(
         **{"window": window, "cache_dtype": dtype, "cache_rows": None},
     }
     return (
-        ChunkAttention(rows=None, out_dtype=dtype, **shared),
+        PrefillAttention(rows=None, out_dtype=dtype, **shared),
         SplitAttention(rows=1, splits=options.splits(plan), grain=options.grain(plan), **shared),
     )
 
@@ -175,6 +175,6 @@ def test_groups_of_channels_that_lie_in_two_heads_are_packed_after_the_merge(lim
     text = {**models.E2B_LIKE, "head_dim": 64, "global_head_dim": 48, **wide}
     found = operators(config_of(text), "q4f16", spec, 1 << 27)
     assert all(make_kernel(operator, spec) for operator in found)
-    assert {op.head_dim for op in found if isinstance(op, RoundedMerge)} == {64}
-    assert {op.head_dim for op in found if isinstance(op, MergeSplits)} == {48}
-    assert {op.width for op in found if isinstance(op, RoundRows) and op.rows == 1} == {192 * 48}
+    assert {op.head_dim for op in found if isinstance(op, QuantizedCombine)} == {64}
+    assert {op.head_dim for op in found if isinstance(op, CombineSplits)} == {48}
+    assert {op.width for op in found if isinstance(op, QuantizeRows) and op.rows == 1} == {192 * 48}
