@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.environment import environment
-from gemma4_compile.package.shards import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.progress import ByteProgress
+from gemma4_compile.request import CompileRequest
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_library.jsonl"
 

@@ -9,16 +9,12 @@ from pathlib import Path
 
 from gemma4_compile import options
 from gemma4_compile.errors import ArtifactError, QuantizationError
-from gemma4_compile.pipeline import (
-    CompileRequest,
-    Summary,
-    compile_model,
-    plan_model,
-)
+from gemma4_compile.pipeline import Summary, compile_model, plan_model
 from gemma4_compile.process import Hints, run_command
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.report import table

@@ -23,8 +23,7 @@ from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import Role, parameter_table
-from gemma4_compile.package import artifacts
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import artifacts, files
 from gemma4_compile.package.conversation import chat_template_config
 from gemma4_compile.package.digest import package_identity
 from gemma4_compile.package.output_directory import (
@@ -33,15 +32,17 @@ from gemma4_compile.package.output_directory import (
     check_place,
     output_directory,
 )
-from gemma4_compile.package.partial_build import NONFINITE, Half, Kept, other_half
+from gemma4_compile.package.partial_build import NONFINITE, Kept, other_half
+from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
+from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
-from gemma4_compile.quantization.recipe_file import Overrides, check_overrides, with_overrides
+from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
 from gemma4_compile.reports.plan import Plan, make_plan
+from gemma4_compile.request import AUTO, CompileRequest
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
-from gemma4_compile.terminal import Reporter
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
@@ -50,28 +51,6 @@ PACKAGES = (
     *("apache-tvm", "apache-tvm-ffi", "huggingface_hub", "jinja2", "numpy"),
     *("safetensors", "tokenizers", "tqdm", "ziglang"),
 )
-AUTO = options.ACTIVATIONS[0]
-
-
-@dataclass(frozen=True)
-class CompileRequest:
-    """What the user asked for; None means the default."""
-
-    model: str
-    target: str
-    quant: str
-    output: Path
-    limits: str = "default"
-    context_length: int | None = None
-    prefill_chunk: int | None = None
-    only: Half | None = None
-    revision: str | None = None
-    force: bool = False
-    dump_ir: Path | None = None
-    activations: str = AUTO
-    overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
-    allow_nonfinite: bool = False  # store 0 for weights that are not finite
-    probe: bool = False  # a library for `verification`, which returns what lies between layers
 
 
 @dataclass(frozen=True)
@@ -226,14 +205,14 @@ def _build_library(
     name = abi.LIBRARY_STEM + build.target.library_suffix
     link(executable, directory / name, build.target, reporter.stage)
     for file, text in library_licences(build.target, name).items():
-        packaging.write_text(directory / file, text)
+        files.write_text(directory / file, text)
     return name, report
 
 
 def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
     """Equal for runs that write equal weights."""
-    files = sorted({tensor.path for tensor in checkpoint.tensors.values()})
-    stats = [(path, path.stat()) for path in files]
+    paths = sorted({tensor.path for tensor in checkpoint.tensors.values()})
+    stats = [(path, path.stat()) for path in paths]
     tiny = build.source.identity["kind"] == "tiny"
     return artifacts.identity(
         {
@@ -262,7 +241,7 @@ def _write_weights(
     if (directory / PROGRESS_FILE).exists():
         reporter.stage("checking the weights that an earlier run finished")
     with reporter.progress("converting weights", sum(t.nbytes for t in build.tensors)) as advance:
-        written = packaging.write_weights(
+        written = write_weights(
             directory,
             build.plan,
             read_rows,
@@ -271,11 +250,11 @@ def _write_weights(
         )
     check_unchanged(matched.values())
     manifest = artifacts.manifest_json(build.parameter_schema_id)
-    packaging.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
-    packaging.write_json(directory / abi.MANIFEST_FILE, manifest)
+    files.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
+    files.write_json(directory / abi.MANIFEST_FILE, manifest)
     for file in checkpoint.tokenizer_files():
-        packaging.copy_file(file, directory)
-    packaging.write_json(directory / abi.CHAT_CONFIG_FILE, chat)
+        files.copy_file(file, directory)
+    files.write_json(directory / abi.CHAT_CONFIG_FILE, chat)
     return written.sha256, nonfinite
 
 
@@ -374,9 +353,9 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
                 library, report = _build_library(build, directory, request, reporter)
             if checkpoint is not None:
                 sha256, nonfinite = _write_weights(*(build, checkpoint, chat, directory, reporter))
-            packaging.take_over(request.output, kept.files, directory)
+            files.take_over(request.output, kept.files, directory)
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
-            package = packaging.finish(directory, library, provenance, sha256)
+            package = files.finish(directory, library, provenance, sha256)
     return Summary(
         output=request.output,
         package_bytes=sum(nbytes for nbytes, _ in package.files.values()),

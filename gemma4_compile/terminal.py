@@ -6,24 +6,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 from tqdm import tqdm
 
-from gemma4_compile.package.shards import ByteProgress
+from gemma4_compile.progress import ByteProgress
 
 SECONDS_BETWEEN_LINES = 10.0
-
-
-class Reporter(Protocol):
-    """Where a run says what it is doing."""
-
-    def stage(self, text: str) -> None:
-        """Say what begins."""
-
-    def progress(self, text: str, total_bytes: int) -> AbstractContextManager[ByteProgress]:
-        """Show the bytes of a long stage."""
 
 
 class Terminal:

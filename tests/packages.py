@@ -16,11 +16,12 @@ import numpy.typing as npt
 from gemma4_compile import abi
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import Arrangement, Parameter, parameter_table
-from gemma4_compile.package.shards import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DenseScheme
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package
 from tests import models
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gemma4_compile import abi, tiny
+from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.match import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     Checkpoint,
-    hub,
     read_chat_template,
     read_generation_config,
     read_json,

@@ -19,13 +19,13 @@ from gemma4_compile.checkpoint.nonfinite import Counts, nonfinite_lines, open_re
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.parallel import in_order
-from gemma4_compile.pipeline import CompileRequest
+from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader, conversion_steps, read_parameter_rows
 from gemma4_compile.quantization.packing import Float32Array, dequantize, quantize, to_dense
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, Scheme
-from gemma4_compile.terminal import Reporter
+from gemma4_compile.request import CompileRequest
 
 OUTLIER = 4.0  # a group's largest weight over its root mean square; 32 normal ones have 2.4
 SHOWN = 20

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import UsageError, VerificationError
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
+from gemma4_compile.progress import Reporter
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets.spec import INT8
-from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.measures import (
     LayerMeasures,
     LogitMeasures,
@@ -293,7 +293,7 @@ def _write(package: Path, provenance: Provenance, certificate: Certificate) -> N
     renewed = (abi.NUMERICS_FILE, abi.NUMERICS_PICTURE)
     kept = {name: entry[1] for name, entry in provenance.files.items() if name not in renewed}
     with output_directory(package, force=False, weights=False) as directory:
-        packaging.take_over(package, kept, directory)
-        packaging.write_json(directory / abi.NUMERICS_FILE, content)
-        packaging.write_text(directory / abi.NUMERICS_PICTURE, picture(content))
-        packaging.finish(directory, provenance.library, dict(provenance.build), kept)
+        files.take_over(package, kept, directory)
+        files.write_json(directory / abi.NUMERICS_FILE, content)
+        files.write_text(directory / abi.NUMERICS_PICTURE, picture(content))
+        files.finish(directory, provenance.library, dict(provenance.build), kept)

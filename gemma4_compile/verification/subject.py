@@ -13,18 +13,18 @@ from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.package.partial_build import NONFINITE
-from gemma4_compile.package.shards import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, compile_model, config_identity
+from gemma4_compile.pipeline import compile_model, config_identity
+from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import Overrides, with_overrides
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime.integrity import ByteCount, Check, check_files
 from gemma4_compile.runtime.package import check_whole, read_provenance
 from gemma4_compile.targets import target_spec
-from gemma4_compile.terminal import Reporter
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verify_options import DEFAULT_STEPS
 
@@ -155,8 +155,6 @@ def make_probe(
     kept = [name for name in provenance.files if name not in of_library]
     for name in kept:
         (probe / name).symlink_to((request.package / name).resolve())
-    files = {**{name: provenance.files[name] for name in kept}, **made.files}
-    packaging.write_json(
-        probe / abi.PROVENANCE_FILE, Provenance(made.library, build, files).to_json()
-    )
+    listed = {**{name: provenance.files[name] for name in kept}, **made.files}
+    files.write_json(probe / abi.PROVENANCE_FILE, Provenance(made.library, build, listed).to_json())
     return probe

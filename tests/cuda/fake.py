@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.linker import link as linker
-from gemma4_compile.targets.linker.link import ptx, zig
+from gemma4_compile.targets.linker import ptx, zig
 from tests.packages import Silent
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gemma4_compile import cli
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import shards
 
 SHARD_BYTES = 1 << 14  # so that a small model has many shards, and a run many states
 
@@ -52,7 +52,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Answer jobs until stdin ends."""
-    packaging.plan_shards.__defaults__ = (SHARD_BYTES,)
+    shards.plan_shards.__defaults__ = (SHARD_BYTES,)
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 

@@ -9,10 +9,11 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.device import Device
-from gemma4_compile.targets.linker.link import ptx
+from gemma4_compile.targets.linker import ptx
 from tests.packages import Silent
 from tests.tiny_answers import CONVERSATIONS
 

@@ -18,8 +18,9 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError, CheckpointError
 from gemma4_compile.package.output_directory import LOCK_FILE
-from gemma4_compile.package.shards import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.progress import ByteProgress
+from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 

@@ -32,7 +32,8 @@ from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache
 from gemma4_compile.package.conversation import chat_template_config
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models
 from tests.packages import Silent

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 

@@ -12,7 +12,7 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.targets import link, target_spec
-from gemma4_compile.targets.linker.link import ptx
+from gemma4_compile.targets.linker import ptx
 from tests.numerics import cuda_cases, test_gemm_kernels, test_int8_kernels
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, make_case

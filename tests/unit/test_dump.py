@@ -7,7 +7,8 @@ import pytest
 
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from tests.packages import Silent
 
 

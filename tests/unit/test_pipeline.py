@@ -19,7 +19,8 @@ from gemma4_compile.errors import (
     UsageError,
 )
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
-from gemma4_compile.pipeline import CompileRequest, Summary, compile_model, plan_model
+from gemma4_compile.pipeline import Summary, compile_model, plan_model
+from gemma4_compile.request import CompileRequest
 from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import Silent
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gemma4_compile.package.shards import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.progress import ByteProgress
+from gemma4_compile.request import CompileRequest
 from tests import models, routing
 
 TINY = "tiny"

@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub_errors
 
-from gemma4_compile.checkpoint.match import hub
+from gemma4_compile.checkpoint import hub
 from gemma4_compile.errors import CheckpointError
 
 

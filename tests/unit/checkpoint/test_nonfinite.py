@@ -16,11 +16,12 @@ from gemma4_compile import abi, cli
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.nonfinite import count_nonfinite, finite_reader, nonfinite_lines
 from gemma4_compile.errors import QuantizationError, UsageError
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import read_artifact
-from gemma4_compile.package.shards import ByteProgress
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization import convert
+from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 
@@ -155,7 +156,7 @@ class Noting(Silent):
 def test_a_rest_is_taken_up_with_the_same_option_only(
     request_for: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packaging.plan_shards, "__defaults__", (1 << 13,))
+    monkeypatch.setattr(shards.plan_shards, "__defaults__", (1 << 13,))
     compile_model(replace(request_for, output=tmp_path / "whole"), Silent())
     with pytest.raises(KeyboardInterrupt):
         compile_model(request_for, Interrupting())

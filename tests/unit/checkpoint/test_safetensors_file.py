@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.checkpoint.match import safetensors_file as tensor_file
+from gemma4_compile.checkpoint import safetensors_file as tensor_file
 from gemma4_compile.checkpoint.safetensors_file import (
     TensorInfo,
     check_unchanged,

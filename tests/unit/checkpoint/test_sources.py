@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import tiny
-from gemma4_compile.checkpoint.match import hub, sources
+from gemma4_compile.checkpoint import hub, sources
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError, ConfigError, UsageError
 from tests.models import DENSE_LIKE, write_checkpoint

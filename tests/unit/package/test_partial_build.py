@@ -9,7 +9,7 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import files
 from gemma4_compile.package.partial_build import NONFINITE, Half, Kept, other_half
 
 BUILD: dict[str, Any] = {
@@ -28,7 +28,7 @@ WEIGHTS = (abi.CHAT_CONFIG_FILE, "params_shard_0.bin")
 def make(directory: Path, **build: Any) -> Path:
     for name in FILES:
         (directory / name).write_text("{}")
-    packaging.finish(directory, "model.so", BUILD | build)
+    files.finish(directory, "model.so", BUILD | build)
     return directory
 
 
@@ -92,7 +92,7 @@ def test_a_package_of_an_older_version_allowed_nothing(tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / name).write_text("{}")
     older = {name: value for name, value in BUILD.items() if name != NONFINITE}
-    packaging.finish(tmp_path, "model.so", older)
+    files.finish(tmp_path, "model.so", older)
     assert other_half(tmp_path, "weights", BUILD).library == "model.so"
 
 

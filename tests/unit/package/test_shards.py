@@ -16,10 +16,11 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.model_spec.text.parameters import Parameter, Role, Source
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import TensorCache
+from gemma4_compile.package.files import finish, take_over
 from gemma4_compile.package.output_directory import PROGRESS_FILE
-from gemma4_compile.package.shards import finish, plan_shards, take_over, write_weights
+from gemma4_compile.package.shards import plan_shards, write_weights
 from gemma4_compile.quantization.packing import quantize
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
@@ -50,7 +51,7 @@ def nothing(count: int) -> None:
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     real = plan_shards
-    monkeypatch.setattr(packaging, "plan_shards", lambda tensors: real(tensors, SHARD_BYTES))
+    monkeypatch.setattr(shards, "plan_shards", lambda tensors: real(tensors, SHARD_BYTES))
 
 
 def tensor(name: str, words: int) -> StoredTensor:

@@ -11,10 +11,10 @@ import pytest
 
 from gemma4_compile import cli
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.pipeline import CompileRequest
 from gemma4_compile.quantization.packing import dequantize, quantize
 from gemma4_compile.quantization.scheme import GroupScheme
 from gemma4_compile.reports.quantization_report import ParameterLoss, report_model, report_text
+from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 

@@ -15,8 +15,9 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
-from gemma4_compile.package.shards import hash_file, write_json
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.package.files import hash_file, write_json
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report as certificate
 from gemma4_compile.verification import subject
 from gemma4_compile.verification.numerics_report import verify_package

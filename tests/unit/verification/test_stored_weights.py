@@ -11,10 +11,11 @@ from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.model_spec.text.parameters import Role, parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.packing import dequantize, quantize
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification.stored_weights import StoredWeights
 from tests import models, packages
 

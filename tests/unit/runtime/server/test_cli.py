@@ -17,7 +17,7 @@ from typing import Any
 import openai
 import pytest
 
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import files
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
 
@@ -124,7 +124,7 @@ def test_a_package_for_browsers_is_served_as_files(tmp_path: Path) -> None:
     page.mkdir()
     (page / "index.html").write_text("<p>chat</p>")
     (package / "model.wasm").write_bytes(b"wasm")
-    packaging.finish(package, "model.wasm", {"target": "webgpu"})
+    files.finish(package, "model.wasm", {"target": "webgpu"})
     with serving(package, "--page", page) as address:
         for path, content in (("/", b"<p>chat</p>"), ("/package/model.wasm", b"wasm")):
             with urllib.request.urlopen(address + path) as response:
@@ -164,7 +164,7 @@ def test_a_port_in_use_is_found_before_the_package_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / library).touch()
-    packaging.finish(tmp_path, library, {"target": "any"})
+    files.finish(tmp_path, library, {"target": "any"})
     for name in ("_load", "_serve_page"):
         monkeypatch.setattr(cli, name, lambda *_: pytest.fail("went on"))
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -184,7 +184,7 @@ def test_a_directory_that_is_no_package_fails_with_a_hint(
 
 def served_without_loading(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> int:
     (folder / "model.wasm").touch()
-    packaging.finish(folder, "model.wasm", {"target": "webgpu"})
+    files.finish(folder, "model.wasm", {"target": "webgpu"})
     monkeypatch.setattr(cli, "_serve_page", lambda *_: None)
     return main([str(folder), "--port", "0", *options])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette import responses
 
-from gemma4_compile.package import shards as packaging
+from gemma4_compile.package import files
 from gemma4_compile.runtime.server import pages
 from gemma4_compile.runtime.server.pages import HEADERS, PACKAGE_HEADERS, folder_routes
 from tests.live_server import serving
@@ -19,7 +19,7 @@ def test_page_and_package_are_served_and_nothing_beside_them(tmp_path: Path) -> 
         folder.mkdir()
         (folder / name).write_text(name)
     (tmp_path / "secret.txt").write_text("secret")
-    packaging.finish(package, "model.wasm", {"target": "webgpu"})
+    files.finish(package, "model.wasm", {"target": "webgpu"})
     with serving(folder_routes(page, package)) as live:
         assert live.request("GET", "/?package=/package/")[2] == b"index.html"
         assert live.request("GET", "/package/model.wasm")[2] == b"model.wasm"
@@ -37,7 +37,7 @@ def test_without_a_page_the_root_says_what_this_is() -> None:
 
 
 def test_with_a_package_alone_the_root_is_nothing(tmp_path: Path) -> None:
-    packaging.finish(tmp_path, None, {"target": "webgpu"})
+    files.finish(tmp_path, None, {"target": "webgpu"})
     with serving(folder_routes(None, tmp_path)) as live:
         assert live.request("GET", "/")[0] == 404
 
@@ -54,7 +54,7 @@ def site(tmp_path: Path) -> tuple[Path, Path]:
     (package / "tokenizer.json").write_text("{}")
     (package / "evil.html").write_text("<script>parent.document</script>")
     (package / "evil.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-    packaging.finish(package, "model.wasm", {"target": "webgpu"})
+    files.finish(package, "model.wasm", {"target": "webgpu"})
     (package / "unlisted.json").write_text("{}")
     (package / "sub").mkdir()
     (package / "sub" / "index.html").write_text("sub")

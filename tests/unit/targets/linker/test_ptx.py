@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import TargetError
-from gemma4_compile.targets.linker.link import ptx
+from gemma4_compile.targets.linker import ptx
 from gemma4_compile.targets.linker.ptx import Nvcc, Nvrtc, compile_ptx
 
 # The lines of TVM's header that NVRTC cannot take without the standard headers of libcu++.

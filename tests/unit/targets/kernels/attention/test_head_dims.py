@@ -23,10 +23,11 @@ from gemma4_compile.operators.attention import (
     PrefillAttention,
     SplitAttention,
 )
-from gemma4_compile.pipeline import CompileRequest, compile_model
+from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.quantization.scheme import GroupScheme
 from gemma4_compile.reports.plan import make_plan
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention.decode_block import decode_shape

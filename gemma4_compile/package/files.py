@@ -1,0 +1,122 @@
+"""Files of a package: written, taken over from an earlier one, hashed and listed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gemma4_compile import abi, regular_files
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE, write_errors
+
+_HASH_BLOCK_BYTES = 1 << 20
+_FILE_MODE = 0o644  # of every file of a package, whatever the umask
+
+
+@dataclass(frozen=True)
+class FileHash:
+    """Hashes of a file."""
+
+    md5: str
+    sha256: str
+
+
+def hash_file(path: Path) -> FileHash:
+    """Read a regular file once and hash it."""
+    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    with regular_files.open_regular(path) as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            md5.update(block)
+            sha256.update(block)
+    return FileHash(md5.hexdigest(), sha256.hexdigest())
+
+
+def write_json(path: Path, values: object) -> None:
+    """Write a JSON file of the package."""
+    write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file of the package."""
+    with write_errors(path):
+        regular_files.write_new(path, text.encode("utf-8"))
+
+
+def copy_file(source: Path, directory: Path) -> None:
+    """Copy a regular file's content into the package under its own name."""
+    with (
+        write_errors(directory / source.name),
+        regular_files.open_regular(source) as read,
+        regular_files.open_new(directory / source.name) as written,
+    ):
+        shutil.copyfileobj(read, written, _HASH_BLOCK_BYTES)
+
+
+def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
+    """Link files of an existing package into this run's directory (copy them across devices).
+
+    Raises
+    ------
+    ArtifactError
+        If one is no regular file of the package: the new one would hold what it leads to.
+    """
+    for name in names:
+        source, path = package / name, directory / name
+        try:
+            regular_files.check_inside(source)
+            regular_files.check_regular(source.stat())
+            linked = not source.is_symlink()
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot keep `{name}` of `{package}`: {error.strerror}",
+                hint="replace the whole package with --force, without --only",
+            ) from error
+        with write_errors(path):
+            path.unlink(missing_ok=True)
+            try:
+                if linked:
+                    os.link(source, path, follow_symlinks=False)
+                    continue
+            except OSError:
+                path.unlink(missing_ok=True)
+            copy_file(source, directory)
+
+
+def finish(
+    directory: Path,
+    library: str | None,
+    build: dict[str, Any],
+    sha256: Mapping[str, str] = MappingProxyType({}),
+) -> Provenance:
+    """Hash every file and write `provenance.json`; what only the run needed is removed.
+
+    `sha256` holds what is already known: of shards, which are large.
+    """
+    with write_errors(directory):
+        (directory / PROGRESS_FILE).unlink(missing_ok=True)
+        for path in directory.iterdir():
+            _set_mode(path)
+        files = {
+            path.name: (path.stat().st_size, sha256.get(path.name) or hash_file(path).sha256)
+            for path in sorted(directory.iterdir())
+            if path.name not in (LOCK_FILE, abi.PROVENANCE_FILE)
+        }
+    provenance = Provenance(library, build, files)
+    write_json(directory / abi.PROVENANCE_FILE, provenance.to_json())
+    with write_errors(directory):
+        _set_mode(directory / abi.PROVENANCE_FILE)
+    return provenance
+
+
+def _set_mode(path: Path) -> None:
+    """Set a file's mode, but never that of what a link leads to."""
+    regular_files.check_regular(path.lstat())
+    path.chmod(_FILE_MODE)
