@@ -24,9 +24,7 @@ from gemma4_compile.model_spec.text import (
     per_layer_embedding,
     scales,
 )
-from gemma4_compile.operators import attention
-from gemma4_compile.operators import linear as matrix_operators
-from gemma4_compile.operators import moe as router
+from gemma4_compile.operators import attention, linear
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import TakeLastRow, te_prim_func
 from gemma4_compile.operators.tir import LocalVar, bind, store
@@ -95,7 +93,7 @@ def _unused_columns(name: str, values: Float32Array) -> Float32Array:
 
 
 def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = router._choose
+    right = moe._choose
 
     def wrong(self: Any, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
         total = LocalVar("float32", f32(0.0))
@@ -111,7 +109,7 @@ def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
         with T.serial(0, self.top_k) as k:
             store(weights, kept[ids[i, k]] * expert_scale[ids[i, k]], i, k)
 
-    monkeypatch.setattr(router, "_choose", wrong)
+    monkeypatch.setattr(moe, "_choose", wrong)
 
 
 def _no_embedding_scale(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +129,7 @@ def _erf_gelu(monkeypatch: pytest.MonkeyPatch) -> None:
     def gelu(value: Any) -> Any:
         return f32(0.5) * value * (f32(1.0) + tirx.erf(value * f32(0.5**0.5)))
 
-    monkeypatch.setattr(matrix_operators, "gelu_tanh", gelu)
+    monkeypatch.setattr(linear, "gelu_tanh", gelu)
 
 
 def _exponent_over_rotated_channels(monkeypatch: pytest.MonkeyPatch) -> None:

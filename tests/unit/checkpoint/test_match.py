@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.checkpoint import match as checkpoint
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
-from gemma4_compile.checkpoint.match import match as checkpoint
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.text.config import Gemma4Config

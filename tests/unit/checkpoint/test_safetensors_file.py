@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.checkpoint import safetensors_file as tensor_file
+from gemma4_compile.checkpoint import safetensors_file
 from gemma4_compile.checkpoint.safetensors_file import (
     TensorInfo,
     check_unchanged,
@@ -168,7 +168,7 @@ def test_number_of_tensors(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 20_000
     write(file, {str(index): entry("U8", [0], 0, 0) for index in range(count)}, b"")
     assert len(read_header(file)) == count
-    monkeypatch.setattr(tensor_file, "MAX_TENSORS", count - 1)
+    monkeypatch.setattr(safetensors_file, "MAX_TENSORS", count - 1)
     with pytest.raises(CheckpointError, match=f"lists {count} tensors"):
         read_header(file)
 
@@ -206,7 +206,7 @@ def test_headers_that_cost_too_much_or_are_no_utf8(
         read_header(write_header(tmp_path / "x.safetensors", header))
 
 
-@pytest.mark.parametrize("size", [1, tensor_file.SAMPLE_BYTES // 4, 40_000])
+@pytest.mark.parametrize("size", [1, safetensors_file.SAMPLE_BYTES // 4, 40_000])
 def test_samples_tell_weights_apart(tmp_path: Path, size: int) -> None:
     values = np.random.default_rng(3).standard_normal(size).astype("<f4")
 

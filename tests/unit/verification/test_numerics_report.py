@@ -18,8 +18,7 @@ from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.files import hash_file, write_json
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
-from gemma4_compile.verification import numerics_report as certificate
-from gemma4_compile.verification import subject
+from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import models
@@ -163,7 +162,7 @@ def test_an_error_leaves_the_package_as_it_was(
     def fail(*_: object) -> str:
         raise ArtifactError("no picture")
 
-    monkeypatch.setattr(certificate, "picture", fail)
+    monkeypatch.setattr(numerics_report, "picture", fail)
     with pytest.raises(ArtifactError, match="no picture"):
         verify_package(request_for, Silent())
     assert files(request_for.package) == before

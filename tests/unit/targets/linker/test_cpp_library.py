@@ -10,8 +10,8 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import metal
+from gemma4_compile.targets.linker import cpp_library as libraries
 from gemma4_compile.targets.linker import object_cache, zig
-from gemma4_compile.targets.linker.link import cpp_library as libraries
 from tests.unit.targets.fake_zig import fake_zig
 
 QUICK = replace(metal.MACOS, name="quick")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.errors import TargetError
+from gemma4_compile.targets.linker import runtime_objects as objects
 from gemma4_compile.targets.linker import zig
-from gemma4_compile.targets.linker.link import runtime_objects as objects
 from gemma4_compile.targets.webgpu import WASM
 from tests.unit.targets.fake_zig import fake_zig
 
