@@ -24,7 +24,7 @@ from gemma4_compile.model_spec.text import (
     per_layer_embedding,
     scales,
 )
-from gemma4_compile.operators import attention, linear
+from gemma4_compile.operators import attention, linear, moe
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import TakeLastRow, te_prim_func
 from gemma4_compile.operators.tir import LocalVar, bind, store
