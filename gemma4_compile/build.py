@@ -17,17 +17,17 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import DecoderOptions
 from gemma4_compile.model_spec.text.export import export_module
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.operators.base import description_of
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
+from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.quantization.matrix import KernelLimits
-from gemma4_compile.quantization.modules import StoredMatrices
-from gemma4_compile.quantization.recipe import Recipe, StoredParameter
-from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
-from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.quantization.matrix import StoredMatrices
+from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
+from gemma4_compile.targets.spec import DeviceType, TargetSpec
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 SOFTMAX_BLOCKS = 64
@@ -99,12 +99,27 @@ def decoder_options(
     )
 
 
-def kernel_limits(target: TargetSpec) -> KernelLimits:
-    """What the model's matmuls have to respect."""
-    int8 = target.activations == INT8
-    if not target.is_gpu:
-        return KernelLimits(max_buffers=None, fused_width=UNLIMITED, int8=int8)
-    return KernelLimits(target.max_storage_buffers, fused_width(target), int8)
+def build_module(
+    config: Gemma4Config,
+    recipe: Recipe,
+    target: TargetSpec,
+    options: DecoderOptions,
+    plan: Sequence[StoredParameter] | None = None,
+) -> tvm.IRModule:
+    """The model's exported functions with the fusions of a target.
+
+    Parameters
+    ----------
+    options : made by `decoder_options`
+    plan : the storage plan; without it, that of the recipe with the target's binding limit
+    """
+    if plan is None:
+        plan = storage_plan(parameter_table(config), recipe, target.max_binding_bytes)
+    sampler = SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS)
+    module, names = export_module(config, StoredMatrices(plan), options, sampler)
+    planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
+    assert names == planned, "the modules declare their parameters in the order of the storage plan"
+    return fuse(module, target)
 
 
 def calls_of(module: tvm.IRModule, function: str) -> list[str]:
@@ -171,19 +186,12 @@ def build_executable(
         If a kernel breaks a limit of the target.
     """
     dump = options.dump or (lambda name, text: None)
-    matrices = StoredMatrices(plan, kernel_limits(target))
-    module, names = export_module(
-        config,
-        matrices,
-        decoder_options(
-            *(recipe, target, options.prefill_chunk, options.suppressed),
-            probe=options.probe,
-            package=options.package,
-        ),
-        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
+    decoder = decoder_options(
+        *(recipe, target, options.prefill_chunk, options.suppressed),
+        probe=options.probe,
+        package=options.package,
     )
-    planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
-    assert names == planned, "the modules declare their parameters in the order of the storage plan"
+    module = build_module(config, recipe, target, decoder, plan)
     metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
     dump("model", module.script())
     module = lower(module, target)

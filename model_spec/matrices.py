@@ -1,4 +1,4 @@
-"""What the decoder asks of a weight matrix.
+"""A weight matrix as the model uses it.
 
 `quantization` provides it, so that the spec knows no storage scheme.
 """
@@ -10,30 +10,15 @@ from typing import Protocol
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.pending import (
-    PendingChoice,
-    PendingCombine,
-    PendingNorm,
-    QuantizedVector,
-)
 from gemma4_compile.operators.epilogue import Epilogue
 
 
 class Matrix(Protocol):
     """A weight matrix (n_rows, cols), however it is stored."""
 
-    @property
-    def interleaved(self) -> bool | None:
-        """The byte order of packed vectors that it multiplies; None if it takes none."""
-
-    def gated(
-        self, x: nn.Tensor | PendingNorm, rows: int | None, reader: Matrix
-    ) -> nn.Tensor | QuantizedVector:
-        """`matmul` of gate and up rows with GELU_PAIRS, in the form that `reader` takes."""
-
     def matmul(
         self,
-        x: nn.Tensor | QuantizedVector | PendingNorm | PendingCombine,
+        x: nn.Tensor,
         rows: int | None,
         epilogue: Epilogue = Epilogue.NONE,
         *,
@@ -54,17 +39,16 @@ class Matrix(Protocol):
 class Experts(Protocol):
     """The weight matrices of all experts, however they are stored."""
 
-    @property
-    def interleaved(self) -> bool | None:
-        """The byte order of packed vectors that they multiply; None if they take none."""
+    def gate_up(self, routed: nn.Tensor, ids: nn.Tensor, top_k: int) -> nn.Tensor:
+        """Gate and up of one position's experts: (top_k, width) float32.
 
-    def gate_up(self, choice: PendingChoice, reader: Experts) -> nn.Tensor | QuantizedVector:
-        """Gate and up of one position's experts, in the form that `reader` takes.
-
-        (top_k, width) float32 or packed.
+        Parameters
+        ----------
+        routed : result of `RouterScores`, which holds their input
+        ids : (1, top_k) int32
         """
 
-    def down(self, x: nn.Tensor | QuantizedVector, choice: PendingChoice) -> nn.Tensor:
+    def down(self, x: nn.Tensor, ids: nn.Tensor, weights: nn.Tensor, top_k: int) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
 
     def grouped(

@@ -136,7 +136,7 @@ class DecodeAttentionTuning:
 
 
 @dataclass(frozen=True)
-class ChunkAttentionTuning:
+class PrefillAttentionTuning:
     """Attention of a prefill chunk; powers of two.
 
     Attributes
@@ -152,6 +152,27 @@ class ChunkAttentionTuning:
 
 
 @dataclass(frozen=True)
+class FusionTuning:
+    """Where a matmul of one position does what precedes it in its own launch.
+
+    Every block repeats what is fused: in a matrix of more weights the blocks pay more for it than
+    a launch costs (docs/performance.md, 31B). int8 blocks take several tiles each.
+
+    Attributes
+    ----------
+    max_weights : of a matrix that begins with a norm
+    max_int8_weights : the same where activations are int8
+    max_combine_bytes : attention splits that every block reads, on a GPU
+    max_combined_splits : splits, whose loads are all in the kernel's text, on a GPU
+    """
+
+    max_weights: int = 40 << 20
+    max_int8_weights: int = 256 << 20
+    max_combine_bytes: int = 64 << 10
+    max_combined_splits: int = 16
+
+
+@dataclass(frozen=True)
 class Tuning:
     """All kernels' sizes under one profile."""
 
@@ -160,7 +181,8 @@ class Tuning:
     gemm: GemmTuning = field(default_factory=GemmTuning)
     int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
-    prefill_attention: ChunkAttentionTuning = field(default_factory=ChunkAttentionTuning)
+    prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
+    fusion: FusionTuning = field(default_factory=FusionTuning)
 
 
 @cache

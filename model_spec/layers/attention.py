@@ -7,12 +7,13 @@ from typing import Any
 
 from tvm.relax.frontend import nn
 
+from gemma4_compile.model_spec.layers.norm import Vector, take_last_row
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.pending import PendingCombine, PendingNorm
 from gemma4_compile.model_spec.text.config import AttentionKind
 from gemma4_compile.model_spec.text.kv_cache import KvTensors
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.operators.attention import (
+    CombineSplits,
     DecodeAttention,
     PrefillAttention,
     QkNormRopeCache,
@@ -24,21 +25,6 @@ from gemma4_compile.operators.base import (
     emit,
     emit_inplace,
 )
-from gemma4_compile.operators.norms import TakeLastRow
-
-
-class Vector(nn.Module):
-    """A norm weight or a layer scalar: (size,) float32."""
-
-    def __init__(self, size: int) -> None:
-        self.weight = nn.Parameter((size,), "float32")
-
-
-class NormStack(nn.Module):
-    """Norm weights that a kernel reads together: (count, size) float32."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self.weight = nn.Parameter((count, size), "float32")
 
 
 @dataclass(frozen=True)
@@ -72,17 +58,12 @@ class AttentionOptions:
         return max(1, self.split_channels // plan.head_dim)
 
 
-def take_last_row(x: nn.Tensor) -> nn.Tensor:
-    """The last position of a chunk: (n, width) -> (1, width)."""
-    width = int(x.shape[1])
-    return emit(TakeLastRow(width, x.dtype), [x], [((1, width), x.dtype)])[0]
-
-
 class Attention(nn.Module):
     """Attention as the layer's plan describes it.
 
     Parameters
     ----------
+    prefix : of the parameters, ``layers.0.self_attn``
     plan : heads, head_dim, window, whose K and V
     eps : of the q, k and v norms
     activation_dtype : of the attention's result, and of K and V
@@ -90,13 +71,13 @@ class Attention(nn.Module):
 
     def __init__(
         self,
+        prefix: str,
         plan: LayerPlan,
         matrices: Matrices,
         eps: float,
         activation_dtype: str,
         options: AttentionOptions,
     ) -> None:
-        prefix = f"layers.{plan.index}.self_attn"
         self.plan = plan
         self.eps = eps
         self.activation_dtype = activation_dtype
@@ -108,7 +89,7 @@ class Attention(nn.Module):
         self.o_proj = matrices.matrix(f"{prefix}.o_proj")
 
     def forward(
-        self, hidden: nn.Tensor | PendingNorm, kv: KvTensors, rows: int | None, last_row_only: bool
+        self, hidden: nn.Tensor, kv: KvTensors, rows: int | None, last_row_only: bool
     ) -> nn.Tensor:
         """Attend.
 
@@ -124,17 +105,12 @@ class Attention(nn.Module):
             (rows or 1, hidden_size) float32, before the post-attention norm.
         """
         qkv = self.qkv_proj.matmul(hidden, rows)
-        attended: nn.Tensor | PendingCombine
         if rows == 1:
-            attended = self._decode(qkv, kv)
-        else:
-            q = self._prepare(qkv, kv, rows)
-            if rows is None and last_row_only:
-                q, rows = take_last_row(q), 1
-                attended = self._last_row(q, kv)
-            else:
-                attended = self._chunk(q, kv, rows)
-        return self.o_proj.matmul(attended, rows)
+            return self.o_proj.matmul(self._combine(*self._decode(qkv, kv)), 1)
+        q = self._prepare(qkv, kv, rows)
+        if rows is None and last_row_only:
+            return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), 1)
+        return self.o_proj.matmul(self._chunk(q, kv, rows), rows)
 
     def _rotary_fields(self, kv: KvTensors) -> dict[str, Any]:
         plan = self.plan
@@ -200,7 +176,7 @@ class Attention(nn.Module):
         means = (splits, heads, self.plan.head_dim)
         return [(means, self.activation_dtype), ((splits, heads, 2), "float32")]
 
-    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> PendingCombine:
+    def _last_row(self, q: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """The last position of a chunk: its q is prepared already."""
         operator = SplitAttention(
             rows=1,
@@ -209,10 +185,9 @@ class Attention(nn.Module):
             **self._cache_fields(kv),
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
-        means, stats = emit(operator, args, self._split_specs())
-        return PendingCombine(means, stats, self.activation_dtype)
+        return emit(operator, args, self._split_specs())
 
-    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> PendingCombine:
+    def _decode(self, qkv: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """One position: norms, RoPE, the write of K and V, and the splits in one launch."""
         operator = DecodeAttention(
             rows=1,
@@ -221,5 +196,11 @@ class Attention(nn.Module):
             **self._cache_fields(kv),
             **self._rotary_fields(kv),
         )
-        means, stats = self._emit_with_cache(operator, qkv, kv, self._split_specs())
-        return PendingCombine(means, stats, self.activation_dtype)
+        return self._emit_with_cache(operator, qkv, kv, self._split_specs())
+
+    def _combine(self, means: nn.Tensor, stats: nn.Tensor) -> nn.Tensor:
+        """Put the splits together: (1, heads * head_dim)."""
+        heads, dim = self.plan.num_attention_heads, self.plan.head_dim
+        splits, dtype = self.options.splits(self.plan), self.activation_dtype
+        operator = CombineSplits(heads, dim, splits, dtype)
+        return emit(operator, [means, stats], [((1, heads * dim), dtype)])[0]

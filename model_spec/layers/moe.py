@@ -1,96 +1,164 @@
-"""The experts beside the dense MLP: router, chosen experts, weighted sum."""
+"""Mixture of experts: the router, the chosen experts, their weighted sum."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.layers.attention import Vector
+from gemma4_compile.model_spec.layers.norm import NormStack, Vector
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.pending import PendingChoice, PendingRouting
-from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import TensorSpec, emit
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import (
     EXPERT_TILE,
     CombineExperts,
+    ExpertResidualNorm,
     PermuteByExpert,
     Router,
+    RouterScores,
+    TopKExperts,
+    routed_width,
 )
+from gemma4_compile.operators.norms import ResidualNorm
+
+
+@dataclass(frozen=True)
+class MoeSizes:
+    """Sizes of a layer with experts.
+
+    Attributes
+    ----------
+    hidden_size, num_experts, top_k : as in the config
+    eps : of all norms
+    dtype : of the normed inputs, and of the router's stored projection
+    """
+
+    hidden_size: int
+    num_experts: int
+    top_k: int
+    eps: float
+    dtype: str
+
+    @property
+    def factor(self) -> float:
+        """The router's normed input is multiplied by it."""
+        return float(self.hidden_size) ** -0.5
 
 
 class RouterWeights(nn.Module):
-    """What the router holds; its projection is stored densely."""
+    """The router's parameters; its projection is stored densely."""
 
-    def __init__(self, config: Gemma4Config, dtype: str) -> None:
+    def __init__(self, sizes: MoeSizes) -> None:
         self.proj = nn.Module()
-        self.proj.weight = nn.Parameter((config.num_experts, config.hidden_size), dtype)
-        self.per_expert_scale = Vector(config.num_experts)
+        self.proj.weight = nn.Parameter((sizes.num_experts, sizes.hidden_size), sizes.dtype)
+        self.per_expert_scale = Vector(sizes.num_experts)
 
 
 class ExpertWeights(nn.Module):
-    """The experts' matrices of one layer."""
+    """The experts' matrices of one layer, at a prefix like ``layers.0.experts``."""
 
-    def __init__(self, layer: int, matrices: Matrices) -> None:
-        self.gate_up_proj = matrices.experts(f"layers.{layer}.experts.gate_up_proj")
-        self.down_proj = matrices.experts(f"layers.{layer}.experts.down_proj")
-
-
-def router_factor(config: Gemma4Config) -> float:
-    """What the router's normed input is multiplied by."""
-    return float(config.hidden_size) ** -0.5
+    def __init__(self, prefix: str, matrices: Matrices) -> None:
+        self.gate_up_proj = matrices.experts(f"{prefix}.gate_up_proj")
+        self.down_proj = matrices.experts(f"{prefix}.down_proj")
 
 
 def run_experts(
-    config: Gemma4Config, router: RouterWeights, experts: ExpertWeights, pending: PendingRouting
+    sizes: MoeSizes,
+    router: RouterWeights,
+    experts: ExpertWeights,
+    norms: NormStack,
+    residual: nn.Tensor,
+    rows: int | None,
 ) -> nn.Tensor:
-    """The experts' branch, before its norm.
+    """The experts' branch of the residual, before its norm: (rows, hidden_size) float32.
 
     Parameters
     ----------
-    pending : what follows attention; its residual is there, since the dense MLP has run
-
-    Returns
-    -------
-    nn.Tensor
-        (rows, hidden_size) float32.
+    norms : as `Router` takes them
+    residual : (rows, hidden_size) float32
     """
-    top_k, rows = config.top_k_experts, pending.rows
-    n, width = pending.residual.shape
     if rows == 1:
-        scale = router.per_expert_scale.weight
-        choice = PendingChoice(pending.routed, scale, top_k, int(width))
-        gated = experts.gate_up_proj.gate_up(choice, experts.down_proj)
-        return experts.down_proj.down(gated, choice)
-    ids, weights, hidden = _route(config, router, pending)
-    group = PermuteByExpert(config.num_experts, top_k, EXPERT_TILE)
-    specs = [((n * top_k,), "int32"), ((group.tile_count(n * top_k), 3), "int32")]
-    order, tiles = emit(group, [ids], specs)
+        return _run_one(sizes, router, experts, norms, residual)
+    top_k, (n, width) = sizes.top_k, residual.shape
+    ids, weights, hidden = _route(sizes, router, norms, residual, rows)
+    permute = PermuteByExpert(sizes.num_experts, top_k, EXPERT_TILE)
+    specs = [((n * top_k,), "int32"), ((permute.tile_count(n * top_k), 3), "int32")]
+    order, tiles = emit(permute, [ids], specs)
     gated = experts.gate_up_proj.grouped(hidden, order, tiles, top_k, Epilogue.GELU_PAIRS)
     outputs = experts.down_proj.grouped(gated, order, tiles, top_k, Epilogue.NONE)
     combine = CombineExperts(rows, top_k, width)
     return emit(combine, [outputs, weights], [((n, width), "float32")])[0]
 
 
+def _run_one(
+    sizes: MoeSizes,
+    router: RouterWeights,
+    experts: ExpertWeights,
+    norms: NormStack,
+    residual: nn.Tensor,
+) -> nn.Tensor:
+    """One position: only the rows of its experts are read."""
+    width, count, top_k = sizes.hidden_size, sizes.num_experts, sizes.top_k
+    scores = RouterScores(width, count, sizes.eps, sizes.factor, router.proj.weight.dtype)
+    args = [residual, norms.weight, router.proj.weight]
+    (routed,) = emit(scores, args, [((1, routed_width(count, width)), "float32")])
+    specs: list[TensorSpec] = [((1, top_k), "int32"), ((1, top_k), "float32")]
+    choice = TopKExperts(count, top_k, width)
+    ids, weights = emit(choice, [routed, router.per_expert_scale.weight], specs)
+    gated = experts.gate_up_proj.gate_up(routed, ids, top_k)
+    return experts.down_proj.down(gated, ids, weights, top_k)
+
+
 def _route(
-    config: Gemma4Config, router: RouterWeights, pending: PendingRouting
+    sizes: MoeSizes, router: RouterWeights, norms: NormStack, x: nn.Tensor, rows: int | None
 ) -> tuple[nn.Tensor, ...]:
     """Ids (rows, top_k) int32, weights (rows, top_k) f32, and the normed x of the experts."""
-    top_k, x = config.top_k_experts, pending.residual
     operator = Router(
-        rows=pending.rows,
-        width=config.hidden_size,
-        experts=config.num_experts,
-        top_k=top_k,
-        eps=config.rms_norm_eps,
-        factor=router_factor(config),
+        rows=rows,
+        width=sizes.hidden_size,
+        experts=sizes.num_experts,
+        top_k=sizes.top_k,
+        eps=sizes.eps,
+        factor=sizes.factor,
         weight_dtype=router.proj.weight.dtype,
-        out_dtype=pending.dtype,
+        out_dtype=sizes.dtype,
     )
-    args = [x, pending.vectors, router.proj.weight, router.per_expert_scale.weight]
-    chosen = (x.shape[0], top_k)
+    args = [x, norms.weight, router.proj.weight, router.per_expert_scale.weight]
+    chosen = (x.shape[0], sizes.top_k)
     specs: list[TensorSpec] = [
         (chosen, "int32"),
         (chosen, "float32"),
-        (tuple(x.shape), pending.dtype),
+        (tuple(x.shape), sizes.dtype),
     ]
     return emit(operator, args, specs)
+
+
+def add_attention(
+    sizes: MoeSizes, residual: nn.Tensor, attended: nn.Tensor, norms: NormStack, rows: int | None
+) -> tuple[nn.Tensor, nn.Tensor]:
+    """``r' = residual + norm(attended)``, (rows, hidden_size) float32, and its norm for the MLP."""
+    shape, count = tuple(residual.shape), int(norms.weight.shape[0])
+    operator = ResidualNorm(rows, sizes.hidden_size, sizes.eps, False, sizes.dtype, count)
+    specs: list[TensorSpec] = [(shape, "float32"), (shape, sizes.dtype)]
+    new_residual, hidden = emit(operator, [attended, residual, norms.weight], specs)
+    return new_residual, hidden
+
+
+def add_branches(
+    sizes: MoeSizes,
+    residual: nn.Tensor,
+    dense: nn.Tensor,
+    chosen: nn.Tensor,
+    norms: NormStack,
+    scalar: Vector,
+    next_norm: Vector,
+    rows: int | None,
+) -> tuple[nn.Tensor, nn.Tensor]:
+    """``r' = (residual + norm(norm(dense) + norm(chosen))) * scalar`` and ``next_norm(r')``."""
+    shape = tuple(residual.shape)
+    operator = ExpertResidualNorm(rows, sizes.hidden_size, sizes.eps, sizes.dtype)
+    args = [dense, chosen, residual, norms.weight, scalar.weight, next_norm.weight]
+    specs: list[TensorSpec] = [(shape, "float32"), (shape, sizes.dtype)]
+    new_residual, hidden = emit(operator, args, specs)
+    return new_residual, hidden

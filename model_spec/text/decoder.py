@@ -16,35 +16,32 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.layers.attention import (
-    Attention,
-    AttentionOptions,
-    NormStack,
-    Vector,
-    take_last_row,
-)
+from gemma4_compile.model_spec.layers.attention import Attention, AttentionOptions
+from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.model_spec.layers.moe import (
     ExpertWeights,
+    MoeSizes,
     RouterWeights,
-    router_factor,
+    add_attention,
+    add_branches,
     run_experts,
 )
-from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.pending import (
-    PendingExpertNorm,
-    PendingNorm,
-    PendingResidualNorm,
-    PendingRouting,
+from gemma4_compile.model_spec.layers.norm import (
+    NormStack,
+    Vector,
+    add_normed,
+    add_normed_and_norm,
+    rms_norm,
+    take_last_row,
 )
+from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvTensors, create_kv_state, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import embedding_scale
-from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import VECTORS
-from gemma4_compile.operators.norms import RmsNorm
 
 
 @dataclass(frozen=True)
@@ -70,67 +67,51 @@ class DecoderOptions:
     package: str = ""
 
 
-class FeedForward(nn.Module):
-    """``Wdown (gelu(Wgate h) * (Wup h))``; gate and up are one interleaved matrix.
+@dataclass(frozen=True)
+class Stream:
+    """What flows from layer to layer.
 
-    The product has no bound, so it stays float32 (docs/adr/0002-precision.md).
+    Attributes
+    ----------
+    residual : (rows, hidden_size) float32
+    hidden : (rows, hidden_size) activation dtype, the normed input of the next layer
+    ple : (rows, layers * ple width) float32, per-layer inputs of all layers, or None
+    rows : number of positions, None for a prefill chunk
     """
 
-    def __init__(self, layer: int, matrices: Matrices) -> None:
-        self.gate_up_proj = matrices.matrix(f"layers.{layer}.mlp.gate_up_proj")
-        self.down_proj = matrices.matrix(f"layers.{layer}.mlp.down_proj")
-
-    def forward(self, hidden: nn.Tensor | PendingNorm, rows: int | None) -> nn.Tensor:
-        """(rows, hidden_size) -> (rows, hidden_size) float32."""
-        gated = self.gate_up_proj.gated(hidden, rows, self.down_proj)
-        return self.down_proj.matmul(gated, rows)
-
-
-@dataclass
-class Stream:
-    """What flows from layer to layer."""
-
-    hidden: (
-        nn.Tensor | PendingNorm
-    )  # (rows, hidden_size) activation dtype: input of the next branch
-    residual: nn.Tensor | None  # (rows, hidden_size) float32; None while its norm is pending
-    ple: nn.Tensor | None  # (rows, layers * ple width) float32, inputs of all layers
+    residual: nn.Tensor
+    hidden: nn.Tensor
+    ple: nn.Tensor | None
     rows: int | None
 
-    def current_residual(self) -> nn.Tensor:
-        """The residual; call it after the matmul that reads `hidden`, which may make it."""
-        if isinstance(self.hidden, PendingNorm):
-            return self.hidden.residual
-        assert self.residual is not None, "only a pending norm stands for the residual"
-        return self.residual
+    def last_row(self) -> Stream:
+        """Only the last position, where nobody reads the others."""
+        if self.rows is not None:
+            return self
+        ple = None if self.ple is None else take_last_row(self.ple)
+        return Stream(take_last_row(self.residual), self.hidden, ple, 1)
 
 
 class DecoderLayer(nn.Module):
-    """One layer; `forward` ends with the norm that the next layer (or the head) begins with."""
+    """Attention, MLP and per-layer input, each between two norms.
+
+    `forward` ends with the norm that the next layer (or the head) begins with.
+    """
 
     def __init__(
         self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: DecoderOptions
     ) -> None:
-        hidden, dtype = config.hidden_size, options.activation_dtype
-        self.plan = plan
-        self.eps = config.rms_norm_eps
-        self.dtype = dtype
+        hidden, prefix = config.hidden_size, f"layers.{plan.index}"
+        self.plan, self.eps, self.dtype = plan, config.rms_norm_eps, options.activation_dtype
         self.input_layernorm = Vector(hidden)
-        self.self_attn = Attention(plan, matrices, config.rms_norm_eps, dtype, options.attention)
-        if not config.num_experts:
-            self.post_attention_layernorm = Vector(hidden)
-            self.pre_feedforward_layernorm = Vector(hidden)
-        self.mlp = FeedForward(plan.index, matrices)
-        self.config = config
-        if config.num_experts:
-            self.pre_feedforward_vectors = NormStack(VECTORS, hidden)
-            self.router = RouterWeights(config, options.activation_dtype)
-            self.experts = ExpertWeights(plan.index, matrices)
-            self.post_feedforward_layernorms = NormStack(3, hidden)
-        else:
-            self.post_feedforward_layernorm = Vector(hidden)
+        self.self_attn = Attention(
+            *(f"{prefix}.self_attn", plan, matrices, self.eps, self.dtype, options.attention)
+        )
+        self.post_attention_layernorm = Vector(hidden)
+        self.pre_feedforward_layernorm = Vector(hidden)
+        self.mlp = FeedForward(f"{prefix}.mlp", matrices)
+        self.post_feedforward_layernorm = Vector(hidden)
         if config.hidden_size_per_layer_input:
-            prefix = f"layers.{plan.index}"
             self.per_layer_input_gate = matrices.matrix(f"{prefix}.per_layer_input_gate")
             self.per_layer_projection = matrices.matrix(f"{prefix}.per_layer_projection")
             self.post_per_layer_input_norm = Vector(hidden)
@@ -147,78 +128,62 @@ class DecoderLayer(nn.Module):
         next_norm : the weight of the norm that follows the layer
         last_row_only : nobody reads the other rows of the result (K and V are written for all)
         """
-        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
-        residual, ple, rows = stream.current_residual(), stream.ple, stream.rows
-        if last_row_only and rows is None:
-            residual, rows = take_last_row(residual), 1
-            ple = None if ple is None else take_last_row(ple)
-        if self.config.num_experts:
-            hidden = self._mix(attended, residual, rows, next_norm)
-            return Stream(hidden, None, ple, rows)
+        branch = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        stream = stream.last_row() if last_row_only else stream
+        rows, ple, eps, dtype = stream.rows, stream.ple, self.eps, self.dtype
         norm, next_to_it = self.post_attention_layernorm, self.pre_feedforward_layernorm
-        pending = self._pending(attended, residual, rows, norm, next_to_it)
-        branch = self.mlp.forward(pending, rows)
-        residual = pending.residual
-        branch_norm = self.post_feedforward_layernorm
-        # A config has experts or per-layer embeddings, not both (model_spec/text/config.py).
+        residual, hidden = add_normed_and_norm(
+            stream.residual, branch, norm, next_to_it, rows, eps, dtype
+        )
+        branch, norm = self.mlp.forward(hidden, rows), self.post_feedforward_layernorm
         if ple is not None:
-            pending = self._pending(branch, residual, rows, branch_norm, None)
+            residual = add_normed(residual, branch, norm, rows, eps)
             gate, projection = self.per_layer_input_gate, self.per_layer_projection
-            branch = inject(gate, projection, pending, ple, self.plan.index, rows)
-            residual, branch_norm = pending.residual, self.post_per_layer_input_norm
+            branch = inject(gate, projection, residual, ple, self.plan.index, rows)
+            norm = self.post_per_layer_input_norm
         scalar = self.layer_scalar
-        return Stream(
-            self._pending(branch, residual, rows, branch_norm, next_norm, scalar), None, ple, rows
+        residual, hidden = add_normed_and_norm(
+            residual, branch, norm, next_norm, rows, eps, dtype, scalar
         )
+        return Stream(residual, hidden, ple, rows)
 
-    def _pending(
-        self,
-        branch: nn.Tensor,
-        residual: nn.Tensor,
-        rows: int | None,
-        norm: Vector,
-        next_norm: Vector | None,
-        scalar: Vector | None = None,
-    ) -> PendingResidualNorm:
-        """Add the normed branch (and scale), then norm for the next branch."""
-        return PendingResidualNorm(
-            branch,
-            residual,
-            norm.weight,
-            None if scalar is None else scalar.weight,
-            None if next_norm is None else next_norm.weight,
-            rows,
-            self.eps,
-            self.dtype,
-        )
 
-    def _mix(
-        self, attended: nn.Tensor, residual: nn.Tensor, rows: int | None, next_norm: Vector
-    ) -> PendingExpertNorm:
-        """Run the dense MLP and the experts on the residual, and add both branches."""
-        pending = PendingRouting(
-            attended,
-            residual,
-            self.pre_feedforward_vectors.weight,
-            self.router.proj.weight,
-            router_factor(self.config),
-            rows,
-            self.eps,
-            self.dtype,
+class MoeDecoderLayer(nn.Module):
+    """Attention, then the dense MLP and the chosen experts of the same residual."""
+
+    def __init__(
+        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: DecoderOptions
+    ) -> None:
+        hidden, prefix = config.hidden_size, f"layers.{plan.index}"
+        eps, dtype = config.rms_norm_eps, options.activation_dtype
+        self.plan = plan
+        self.sizes = MoeSizes(hidden, config.num_experts, config.top_k_experts, eps, dtype)
+        self.input_layernorm = Vector(hidden)
+        self.self_attn = Attention(
+            *(f"{prefix}.self_attn", plan, matrices, eps, dtype, options.attention)
         )
-        dense = self.mlp.forward(pending, rows)
-        chosen = run_experts(self.config, self.router, self.experts, pending)
-        return PendingExpertNorm(
-            dense,
-            chosen,
-            pending.residual,
-            self.post_feedforward_layernorms.weight,
-            self.layer_scalar.weight,
-            next_norm.weight,
-            rows,
-            self.eps,
-            self.dtype,
+        self.mlp = FeedForward(f"{prefix}.mlp", matrices)
+        self.pre_feedforward_vectors = NormStack(VECTORS, hidden)
+        self.router = RouterWeights(self.sizes)
+        self.experts = ExpertWeights(f"{prefix}.experts", matrices)
+        self.post_feedforward_layernorms = NormStack(3, hidden)
+        self.layer_scalar = Vector(1)
+
+    def forward(
+        self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
+    ) -> Stream:
+        """Run the layer; parameters as of `DecoderLayer.forward`."""
+        branch = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        stream = stream.last_row() if last_row_only else stream
+        sizes, norms, rows = self.sizes, self.pre_feedforward_vectors, stream.rows
+        residual, hidden = add_attention(sizes, stream.residual, branch, norms, rows)
+        dense = self.mlp.forward(hidden, rows)
+        chosen = run_experts(sizes, self.router, self.experts, norms, residual, rows)
+        norms, scalar = self.post_feedforward_layernorms, self.layer_scalar
+        residual, hidden = add_branches(
+            sizes, residual, dense, chosen, norms, scalar, next_norm, rows
         )
+        return Stream(residual, hidden, None, rows)
 
 
 class Gemma4ForCausalLM(nn.Module):
@@ -235,9 +200,9 @@ class Gemma4ForCausalLM(nn.Module):
             self.embed_tokens_per_layer = matrices.matrix("embed_tokens_per_layer")
             self.per_layer_model_projection = matrices.matrix("per_layer_model_projection")
             self.per_layer_projection_norm = Vector(config.hidden_size_per_layer_input)
-        self.layers = nn.ModuleList(
-            [DecoderLayer(plan, config, matrices, options) for plan in plans]
-        )
+        # A config has experts or per-layer embeddings, not both (config.py).
+        layer = MoeDecoderLayer if config.num_experts else DecoderLayer
+        self.layers = nn.ModuleList([layer(plan, config, matrices, options) for plan in plans])
         self.norm = Vector(config.hidden_size)
 
     def embed(self, ids: nn.Tensor) -> nn.Tensor:
@@ -311,11 +276,9 @@ class Gemma4ForCausalLM(nn.Module):
         config = self.config
         kv = KvTensors(self.layout, state)
         ple = self._per_layer_inputs(tokens, residual, rows)
-        width, dtype = config.hidden_size, self.options.activation_dtype
-        first_norm = RmsNorm(rows, width, config.rms_norm_eps, dtype)
-        args = [residual, self.layers[0].input_layernorm.weight]
-        (hidden,) = emit(first_norm, args, [(tuple(residual.shape), dtype)])
-        stream = Stream(hidden, residual, ple, rows)
+        eps, dtype = config.rms_norm_eps, self.options.activation_dtype
+        hidden = rms_norm(residual, self.layers[0].input_layernorm, rows, eps, dtype)
+        stream = Stream(residual, hidden, ple, rows)
         following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
         streams = []
         for layer, next_norm in zip(self.layers, following, strict=True):
@@ -326,12 +289,10 @@ class Gemma4ForCausalLM(nn.Module):
         logits = self.embed_tokens.matmul(
             stream.hidden, 1, epilogue, cap=cap or 0.0, suppressed=self.options.suppressed
         )
-        # Every pending norm has been done by now, by whoever read it.
         probes = [_last_row(stream) for stream in streams] if self.options.probe else []
         return nn.op.reshape(logits, (1, 1, config.vocab_size)), probes
 
 
 def _last_row(stream: Stream) -> nn.Tensor:
     """The residual stream of the last position: (1, hidden_size)."""
-    residual = stream.current_residual()
-    return residual if stream.rows == 1 else take_last_row(residual)
+    return stream.residual if stream.rows == 1 else take_last_row(stream.residual)

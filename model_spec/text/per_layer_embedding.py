@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.model_spec.layers.attention import Vector
+from gemma4_compile.model_spec.layers.norm import Vector
 from gemma4_compile.model_spec.matrices import Matrix
-from gemma4_compile.model_spec.pending import PendingNorm
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import folded_scale
 from gemma4_compile.model_spec.text.scales import (
@@ -65,7 +64,7 @@ def per_layer_inputs(
 def inject(
     gate: Matrix,
     projection: Matrix,
-    x: nn.Tensor | PendingNorm,
+    x: nn.Tensor,
     ple: nn.Tensor,
     layer: int,
     rows: int | None,

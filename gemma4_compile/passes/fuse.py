@@ -1,0 +1,32 @@
+"""The fusions of a target, in their order: from the model's operators to its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import tvm
+
+from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
+from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
+from gemma4_compile.passes.fuse_router import fuse_router
+from gemma4_compile.passes.fusion_limits import FusionLimits, fusion_limits
+from gemma4_compile.passes.operator_graph import OperatorGraph, rewrite
+from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
+from gemma4_compile.passes.split_matmuls import split_matmuls
+from gemma4_compile.targets.spec import TargetSpec
+
+FUSIONS: Sequence[Callable[[OperatorGraph, FusionLimits], None]] = (
+    quantize_activations,
+    fuse_router,  # takes norms that the next one would take
+    fuse_norm_linear,
+    fuse_attention_combine,
+    quantize_unfused,
+    split_matmuls,
+)
+
+
+def fuse(module: tvm.IRModule, target: TargetSpec) -> tvm.IRModule:
+    """Rewrite the exported functions for a target."""
+    limits = fusion_limits(target)
+    return rewrite(module, [partial(fusion, limits=limits) for fusion in FUSIONS])

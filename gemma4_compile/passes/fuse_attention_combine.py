@@ -1,0 +1,70 @@
+"""The flash-decoding combine in the launch of the output projection.
+
+Before::
+
+    x = combine_splits(means, stats)
+    y = linear(x, weights)
+
+After::
+
+    y = combined_linear(means, stats, weights)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import DataType
+
+from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.fused_linear import CombinedLinear
+from gemma4_compile.operators.int8_linear import PACKED, Int8CombinedLinear, Int8Linear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.passes.fusion_limits import FusionLimits
+from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, fields_of
+
+FORMS: tuple[tuple[type[Linear], type[CombinedLinear | Int8CombinedLinear]], ...] = (
+    (Linear, CombinedLinear),
+    (Int8Linear, Int8CombinedLinear),
+)
+
+
+def fuse_attention_combine(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Fuse each combine with the one matmul that reads it: every block reads all splits."""
+    for plain, fused in FORMS:
+        for linear in graph.calls(plain):
+            combine = combine_of(graph, linear)
+            if combine is None or not _is_small(combine, linear, limits):
+                continue
+            splits: Any = combine.operator
+            operator = fused(
+                **fields_of(linear.operator, splits.out_dtype),
+                heads=splits.heads,
+                head_dim=splits.head_dim,
+                splits=splits.splits,
+            )
+            args = [*combine.args, *linear.args[1:]]
+            if limits.binds(args, len(linear.results)):
+                graph.replace([combine, linear], [OperatorCall(operator, args, linear.results)])
+
+
+def combine_of(graph: OperatorGraph, linear: OperatorCall) -> OperatorCall | None:
+    """The combine that makes a matmul's vector, and has no other reader."""
+    combine = graph.producer(linear.args[0])
+    if combine is None or linear.operator.in_dtype == PACKED:
+        return None
+    if not isinstance(combine.operator, CombineSplits):
+        return None
+    return combine if graph.reader_count(combine.results[0]) == 1 else None
+
+
+def _is_small(combine: OperatorCall, linear: OperatorCall, limits: FusionLimits) -> bool:
+    if linear.operator.cols > limits.width:
+        return False
+    if limits.max_buffers is None:
+        return True
+    splits: Any = combine.operator
+    size = DataType(splits.out_dtype).bits // 8
+    nbytes = size * splits.splits * splits.heads * splits.head_dim
+    tuning = limits.tuning
+    return nbytes <= tuning.max_combine_bytes and splits.splits <= tuning.max_combined_splits

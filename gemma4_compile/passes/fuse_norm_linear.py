@@ -1,0 +1,83 @@
+"""Matmuls of one position that do the norm of their vector in their own launch.
+
+Before::
+
+    residual, hidden = residual_norm(branch, residual, w_branch, scalar, w_next)
+    y = linear(hidden, weights)
+
+After::
+
+    residual, y = normed_linear(branch, residual, w_branch, scalar, w_next, weights)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemma4_compile.operators.fused_linear import NormedLinear
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear, Int8NormedLinear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.moe import ExpertResidualNorm
+from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
+from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, fields_of
+
+FORMS: tuple[tuple[type[Linear], type[NormedLinear | Int8NormedLinear]], ...] = (
+    (Linear, NormedLinear),
+    (Int8Linear, Int8NormedLinear),
+)
+
+
+def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Fuse each `ResidualNorm` or `ExpertResidualNorm` of one position with its one matmul."""
+    for plain, fused in FORMS:
+        for linear in graph.calls(plain):
+            norm = norm_of(graph, linear)
+            if norm is None or getattr(norm.operator, "stacked", 0):
+                continue
+            operator = fused(**fields_of(linear.operator, fused_dtype(linear)), **_fields(norm))
+            args = [*norm.args, *linear.args[1:]]
+            results = [norm.results[0], *linear.results]
+            if can_fuse(linear, limits) and limits.binds(args, len(results)):
+                graph.replace([norm, linear], [OperatorCall(operator, args, results)])
+
+
+def norm_of(graph: OperatorGraph, linear: OperatorCall) -> OperatorCall | None:
+    """The norm of one position that makes a matmul's vector, and has no other reader of that.
+
+    Without a norm behind the addition the vector is the residual itself, which others may read,
+    but only later.
+    """
+    vector = linear.args[0]
+    norm = graph.producer(vector)
+    if norm is None or linear.operator.rows != 1 or linear.operator.in_dtype == PACKED:
+        return None
+    if not isinstance(norm.operator, (ResidualNorm, ExpertResidualNorm)):
+        return None
+    normed = len(norm.results) > 1
+    if normed and (vector is not norm.results[1] and not vector.same_as(norm.results[1])):
+        return None
+    if normed and graph.reader_count(vector) != 1:
+        return None
+    return None if graph.is_read_between(norm.results[0], norm, linear) else norm
+
+
+def can_fuse(linear: OperatorCall, limits: FusionLimits) -> bool:
+    """Whether the blocks of a matmul may each make the vector: its length, and their number."""
+    tuning = limits.tuning
+    int8 = isinstance(linear.operator, Int8Linear)
+    most = tuning.max_int8_weights if int8 else tuning.max_weights
+    return linear.operator.cols <= limits.width and weight_count(linear) <= most
+
+
+def fused_dtype(linear: OperatorCall) -> str:
+    """The dtype of the vector inside the fused kernel: int8 is rounded from float32."""
+    return "float32" if isinstance(linear.operator, Int8Linear) else str(linear.operator.in_dtype)
+
+
+def _fields(norm: OperatorCall) -> dict[str, Any]:
+    operator: Any = norm.operator
+    if isinstance(operator, ExpertResidualNorm):
+        return {"eps": operator.eps, "scaled": True, "normed": True, "branches": 2}
+    normed = operator.next_dtype is not None
+    return {"eps": operator.eps, "scaled": operator.scaled, "normed": normed}

@@ -1,0 +1,240 @@
+"""An exported function as a list of operator calls, for passes that replace some of them.
+
+The model's functions consist of one dataflow block. A call of an operator (a PrimFunc with a
+description, see operators/base.py) becomes an `OperatorCall`; every other binding stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import tvm
+from tvm import relax, tirx
+
+from gemma4_compile.operators.base import Operator, TensorSpec, operator_of
+
+_CALL_TIR = "relax.call_tir"
+Op = TypeVar("Op", bound=Operator)
+
+
+@dataclass(eq=False)
+class OperatorCall:
+    """One launch.
+
+    Attributes
+    ----------
+    operator : the description
+    args : without the results, in the definition's order; scalars are the last of them
+    results : the variables that hold the results, in the definition's order
+    """
+
+    operator: Operator
+    args: list[relax.Expr]
+    results: list[relax.Var]
+
+
+@dataclass(eq=False)
+class Other:
+    """A variable and its value, which is no call of an operator; built-in operators come normal."""
+
+    binding: relax.Binding
+
+
+Step = OperatorCall | Other
+
+
+class OperatorGraph:
+    """The calls of one exported function, in the order of their launches.
+
+    Parameters
+    ----------
+    module : holds the function and the PrimFuncs that it calls
+    name : of the function
+    """
+
+    def __init__(self, module: tvm.IRModule, name: str) -> None:
+        self._module, self._function = module, module[name]
+        self.steps: list[Step] = list(_steps(module, self._function))
+        self._producers = {
+            result: step
+            for step in self.steps
+            if isinstance(step, OperatorCall)
+            for result in step.results
+        }
+        self._readers = Counter(var for step in self.steps for var in _reads(step))
+        self._readers.update(_variables(self._function.body.body))
+
+    def calls(self, kind: type[Op]) -> list[OperatorCall]:
+        """Calls of exactly this class of operators, in order."""
+        return [
+            step
+            for step in self.steps
+            if isinstance(step, OperatorCall) and type(step.operator) is kind
+        ]
+
+    def producer(self, tensor: relax.Expr) -> OperatorCall | None:
+        """The call that makes a tensor, or None for parameters and results of anything else."""
+        return self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
+
+    def reader_count(self, tensor: relax.Var) -> int:
+        """How often a tensor is read, by the function's result, too."""
+        return self._readers[tensor]
+
+    def only_reader(self, tensor: relax.Var) -> OperatorCall | None:
+        """The call that reads a tensor once, if nothing else reads it."""
+        if self._readers[tensor] != 1:
+            return None
+        calls = (step for step in self.steps if isinstance(step, OperatorCall))
+        return next((call for call in calls if tensor in _reads(call)), None)
+
+    def is_read_between(self, tensor: relax.Var, first: OperatorCall, last: OperatorCall) -> bool:
+        """Whether a step between two calls reads a tensor."""
+        begin, end = self.steps.index(first) + 1, self.steps.index(last)
+        return any(tensor in _reads(step) for step in self.steps[begin:end])
+
+    def replace(self, olds: Sequence[OperatorCall], news: Sequence[Step]) -> None:
+        """Put `news` in the place of the last of `olds`, and take the others out."""
+        at = self.steps.index(olds[-1])
+        self.steps[at : at + 1] = news
+        for old in olds[:-1]:
+            self.steps.remove(old)
+        for old in olds:
+            self._readers.subtract(_reads(old))
+            for result in old.results:
+                del self._producers[result]
+        for new in news:
+            self._readers.update(_reads(new))
+            if isinstance(new, OperatorCall):
+                self._producers.update(dict.fromkeys(new.results, new))
+
+    def write(self, builder: relax.BlockBuilder) -> relax.Function:
+        """The function as it is now; `builder` gets the PrimFuncs that it calls."""
+        bindings: list[relax.Binding] = []
+        for step in self.steps:
+            is_call = isinstance(step, OperatorCall)
+            bindings += _bindings(step, builder) if is_call else [step.binding]
+        function = self._function
+        body = builder.normalize(relax.SeqExpr([relax.DataflowBlock(bindings)], function.body.body))
+        return relax.Function(
+            function.params, body, function.ret_ty, function.is_pure, function.attrs
+        )
+
+
+def result_vars(name: str, specs: Sequence[TensorSpec]) -> list[relax.Var]:
+    """New variables for results."""
+    return [relax.DataflowVar(name, relax.TensorType(list(shape), dtype)) for shape, dtype in specs]
+
+
+def fields_of(operator: Operator, in_dtype: str) -> dict[str, Any]:
+    """An operator's fields for another one that begins with them and takes a vector of a dtype."""
+    values = {item.name: getattr(operator, item.name) for item in fields(operator)}
+    return {**values, "in_dtype": in_dtype}
+
+
+Change = Callable[[OperatorGraph], None]
+
+
+def rewrite(module: tvm.IRModule, changes: Sequence[Change]) -> tvm.IRModule:
+    """The module with `changes` made, one after the other, in all functions that call operators.
+
+    Operators that nothing calls any more are no longer in it.
+    """
+    builder = relax.BlockBuilder(module)
+    functions = {}
+    for var, func in module.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+        graph = OperatorGraph(module, var.name_hint)
+        if any(isinstance(step, OperatorCall) for step in graph.steps):
+            for change in changes:
+                change(graph)
+            functions[var.name_hint] = graph.write(builder)
+    result = builder.get()
+    for name, func in functions.items():
+        result.update_func(result.get_global_var(name), func)
+    called: set[tvm.ir.GlobalVar] = set()
+    for _, func in result.functions_items():
+        if isinstance(func, relax.Function):
+            called.update(_called(func))
+    for var, func in list(result.functions_items()):
+        if isinstance(func, tirx.PrimFunc) and var not in called and operator_of(func):
+            del result[var]
+    return result
+
+
+def _called(function: relax.Function) -> list[tvm.ir.GlobalVar]:
+    found: list[tvm.ir.GlobalVar] = []
+
+    def visit(node: relax.Expr) -> None:
+        if isinstance(node, tvm.ir.GlobalVar):
+            found.append(node)
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return found
+
+
+def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
+    """The steps of a function; how a call's tuple is taken apart belongs to the call."""
+    operators: dict[str, Operator | None] = {}
+    tuples: dict[relax.Var, OperatorCall] = {}
+    if not isinstance(function.body, relax.SeqExpr) or len(function.body.blocks) != 1:
+        return
+    for binding in function.body.blocks[0].bindings:
+        value = binding.value if isinstance(binding, relax.VarBinding) else None
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
+            tuples[value.tuple_value].results[value.index] = binding.var
+            continue
+        is_call = isinstance(value, relax.Call) and value.op == tvm.ir.Op.get(_CALL_TIR)
+        if not is_call:
+            yield Other(binding)
+            continue
+        name = value.args[0].name_hint
+        if name not in operators:
+            operators[name] = operator_of(module[name])
+        operator = operators[name]
+        if operator is None:
+            yield Other(binding)
+            continue
+        call = OperatorCall(operator, list(value.args[1].fields), [binding.var])
+        types = value.ty_args[0]
+        if isinstance(types, relax.TupleType):
+            call.results = [relax.DataflowVar("unread", item) for item in types.fields]
+            tuples[binding.var] = call
+        yield call
+
+
+def _bindings(call: OperatorCall, builder: relax.BlockBuilder) -> Iterator[relax.Binding]:
+    function = builder.add_func(call.operator.prim_func(), call.operator.name)
+    types = [result.ty for result in call.results]
+    single = len(types) == 1
+    out = types[0] if single else relax.TupleType(types)
+    value = relax.Call(tvm.ir.Op.get(_CALL_TIR), [function, relax.Tuple(call.args)], None, [out])
+    if single:
+        yield relax.VarBinding(call.results[0], builder.normalize(value))
+        return
+    normal = builder.normalize(value)
+    whole = relax.DataflowVar(call.operator.name, normal.ty)
+    yield relax.VarBinding(whole, normal)
+    for index, result in enumerate(call.results):
+        item = builder.normalize(relax.TupleGetItem(whole, index))
+        yield relax.VarBinding(result, item)
+
+
+def _reads(step: Step) -> list[relax.Var]:
+    if isinstance(step, OperatorCall):
+        return [item for item in step.args if isinstance(item, relax.Var)]
+    return _variables(step.binding.value)
+
+
+def _variables(value: relax.Expr) -> list[relax.Var]:
+    found: list[relax.Var] = []
+
+    def visit(node: relax.Expr) -> None:
+        if isinstance(node, relax.Var):
+            found.append(node)
+
+    relax.analysis.post_order_visit(value, visit)
+    return found

@@ -1,0 +1,219 @@
+"""Dynamic activation quantisation: matmuls that multiply int8 groups (W4A8, W8A8).
+
+Of one position::
+
+    y = linear(x, weights)                    y = int8_linear(x, weights)
+
+which rounds x by itself; where no fusion took the norm or the combine before it afterwards::
+
+    residual, hidden = residual_norm(...)     residual, words, scales = quantized_norm(...)
+    y = int8_linear(hidden, weights)          y = int8_linear(words, scales, weights)
+
+Gate and up give their product quantised for down. Of a chunk::
+
+    y = linear(x, weights)                    words, scales = quantize_rows(x)
+                                              y = int8_linear(words, scales, weights)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax
+
+from gemma4_compile.operators.activation_quantization import (
+    GROUP,
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
+    quantized_specs,
+)
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.int8_linear import (
+    PACKED,
+    PACKED_ROWS,
+    Int8ExpertDown,
+    Int8ExpertGateUp,
+    Int8ExpertGemm,
+    Int8Linear,
+    takes_int8,
+)
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.moe import ExpertResidualNorm, TopKExperts
+from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.passes.fuse_attention_combine import combine_of
+from gemma4_compile.passes.fuse_norm_linear import norm_of
+from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
+from gemma4_compile.passes.operator_graph import (
+    OperatorCall,
+    OperatorGraph,
+    fields_of,
+    result_vars,
+)
+
+
+def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Let every matmul whose weights allow it multiply int8 groups."""
+    if not limits.int8:
+        return
+    for linear in graph.calls(Linear):
+        if not takes_int8(linear.operator.layout):
+            continue
+        if linear.operator.rows != 1:
+            _quantize_chunk(graph, linear, Int8Linear)
+        elif _may_round(graph, linear, limits):
+            operator = Int8Linear(**fields_of(linear.operator, linear.operator.in_dtype))
+            graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
+    for linear in graph.calls(Int8Linear):
+        _quantize_product(graph, linear)
+    for gemm in graph.calls(ExpertGemm):
+        if takes_int8(gemm.operator.layout):
+            _quantize_chunk(graph, gemm, Int8ExpertGemm)
+    for gate_up in graph.calls(ExpertGateUp):
+        _quantize_experts(graph, gate_up, limits)
+
+
+def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Quantise what no matmul does for itself, in the launch that makes it: after the fusions."""
+    del limits
+    for linear in graph.calls(Int8Linear):
+        if linear.operator.rows != 1 or linear.operator.in_dtype == PACKED:
+            continue
+        norm, combine = norm_of(graph, linear), combine_of(graph, linear)
+        if norm is not None and len(norm.results) > 1:
+            _quantize_norm(graph, norm, linear)
+        elif combine is not None:
+            _quantize_combine(graph, combine, linear)
+
+
+def _may_round(graph: OperatorGraph, linear: OperatorCall, limits: FusionLimits) -> bool:
+    """Whether the kernel can round its vector, or what makes the vector can."""
+    if linear.operator.cols <= limits.width or combine_of(graph, linear) is not None:
+        return True
+    norm, before = norm_of(graph, linear), graph.producer(linear.args[0])
+    if norm is not None and len(norm.results) > 1:
+        return True
+    return before is not None and _may_quantize_product(graph, before)
+
+
+def _may_quantize_product(graph: OperatorGraph, gate_up: OperatorCall) -> bool:
+    """Whether a matmul is gate and up of one position whose product can leave it quantised."""
+    operator = gate_up.operator
+    return (
+        type(operator) is Int8Linear
+        and operator.rows == 1
+        and operator.epilogue == Epilogue.GELU_PAIRS.value
+        and operator.layout.rows % PACKED_ROWS == 0
+        and graph.reader_count(gate_up.results[0]) == 1
+    )
+
+
+def _packed(linear: OperatorCall, kind: type[Any], **changes: Any) -> Any:
+    """The matmul's operator on quantised vectors."""
+    return kind(**fields_of(linear.operator, PACKED), **changes)
+
+
+def _quantize_chunk(graph: OperatorGraph, matmul: OperatorCall, kind: type[Any]) -> None:
+    x, operator = matmul.args[0], _packed(matmul, kind)
+    rounding, packed = _rounding(x, matmul)
+    call = OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
+    graph.replace([matmul], [rounding, call])
+
+
+def _rounding(x: relax.Expr, matmul: OperatorCall) -> tuple[OperatorCall, list[relax.Var]]:
+    """The call that quantises the rows of x for a matmul, and its words and scales."""
+    operator: Any = matmul.operator
+    rows, width = getattr(operator, "rows", None), int(x.ty.shape[1])
+    quantize = QuantizeRows(rows, width, str(x.ty.dtype), operator.bits == 4)
+    packed = result_vars("quantized", quantized_specs(width, x.ty.shape[0]))
+    return OperatorCall(quantize, [x], packed), packed
+
+
+def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall) -> None:
+    """Gate and up whose one reader takes int8: their product leaves the kernel quantised."""
+    operator: Any = gate_up.operator
+    down = graph.only_reader(gate_up.results[0])
+    if down is None or type(down.operator) is not Int8Linear:
+        return
+    if not _may_quantize_product(graph, gate_up):
+        return
+    interleaved = down.operator.bits == 4
+    operator = replace(operator, packed_out=True, interleaved_out=interleaved)
+    packed = result_vars("product", quantized_specs(operator.outputs))
+    graph.replace([gate_up], [OperatorCall(operator, gate_up.args, packed)])
+    args = [*packed, *down.args[1:]]
+    graph.replace([down], [OperatorCall(_packed(down, Int8Linear), args, down.results)])
+
+
+def _quantize_norm(graph: OperatorGraph, norm: OperatorCall, linear: OperatorCall) -> None:
+    operator: Any = norm.operator
+    if getattr(operator, "stacked", 0):
+        rounding, packed = _rounding(linear.args[0], linear)
+        made = [rounding]
+    else:
+        branches = 2 if isinstance(operator, ExpertResidualNorm) else 1
+        quantize = QuantizedNorm(
+            operator.width,
+            operator.eps,
+            operator.scaled if isinstance(operator, ResidualNorm) else True,
+            linear.operator.bits == 4,
+            branches,
+        )
+        packed = result_vars("quantized", quantized_specs(operator.width))
+        made = [OperatorCall(quantize, norm.args, [norm.results[0], *packed])]
+    call = OperatorCall(_packed(linear, Int8Linear), [*packed, *linear.args[1:]], linear.results)
+    olds = [linear] if made[0].args is not norm.args else [norm, linear]
+    graph.replace(olds, [*made, call])
+
+
+def _quantize_combine(graph: OperatorGraph, combine: OperatorCall, linear: OperatorCall) -> None:
+    operator: Any = combine.operator
+    if operator.head_dim % GROUP:  # a group of channels is in two heads
+        rounding, packed = _rounding(linear.args[0], linear)
+        olds, made = [linear], [rounding]
+    else:
+        quantize = QuantizedCombine(
+            operator.heads,
+            operator.head_dim,
+            operator.splits,
+            operator.out_dtype,
+            linear.operator.bits == 4,
+        )
+        packed = result_vars("quantized", quantized_specs(operator.heads * operator.head_dim))
+        olds, made = [combine, linear], [OperatorCall(quantize, combine.args, packed)]
+    call = OperatorCall(_packed(linear, Int8Linear), [*packed, *linear.args[1:]], linear.results)
+    graph.replace(olds, [*made, call])
+
+
+def _quantize_experts(graph: OperatorGraph, gate_up: OperatorCall, limits: FusionLimits) -> None:
+    """Both matmuls of the chosen experts, which then choose and weigh by themselves."""
+    routed, ids, *gate_up_weights = gate_up.args
+    choice, down = graph.producer(ids), graph.only_reader(gate_up.results[0])
+    if choice is None or down is None or not isinstance(choice.operator, TopKExperts):
+        return
+    if not isinstance(down.operator, ExpertDown):
+        return
+    first, second, down_weights = gate_up.operator, down.operator, down.args[3:]
+    int8 = takes_int8(first.layout) and takes_int8(second.layout)
+    fits = limits.max_buffers is None or (
+        max(buffers(gate_up_weights), buffers(down_weights)) + _DOWN_BUFFERS <= limits.max_buffers
+    )
+    if not int8 or not fits or first.expert_rows % PACKED_ROWS or first.cols > limits.width:
+        return
+    width = first.expert_rows // 2
+    words, scales = result_vars("product", quantized_specs(width, first.top_k))
+    interleaved = second.bits == 4
+    new_gate_up = Int8ExpertGateUp(**fields_of(first, first.in_dtype), interleaved_out=interleaved)
+    new_down = Int8ExpertDown(**fields_of(second, PACKED))
+    expert_scale = choice.args[1]
+    graph.replace(
+        [choice, gate_up],
+        [OperatorCall(new_gate_up, [routed, *gate_up_weights], [words, scales, ids])],
+    )
+    args = [words, scales, ids, routed, expert_scale, *down_weights]
+    graph.replace([down], [OperatorCall(new_down, args, down.results)])
+
+
+_DOWN_BUFFERS = 6  # of Int8ExpertDown, besides its weights

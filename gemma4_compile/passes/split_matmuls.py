@@ -1,0 +1,149 @@
+"""Matmuls and lookups whose row splits are more buffers than a kernel may bind, in several calls.
+
+Before::
+
+    y = linear(x, weights 0 to 7)
+
+After, with 3 splits to a call::
+
+    y0 = linear(x, weights 0 to 2)
+    y1 = linear(x, weights 3 to 5)
+    y2 = linear(x, weights 6 to 7)
+    y = concat(y0, y1, y2)
+
+Lookups and the experts' matmuls pass their result on instead: each call adds its own rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax
+
+from gemma4_compile.operators.expert_linear import (
+    ExpertDown,
+    ExpertGateUp,
+    ExpertGemm,
+    OverExperts,
+)
+from gemma4_compile.operators.int8_linear import Int8ExpertGemm, Int8Linear
+from gemma4_compile.operators.linear import Embedding, Linear
+from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
+from gemma4_compile.passes.operator_graph import (
+    OperatorCall,
+    OperatorGraph,
+    Other,
+    Step,
+    result_vars,
+)
+
+# Arguments before the weights, by operator; those behind them are the epilogue's.
+_CHAINED: tuple[tuple[type[Embedding | OverExperts], int], ...] = (
+    (Embedding, 1),
+    (ExpertGateUp, 2),
+    (ExpertDown, 3),
+    (ExpertGemm, 3),
+    (Int8ExpertGemm, 4),
+)
+
+
+def split_matmuls(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Divide calls that bind too many buffers among several."""
+    if limits.max_buffers is None:
+        return
+    for kind in (Linear, Int8Linear):
+        for linear in graph.calls(kind):
+            if not limits.binds(linear.args, len(linear.results)):
+                graph.replace([linear], _side_by_side(linear, limits.max_buffers))
+    for chained, before in _CHAINED:
+        for call in graph.calls(chained):
+            if not limits.binds(call.args, len(call.results)):
+                graph.replace([call], _one_after_the_other(call, before, limits.max_buffers))
+
+
+def split_calls(count: int, first: int, later: int) -> Iterator[range]:
+    """Divide `count` splits among calls.
+
+    At most `first` in the first call, `later` in each that follows.
+    """
+    begin, limit = 0, first
+    while begin < count:
+        yield range(begin, min(begin + limit, count))
+        begin, limit = begin + limit, later
+
+
+def _side_by_side(linear: OperatorCall, max_buffers: int) -> list[Step]:
+    operator: Any = linear.operator
+    layout = operator.layout
+    count = len(layout.part_rows)
+    step = layout.tensors_per_part
+    before = _vectors(operator)
+    weights = linear.args[before : before + count * step]
+    behind = linear.args[before + count * step :]
+    others = before + buffers(behind) + len(linear.results)
+    limit = (max_buffers - others) // step
+    calls: list[OperatorCall] = []
+    begin = 0
+    for splits in split_calls(count, limit, limit):
+        rows = layout.part_rows[splits.start : splits.stop]
+        end = begin + sum(rows)
+        masked = tuple(row - begin for row in operator.suppressed if begin <= row < end)
+        part = replace(operator, part_rows=rows, suppressed=masked)
+        args = [
+            *linear.args[:before],
+            *weights[splits.start * step : splits.stop * step],
+            *behind,
+        ]
+        specs = [
+            (
+                (result.ty.shape[0], int(result.ty.shape[1]) * sum(rows) // layout.rows),
+                result.ty.dtype,
+            )
+            for result in linear.results
+        ]
+        calls.append(OperatorCall(part, args, result_vars("split", specs)))
+        begin = end
+    joined: list[Step] = [
+        Other(_concat(result, [call.results[index] for call in calls]))
+        for index, result in enumerate(linear.results)
+    ]
+    return [*calls, *joined]
+
+
+def _concat(result: relax.Var, tensors: Sequence[relax.Var]) -> relax.VarBinding:
+    value = relax.BlockBuilder().normalize(relax.op.concat(list(tensors), axis=1))
+    return relax.VarBinding(result, value)
+
+
+def _vectors(operator: Linear) -> int:
+    """Arguments before the weights: x, or its words and scales."""
+    return 2 if operator.in_dtype == "int8" else 1
+
+
+def _one_after_the_other(call: OperatorCall, before: int, max_buffers: int) -> list[Step]:
+    operator: Any = call.operator
+    layout, step = operator.layout, operator.layout.tensors_per_part
+    first, later = ((max_buffers - before - others) // step for others in (1, 2))
+    (result,) = call.results
+    spec = (tuple(result.ty.shape), str(result.ty.dtype))
+    weights, row = call.args[before:], 0
+    calls: list[Step] = []
+    previous: Sequence[relax.Var] = ()
+    ranges = list(split_calls(len(layout.part_rows), first, later))
+    for number, splits in enumerate(ranges):
+        rows = layout.part_rows[splits.start : splits.stop]
+        part = replace(operator, part_rows=rows, accumulate=number > 0, **_begin(operator, row))
+        own = weights[splits.start * step : splits.stop * step]
+        is_last = number == len(ranges) - 1
+        results = [result] if is_last else result_vars("split", [spec])
+        calls.append(OperatorCall(part, [*call.args[:before], *own, *previous], results))
+        previous, row = results, row + sum(rows)
+    return calls
+
+
+def _begin(operator: Embedding | OverExperts, row: int) -> dict[str, int]:
+    if isinstance(operator, Embedding):
+        return {"row_begin": row}
+    return {"expert_begin": row // operator.expert_rows}
