@@ -25,17 +25,13 @@ from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile import abi
-from gemma4_compile.build import SOFTMAX_BLOCKS, calls_of, decoder_options, kernel_limits
+from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.export import export_module
-from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
-from gemma4_compile.quantization.modules import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.tuning import FOLDER, Tuning, from_fields
@@ -182,13 +178,7 @@ def operators_of(
 ) -> dict[Operator, int]:
     """The operators of one step of a model, with the number of their launches."""
     config, recipe = Gemma4Config.from_preset(preset), RECIPES[quant]
-    plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
-    module, _ = export_module(
-        config,
-        StoredMatrices(plan, kernel_limits(spec)),
-        decoder_options(recipe, spec, CHUNK),
-        SamplerOptions(SOFTMAX_BLOCKS),
-    )
+    module = build_module(config, recipe, spec, decoder_options(recipe, spec, CHUNK))
     names = Counter(calls_of(module, abi.PREFILL if is_prefill else abi.DECODE))
     found = ((operator_of(module[name]), count) for name, count in names.items())
     return {operator: count for operator, count in found if operator is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import tvm
 
@@ -16,7 +15,9 @@ from gemma4_compile.passes.quantize_activations import quantize_activations, qua
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from gemma4_compile.targets.spec import TargetSpec
 
-FUSIONS: Sequence[Callable[[OperatorGraph, FusionLimits], None]] = (
+Fusion = Callable[[OperatorGraph, FusionLimits], None]
+
+FUSIONS: Sequence[Fusion] = (
     quantize_activations,
     fuse_router,  # takes norms that the next one would take
     fuse_norm_linear,
@@ -29,4 +30,9 @@ FUSIONS: Sequence[Callable[[OperatorGraph, FusionLimits], None]] = (
 def fuse(module: tvm.IRModule, target: TargetSpec) -> tvm.IRModule:
     """Rewrite the exported functions for a target."""
     limits = fusion_limits(target)
-    return rewrite(module, [partial(fusion, limits=limits) for fusion in FUSIONS])
+
+    def change(graph: OperatorGraph) -> None:
+        for fusion in FUSIONS:
+            fusion(graph, limits)
+
+    return rewrite(module, change)

@@ -21,7 +21,7 @@ from gemma4_compile.operators.fused_linear import CombinedLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8CombinedLinear, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
-from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, fields_of
+from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph, fields_of
 
 FORMS: tuple[tuple[type[Linear], type[CombinedLinear | Int8CombinedLinear]], ...] = (
     (Linear, CombinedLinear),
@@ -48,7 +48,7 @@ def fuse_attention_combine(graph: OperatorGraph, limits: FusionLimits) -> None:
                 graph.replace([combine, linear], [OperatorCall(operator, args, linear.results)])
 
 
-def combine_of(graph: OperatorGraph, linear: OperatorCall) -> OperatorCall | None:
+def combine_of(graph: OperatorGraph, linear: AnyCall) -> AnyCall | None:
     """The combine that makes a matmul's vector, and has no other reader."""
     combine = graph.producer(linear.args[0])
     if combine is None or linear.operator.in_dtype == PACKED:
@@ -58,7 +58,7 @@ def combine_of(graph: OperatorGraph, linear: OperatorCall) -> OperatorCall | Non
     return combine if graph.reader_count(combine.results[0]) == 1 else None
 
 
-def _is_small(combine: OperatorCall, linear: OperatorCall, limits: FusionLimits) -> bool:
+def _is_small(combine: AnyCall, linear: AnyCall, limits: FusionLimits) -> bool:
     if linear.operator.cols > limits.width:
         return False
     if limits.max_buffers is None:

@@ -20,7 +20,7 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
-from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, fields_of
+from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph, fields_of
 
 FORMS: tuple[tuple[type[Linear], type[NormedLinear | Int8NormedLinear]], ...] = (
     (Linear, NormedLinear),
@@ -33,7 +33,7 @@ def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
     for plain, fused in FORMS:
         for linear in graph.calls(plain):
             norm = norm_of(graph, linear)
-            if norm is None or getattr(norm.operator, "stacked", 0):
+            if norm is None or is_stacked(norm):
                 continue
             operator = fused(**fields_of(linear.operator, fused_dtype(linear)), **_fields(norm))
             args = [*norm.args, *linear.args[1:]]
@@ -42,7 +42,7 @@ def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
                 graph.replace([norm, linear], [OperatorCall(operator, args, results)])
 
 
-def norm_of(graph: OperatorGraph, linear: OperatorCall) -> OperatorCall | None:
+def norm_of(graph: OperatorGraph, linear: AnyCall) -> AnyCall | None:
     """The norm of one position that makes a matmul's vector, and has no other reader of that.
 
     Without a norm behind the addition the vector is the residual itself, which others may read,
@@ -55,14 +55,19 @@ def norm_of(graph: OperatorGraph, linear: OperatorCall) -> OperatorCall | None:
     if not isinstance(norm.operator, (ResidualNorm, ExpertResidualNorm)):
         return None
     normed = len(norm.results) > 1
-    if normed and (vector is not norm.results[1] and not vector.same_as(norm.results[1])):
+    if normed and not vector.same_as(norm.results[1]):
         return None
     if normed and graph.reader_count(vector) != 1:
         return None
     return None if graph.is_read_between(norm.results[0], norm, linear) else norm
 
 
-def can_fuse(linear: OperatorCall, limits: FusionLimits) -> bool:
+def is_stacked(norm: AnyCall) -> bool:
+    """Whether a norm's weights are rows of one tensor, as the router's are."""
+    return isinstance(norm.operator, ResidualNorm) and norm.operator.stacked > 0
+
+
+def can_fuse(linear: AnyCall, limits: FusionLimits) -> bool:
     """Whether the blocks of a matmul may each make the vector: its length, and their number."""
     tuning = limits.tuning
     int8 = isinstance(linear.operator, Int8Linear)
@@ -70,12 +75,12 @@ def can_fuse(linear: OperatorCall, limits: FusionLimits) -> bool:
     return linear.operator.cols <= limits.width and weight_count(linear) <= most
 
 
-def fused_dtype(linear: OperatorCall) -> str:
+def fused_dtype(linear: AnyCall) -> str:
     """The dtype of the vector inside the fused kernel: int8 is rounded from float32."""
     return "float32" if isinstance(linear.operator, Int8Linear) else str(linear.operator.in_dtype)
 
 
-def _fields(norm: OperatorCall) -> dict[str, Any]:
+def _fields(norm: AnyCall) -> dict[str, Any]:
     operator: Any = norm.operator
     if isinstance(operator, ExpertResidualNorm):
         return {"eps": operator.eps, "scaled": True, "normed": True, "branches": 2}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import tvm
 from tvm import relax, tirx
@@ -21,7 +21,7 @@ Op = TypeVar("Op", bound=Operator)
 
 
 @dataclass(eq=False)
-class OperatorCall:
+class OperatorCall(Generic[Op]):
     """One launch.
 
     Attributes
@@ -31,7 +31,7 @@ class OperatorCall:
     results : the variables that hold the results, in the definition's order
     """
 
-    operator: Operator
+    operator: Op
     args: list[relax.Expr]
     results: list[relax.Var]
 
@@ -43,7 +43,8 @@ class Other:
     binding: relax.Binding
 
 
-Step = OperatorCall | Other
+AnyCall = OperatorCall[Any]
+Step = AnyCall | Other
 
 
 class OperatorGraph:
@@ -67,7 +68,7 @@ class OperatorGraph:
         self._readers = Counter(var for step in self.steps for var in _reads(step))
         self._readers.update(_variables(self._function.body.body))
 
-    def calls(self, kind: type[Op]) -> list[OperatorCall]:
+    def calls(self, kind: type[Op]) -> list[OperatorCall[Op]]:
         """Calls of exactly this class of operators, in order."""
         return [
             step
@@ -75,7 +76,7 @@ class OperatorGraph:
             if isinstance(step, OperatorCall) and type(step.operator) is kind
         ]
 
-    def producer(self, tensor: relax.Expr) -> OperatorCall | None:
+    def producer(self, tensor: relax.Expr) -> AnyCall | None:
         """The call that makes a tensor, or None for parameters and results of anything else."""
         return self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
 
@@ -83,19 +84,19 @@ class OperatorGraph:
         """How often a tensor is read, by the function's result, too."""
         return self._readers[tensor]
 
-    def only_reader(self, tensor: relax.Var) -> OperatorCall | None:
+    def only_reader(self, tensor: relax.Var) -> AnyCall | None:
         """The call that reads a tensor once, if nothing else reads it."""
         if self._readers[tensor] != 1:
             return None
         calls = (step for step in self.steps if isinstance(step, OperatorCall))
         return next((call for call in calls if tensor in _reads(call)), None)
 
-    def is_read_between(self, tensor: relax.Var, first: OperatorCall, last: OperatorCall) -> bool:
+    def is_read_between(self, tensor: relax.Var, first: AnyCall, last: AnyCall) -> bool:
         """Whether a step between two calls reads a tensor."""
         begin, end = self.steps.index(first) + 1, self.steps.index(last)
         return any(tensor in _reads(step) for step in self.steps[begin:end])
 
-    def replace(self, olds: Sequence[OperatorCall], news: Sequence[Step]) -> None:
+    def replace(self, olds: Sequence[AnyCall], news: Sequence[Step]) -> None:
         """Put `news` in the place of the last of `olds`, and take the others out."""
         at = self.steps.index(olds[-1])
         self.steps[at : at + 1] = news
@@ -114,8 +115,10 @@ class OperatorGraph:
         """The function as it is now; `builder` gets the PrimFuncs that it calls."""
         bindings: list[relax.Binding] = []
         for step in self.steps:
-            is_call = isinstance(step, OperatorCall)
-            bindings += _bindings(step, builder) if is_call else [step.binding]
+            if isinstance(step, OperatorCall):
+                bindings += _bindings(step, builder)
+            else:
+                bindings.append(step.binding)
         function = self._function
         body = builder.normalize(relax.SeqExpr([relax.DataflowBlock(bindings)], function.body.body))
         return relax.Function(
@@ -134,11 +137,8 @@ def fields_of(operator: Operator, in_dtype: str) -> dict[str, Any]:
     return {**values, "in_dtype": in_dtype}
 
 
-Change = Callable[[OperatorGraph], None]
-
-
-def rewrite(module: tvm.IRModule, changes: Sequence[Change]) -> tvm.IRModule:
-    """The module with `changes` made, one after the other, in all functions that call operators.
+def rewrite(module: tvm.IRModule, change: Callable[[OperatorGraph], None]) -> tvm.IRModule:
+    """The module with `change` made in all functions that call operators.
 
     Operators that nothing calls any more are no longer in it.
     """
@@ -149,8 +149,7 @@ def rewrite(module: tvm.IRModule, changes: Sequence[Change]) -> tvm.IRModule:
             continue
         graph = OperatorGraph(module, var.name_hint)
         if any(isinstance(step, OperatorCall) for step in graph.steps):
-            for change in changes:
-                change(graph)
+            change(graph)
             functions[var.name_hint] = graph.write(builder)
     result = builder.get()
     for name, func in functions.items():
@@ -179,11 +178,11 @@ def _called(function: relax.Function) -> list[tvm.ir.GlobalVar]:
 def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
     """The steps of a function; how a call's tuple is taken apart belongs to the call."""
     operators: dict[str, Operator | None] = {}
-    tuples: dict[relax.Var, OperatorCall] = {}
+    tuples: dict[relax.Var, AnyCall] = {}
     if not isinstance(function.body, relax.SeqExpr) or len(function.body.blocks) != 1:
         return
     for binding in function.body.blocks[0].bindings:
-        value = binding.value if isinstance(binding, relax.VarBinding) else None
+        value: Any = binding.value if isinstance(binding, relax.VarBinding) else None
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
             tuples[value.tuple_value].results[value.index] = binding.var
             continue
@@ -206,7 +205,7 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
         yield call
 
 
-def _bindings(call: OperatorCall, builder: relax.BlockBuilder) -> Iterator[relax.Binding]:
+def _bindings(call: AnyCall, builder: relax.BlockBuilder) -> Iterator[relax.Binding]:
     function = builder.add_func(call.operator.prim_func(), call.operator.name)
     types = [result.ty for result in call.results]
     single = len(types) == 1

@@ -44,9 +44,10 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import ExpertResidualNorm, TopKExperts
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fuse_attention_combine import combine_of
-from gemma4_compile.passes.fuse_norm_linear import norm_of
+from gemma4_compile.passes.fuse_norm_linear import is_stacked, norm_of
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
+    AnyCall,
     OperatorCall,
     OperatorGraph,
     fields_of,
@@ -66,13 +67,13 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
         elif _may_round(graph, linear, limits):
             operator = Int8Linear(**fields_of(linear.operator, linear.operator.in_dtype))
             graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
-    for linear in graph.calls(Int8Linear):
-        _quantize_product(graph, linear)
+    for gate_up in graph.calls(Int8Linear):
+        _quantize_product(graph, gate_up)
     for gemm in graph.calls(ExpertGemm):
         if takes_int8(gemm.operator.layout):
             _quantize_chunk(graph, gemm, Int8ExpertGemm)
-    for gate_up in graph.calls(ExpertGateUp):
-        _quantize_experts(graph, gate_up, limits)
+    for expert_gate_up in graph.calls(ExpertGateUp):
+        _quantize_experts(graph, expert_gate_up, limits)
 
 
 def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -88,7 +89,7 @@ def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
             _quantize_combine(graph, combine, linear)
 
 
-def _may_round(graph: OperatorGraph, linear: OperatorCall, limits: FusionLimits) -> bool:
+def _may_round(graph: OperatorGraph, linear: AnyCall, limits: FusionLimits) -> bool:
     """Whether the kernel can round its vector, or what makes the vector can."""
     if linear.operator.cols <= limits.width or combine_of(graph, linear) is not None:
         return True
@@ -98,7 +99,7 @@ def _may_round(graph: OperatorGraph, linear: OperatorCall, limits: FusionLimits)
     return before is not None and _may_quantize_product(graph, before)
 
 
-def _may_quantize_product(graph: OperatorGraph, gate_up: OperatorCall) -> bool:
+def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     """Whether a matmul is gate and up of one position whose product can leave it quantised."""
     operator = gate_up.operator
     return (
@@ -110,19 +111,19 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: OperatorCall) -> bool:
     )
 
 
-def _packed(linear: OperatorCall, kind: type[Any], **changes: Any) -> Any:
+def _packed(linear: AnyCall, kind: type[Any], **changes: Any) -> Any:
     """The matmul's operator on quantised vectors."""
     return kind(**fields_of(linear.operator, PACKED), **changes)
 
 
-def _quantize_chunk(graph: OperatorGraph, matmul: OperatorCall, kind: type[Any]) -> None:
+def _quantize_chunk(graph: OperatorGraph, matmul: AnyCall, kind: type[Any]) -> None:
     x, operator = matmul.args[0], _packed(matmul, kind)
     rounding, packed = _rounding(x, matmul)
     call = OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
     graph.replace([matmul], [rounding, call])
 
 
-def _rounding(x: relax.Expr, matmul: OperatorCall) -> tuple[OperatorCall, list[relax.Var]]:
+def _rounding(x: relax.Expr, matmul: AnyCall) -> tuple[AnyCall, list[relax.Var]]:
     """The call that quantises the rows of x for a matmul, and its words and scales."""
     operator: Any = matmul.operator
     rows, width = getattr(operator, "rows", None), int(x.ty.shape[1])
@@ -131,7 +132,7 @@ def _rounding(x: relax.Expr, matmul: OperatorCall) -> tuple[OperatorCall, list[r
     return OperatorCall(quantize, [x], packed), packed
 
 
-def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall) -> None:
+def _quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> None:
     """Gate and up whose one reader takes int8: their product leaves the kernel quantised."""
     operator: Any = gate_up.operator
     down = graph.only_reader(gate_up.results[0])
@@ -147,9 +148,9 @@ def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall) -> None:
     graph.replace([down], [OperatorCall(_packed(down, Int8Linear), args, down.results)])
 
 
-def _quantize_norm(graph: OperatorGraph, norm: OperatorCall, linear: OperatorCall) -> None:
+def _quantize_norm(graph: OperatorGraph, norm: AnyCall, linear: AnyCall) -> None:
     operator: Any = norm.operator
-    if getattr(operator, "stacked", 0):
+    if is_stacked(norm):
         rounding, packed = _rounding(linear.args[0], linear)
         made = [rounding]
     else:
@@ -164,11 +165,10 @@ def _quantize_norm(graph: OperatorGraph, norm: OperatorCall, linear: OperatorCal
         packed = result_vars("quantized", quantized_specs(operator.width))
         made = [OperatorCall(quantize, norm.args, [norm.results[0], *packed])]
     call = OperatorCall(_packed(linear, Int8Linear), [*packed, *linear.args[1:]], linear.results)
-    olds = [linear] if made[0].args is not norm.args else [norm, linear]
-    graph.replace(olds, [*made, call])
+    graph.replace([linear] if is_stacked(norm) else [norm, linear], [*made, call])
 
 
-def _quantize_combine(graph: OperatorGraph, combine: OperatorCall, linear: OperatorCall) -> None:
+def _quantize_combine(graph: OperatorGraph, combine: AnyCall, linear: AnyCall) -> None:
     operator: Any = combine.operator
     if operator.head_dim % GROUP:  # a group of channels is in two heads
         rounding, packed = _rounding(linear.args[0], linear)
@@ -187,7 +187,7 @@ def _quantize_combine(graph: OperatorGraph, combine: OperatorCall, linear: Opera
     graph.replace(olds, [*made, call])
 
 
-def _quantize_experts(graph: OperatorGraph, gate_up: OperatorCall, limits: FusionLimits) -> None:
+def _quantize_experts(graph: OperatorGraph, gate_up: AnyCall, limits: FusionLimits) -> None:
     """Both matmuls of the chosen experts, which then choose and weigh by themselves."""
     routed, ids, *gate_up_weights = gate_up.args
     choice, down = graph.producer(ids), graph.only_reader(gate_up.results[0])

@@ -32,6 +32,7 @@ from gemma4_compile.operators.int8_linear import Int8ExpertGemm, Int8Linear
 from gemma4_compile.operators.linear import Embedding, Linear
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
+    AnyCall,
     OperatorCall,
     OperatorGraph,
     Other,
@@ -74,7 +75,7 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
         begin, limit = begin + limit, later
 
 
-def _side_by_side(linear: OperatorCall, max_buffers: int) -> list[Step]:
+def _side_by_side(linear: AnyCall, max_buffers: int) -> list[Step]:
     operator: Any = linear.operator
     layout = operator.layout
     count = len(layout.part_rows)
@@ -84,7 +85,7 @@ def _side_by_side(linear: OperatorCall, max_buffers: int) -> list[Step]:
     behind = linear.args[before + count * step :]
     others = before + buffers(behind) + len(linear.results)
     limit = (max_buffers - others) // step
-    calls: list[OperatorCall] = []
+    calls: list[AnyCall] = []
     begin = 0
     for splits in split_calls(count, limit, limit):
         rows = layout.part_rows[splits.start : splits.stop]
@@ -122,7 +123,7 @@ def _vectors(operator: Linear) -> int:
     return 2 if operator.in_dtype == "int8" else 1
 
 
-def _one_after_the_other(call: OperatorCall, before: int, max_buffers: int) -> list[Step]:
+def _one_after_the_other(call: AnyCall, before: int, max_buffers: int) -> list[Step]:
     operator: Any = call.operator
     layout, step = operator.layout, operator.layout.tensors_per_part
     first, later = ((max_buffers - before - others) // step for others in (1, 2))

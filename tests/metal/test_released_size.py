@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 from tvm import relax
 
-from gemma4_compile.build import decoder_options, kernel_limits
-from gemma4_compile.model_spec.text.export import export_module
-from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.model_spec.text.sampler import SamplerOptions
+from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.quantization.modules import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.targets import link, target_spec
 from tests.metal import emulator
 from tests.passes.test_full_size import CHUNK, shortened
@@ -38,13 +34,7 @@ WORDS = {"buffer", "for", "if", "kernel"}
 @pytest.fixture(scope="module")
 def executable() -> relax.VMExecutable:
     config, recipe = shortened(PRESET), RECIPES["q4f16"]
-    plan = storage_plan(parameter_table(config), recipe, SPEC.max_binding_bytes)
-    module, _ = export_module(
-        config,
-        StoredMatrices(plan, kernel_limits(SPEC)),
-        decoder_options(recipe, SPEC, CHUNK),
-        SamplerOptions(softmax_blocks=64),
-    )
+    module = build_module(config, recipe, SPEC, decoder_options(recipe, SPEC, CHUNK))
     return generate(lower(module, SPEC), SPEC)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
-from gemma4_compile.build import SOFTMAX_BLOCKS, decoder_options, kernel_limits
+from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.device_check.example_inputs import (
     Sizes,
     allowed_error,
@@ -20,11 +20,8 @@ from gemma4_compile.device_check.example_inputs import (
     random_arguments,
 )
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.export import export_module
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.operators.base import Operator, operator_of
-from gemma4_compile.quantization.modules import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import TargetSpec
 from tests.numerics.definitions import run
@@ -60,12 +57,7 @@ def operators(
     """The distinct operators of a library; matrices in parts of at most `part_bytes`."""
     recipe = RECIPES[quant]
     plan = storage_plan(parameter_table(config), recipe, part_bytes)
-    module, _ = export_module(
-        config,
-        StoredMatrices(plan, kernel_limits(spec)),
-        decoder_options(recipe, spec, CHUNK),
-        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
-    )
+    module = build_module(config, recipe, spec, decoder_options(recipe, spec, CHUNK), plan)
     found: dict[Operator, None] = {}
     for _, func in module.functions_items():
         if isinstance(func, tirx.PrimFunc):

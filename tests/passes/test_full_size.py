@@ -11,14 +11,10 @@ import tvm
 from tvm import relax, tirx
 
 from gemma4_compile import abi
-from gemma4_compile.build import decoder_options, kernel_limits, library_report
+from gemma4_compile.build import build_module, decoder_options, library_report
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.text.export import export_module
-from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.passes.lowering import lower, virtual_machine_passes
-from gemma4_compile.quantization.modules import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.targets import target_spec
 
@@ -45,13 +41,7 @@ MOST_LAUNCHES = {  # of a layer
 @lru_cache(maxsize=8)
 def lowered(config: Gemma4Config, quant: str) -> tvm.IRModule:
     recipe = RECIPES[quant]
-    plan = storage_plan(parameter_table(config), recipe, TARGET.max_binding_bytes)
-    module, _ = export_module(
-        config,
-        StoredMatrices(plan, kernel_limits(TARGET)),
-        decoder_options(recipe, TARGET, CHUNK),
-        SamplerOptions(softmax_blocks=64),
-    )
+    module = build_module(config, recipe, TARGET, decoder_options(recipe, TARGET, CHUNK))
     return lower(module, TARGET)
 
 

@@ -13,13 +13,14 @@ import tvm
 from tvm import relax, tirx
 
 from gemma4_compile import abi
-from gemma4_compile.build import decoder_options, kernel_limits, library_report
+from gemma4_compile.build import decoder_options, library_report
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.export import export_module
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.model_spec.text.sampler import SamplerOptions
+from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.lowering import lower
-from gemma4_compile.quantization.modules import StoredMatrices
+from gemma4_compile.quantization.matrix import StoredMatrices
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import target_spec
 
@@ -57,11 +58,11 @@ def exported(
     plan = storage_plan(parameter_table(config), RECIPES[recipe], target.max_binding_bytes)
     module, names = export_module(
         config,
-        StoredMatrices(plan, kernel_limits(target)),
+        StoredMatrices(plan),
         decoder_options(RECIPES[recipe], target, PREFILL_CHUNK),
         SamplerOptions(softmax_blocks=64),
     )
-    return module, names, plan
+    return fuse(module, target), names, plan
 
 
 def _dimension(dim: Any) -> str:
