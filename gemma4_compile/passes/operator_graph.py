@@ -138,40 +138,51 @@ def fields_of(operator: Operator, in_dtype: str) -> dict[str, Any]:
 
 
 def rewrite(module: tvm.IRModule, change: Callable[[OperatorGraph], None]) -> tvm.IRModule:
-    """The module with `change` made in all functions that call operators.
+    """The module with `change` made in all of its functions.
 
     Operators that nothing calls any more are no longer in it.
     """
-    builder = relax.BlockBuilder(module)
-    functions = {}
-    for var, func in module.functions_items():
-        if not isinstance(func, relax.Function):
-            continue
-        graph = OperatorGraph(module, var.name_hint)
-        if any(isinstance(step, OperatorCall) for step in graph.steps):
-            change(graph)
-            functions[var.name_hint] = graph.write(builder)
+    graphs = {
+        var: OperatorGraph(module, var.name_hint)
+        for var, func in module.functions_items()
+        if isinstance(func, relax.Function) and _is_dataflow(func)
+    }
+    kept: set[tvm.ir.GlobalVar] = set()
+    for graph in graphs.values():
+        change(graph)
+        for step in graph.steps:
+            if isinstance(step, Other):
+                kept.update(_called(step.binding.value))
+    others = {
+        var: func
+        for var, func in module.functions_items()
+        if var in kept or (var not in graphs and not _is_operator(func))
+    }
+    builder = relax.BlockBuilder(tvm.IRModule(others, attrs=module.attrs))
+    functions = {var: graph.write(builder) for var, graph in graphs.items()}
     result = builder.get()
-    for name, func in functions.items():
-        result.update_func(result.get_global_var(name), func)
-    called: set[tvm.ir.GlobalVar] = set()
-    for _, func in result.functions_items():
-        if isinstance(func, relax.Function):
-            called.update(_called(func))
-    for var, func in list(result.functions_items()):
-        if isinstance(func, tirx.PrimFunc) and var not in called and operator_of(func):
-            del result[var]
+    for var, func in functions.items():
+        result[var] = func
     return result
 
 
-def _called(function: relax.Function) -> list[tvm.ir.GlobalVar]:
+def _is_dataflow(function: relax.Function) -> bool:
+    blocks = function.body.blocks if isinstance(function.body, relax.SeqExpr) else ()
+    return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
+
+
+def _is_operator(func: tvm.ir.BaseFunc) -> bool:
+    return isinstance(func, tirx.PrimFunc) and operator_of(func) is not None
+
+
+def _called(value: relax.Expr) -> list[tvm.ir.GlobalVar]:
     found: list[tvm.ir.GlobalVar] = []
 
     def visit(node: relax.Expr) -> None:
         if isinstance(node, tvm.ir.GlobalVar):
             found.append(node)
 
-    relax.analysis.post_order_visit(function.body, visit)
+    relax.analysis.post_order_visit(value, visit)
     return found
 
 
@@ -179,8 +190,6 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
     """The steps of a function; how a call's tuple is taken apart belongs to the call."""
     operators: dict[str, Operator | None] = {}
     tuples: dict[relax.Var, AnyCall] = {}
-    if not isinstance(function.body, relax.SeqExpr) or len(function.body.blocks) != 1:
-        return
     for binding in function.body.blocks[0].bindings:
         value: Any = binding.value if isinstance(binding, relax.VarBinding) else None
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:

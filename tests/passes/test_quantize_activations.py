@@ -1,0 +1,241 @@
+"""Before and Expected of dynamic activation quantisation."""
+
+import dataclasses
+
+import pytest
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile.operators.activation_quantization import (
+    QuantizedCombine,
+    QuantizedNorm,
+    QuantizeRows,
+    quantized_specs,
+)
+from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.moe import VECTORS, TopKExperts, routed_width
+from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
+from gemma4_compile.passes.fusion_limits import FusionLimits
+from gemma4_compile.passes.quantize_activations import quantize_activations, quantize_unfused
+from tests.passes.operator_modules import (
+    F32,
+    Tensors,
+    assert_same,
+    call,
+    fields,
+    kinds,
+    module,
+    rewritten,
+    weights,
+)
+
+LAYOUT = WeightLayout(4, "float16", 32, 64, (128,))
+EPS = 1e-6
+ROW, OUT = ((1, 64), F32), ((1, 128), F32)
+NAMES = ("q_weight0", "q_scale0")
+LIMITS = FusionLimits(max_buffers=None, int8=True)
+BOTH = (quantize_activations, quantize_unfused)
+
+
+def matmul(
+    kind: type[Linear], x: Tensors, args: list[nn.Tensor], dtype: str, rows: int | None = 1
+) -> nn.Tensor:
+    operator = kind(rows=rows, in_dtype=dtype, **fields(LAYOUT))
+    shape = ((args[0].shape[0], 128), F32)
+    return call(operator, [*args, *(x[name] for name in NAMES)], shape)[0]
+
+
+def test_one_position_is_rounded_by_its_matmul() -> None:
+    inputs = {"x": ROW, **weights(LAYOUT)}
+    before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], F32)])
+    expected = module(inputs, lambda x: [matmul(Int8Linear, x, [x["x"]], F32)])
+    assert_same(rewritten(before, LIMITS, *BOTH), expected)
+
+
+@pytest.mark.parametrize(
+    ("layout", "limits"),
+    [
+        (LAYOUT, dataclasses.replace(LIMITS, int8=False)),
+        (LAYOUT, dataclasses.replace(LIMITS, width=63)),
+        (WeightLayout(0, "float16", 0, 64, (128,)), LIMITS),
+        (WeightLayout(4, "float16", 64, 64, (128,)), LIMITS),
+    ],
+    ids=["off", "shared memory", "dense weights", "groups of 64"],
+)
+def test_others_keep_their_vector(layout: WeightLayout, limits: FusionLimits) -> None:
+    def body(x: Tensors) -> list[nn.Tensor]:
+        operator = Linear(rows=1, in_dtype=F32, **fields(layout))
+        return call(operator, [x[name] for name in ("x", *weights(layout))], OUT)
+
+    before = module({"x": ROW, **weights(layout)}, body)
+    assert_same(rewritten(before, limits, *BOTH), before)
+
+
+def test_a_chunk_is_quantised_in_a_launch_of_its_own() -> None:
+    n = tirx.Var("n", "int64")
+    inputs = {"x": ((n, 64), "float16"), **weights(LAYOUT)}
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        quantize = QuantizeRows(None, 64, "float16", True)
+        packed = call(quantize, [x["x"]], *quantized_specs(64, x["x"].shape[0]))
+        return [matmul(Int8Linear, x, packed, PACKED, None)]
+
+    before = module(inputs, lambda x: [matmul(Linear, x, [x["x"]], "float16", None)])
+    assert_same(rewritten(before, LIMITS, *BOTH), module(inputs, expected))
+
+
+def test_a_norm_that_nothing_fused_quantises_its_result() -> None:
+    names = ("branch", "residual", "w_branch", "w_next")
+    inputs = {name: ROW if i < 2 else ((64,), F32) for i, name in enumerate(names)}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(1, 64, EPS, False, F32)
+        residual, hidden = call(norm, [x[name] for name in names], ROW, ROW)
+        return [residual, matmul(Linear, x, [hidden], F32)]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        norm = QuantizedNorm(64, EPS, False, True)
+        made = call(norm, [x[name] for name in names], ROW, *quantized_specs(64))
+        return [made[0], matmul(Int8Linear, x, made[1:], PACKED)]
+
+    every = {**inputs, **weights(LAYOUT)}
+    narrow = dataclasses.replace(LIMITS, width=63)  # too little shared memory for any fusion
+    passes = (quantize_activations, fuse_norm_linear, quantize_unfused)
+    assert_same(rewritten(module(every, before), narrow, *passes), module(every, expected))
+    assert kinds(rewritten(module(every, before), LIMITS, *passes)) == ["int8_normed_linear"]
+
+
+def test_a_norm_of_stacked_weights_is_quantised_behind_it() -> None:
+    inputs = {"branch": ROW, "residual": ROW, "vectors": ((VECTORS, 64), F32), **weights(LAYOUT)}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(1, 64, EPS, False, F32, VECTORS)
+        args = [x[name] for name in ("branch", "residual", "vectors")]
+        residual, hidden = call(norm, args, ROW, ROW)
+        return [residual, matmul(Linear, x, [hidden], F32)]
+
+    after = rewritten(module(inputs, before), LIMITS, *BOTH)
+    assert kinds(after) == ["residual_norm", "quantize_rows", "int8_linear"]
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "expected"),
+    [
+        (32, ["quantized_combine", "int8_linear"]),
+        (16, ["combine_splits", "quantize_rows", "int8_linear"]),
+    ],
+)
+def test_a_combine_that_nothing_fused_quantises_whole_groups(
+    head_dim: int, expected: list[str]
+) -> None:
+    heads = 64 // head_dim
+    inputs = {
+        "means": ((2, heads, head_dim), "float16"),
+        "stats": ((2, heads, 2), F32),
+        **weights(LAYOUT),
+    }
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        combine = CombineSplits(heads, head_dim, 2, "float16")
+        hidden = call(combine, [x["means"], x["stats"]], ((1, 64), "float16"))
+        return [matmul(Linear, x, hidden, "float16")]
+
+    after = rewritten(module(inputs, before), LIMITS, *BOTH)
+    assert kinds(after) == expected
+    operators = {"quantized_combine": QuantizedCombine(heads, head_dim, 2, "float16", True)}
+    if expected[0] in operators:
+        assert operators[expected[0]].name in {var.name_hint for var in after.get_global_vars()}
+
+
+DOWN = WeightLayout(8, "float16", 32, 64, (32,))
+
+
+def mlp(x: Tensors, readers: int) -> list[nn.Tensor]:
+    up = Linear(rows=1, in_dtype=F32, epilogue=Epilogue.GELU_PAIRS.value, **fields(LAYOUT))
+    (gated,) = call(up, [x["x"], *(x[name] for name in NAMES)], ROW)
+    down = Linear(rows=1, in_dtype=F32, **fields(DOWN))
+    args = [gated, x["down_weight"], x["down_scale"]]
+    return [call(down, args, ((1, 32), F32))[0] for _ in range(readers)]
+
+
+def mlp_inputs() -> dict[str, tuple[tuple[int, ...], str]]:
+    (_, *word), (_, *scale) = DOWN.shapes()
+    return {
+        "x": ROW,
+        **weights(LAYOUT),
+        "down_weight": (word[0], word[1]),
+        "down_scale": (scale[0], scale[1]),
+    }
+
+
+def test_gate_and_up_leave_their_product_quantised_for_down() -> None:
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        up = Int8Linear(
+            rows=1,
+            in_dtype=F32,
+            epilogue=Epilogue.GELU_PAIRS.value,
+            packed_out=True,
+            interleaved_out=False,
+            **fields(LAYOUT),
+        )
+        packed = call(up, [x["x"], *(x[name] for name in NAMES)], *quantized_specs(64))
+        down = Int8Linear(rows=1, in_dtype=PACKED, **fields(DOWN))
+        return call(down, [*packed, x["down_weight"], x["down_scale"]], ((1, 32), F32))
+
+    before = module(mlp_inputs(), lambda x: mlp(x, readers=1))
+    assert_same(rewritten(before, LIMITS, *BOTH), module(mlp_inputs(), expected))
+
+
+def test_a_product_with_two_readers_stays_float() -> None:
+    after = rewritten(module(mlp_inputs(), lambda x: mlp(x, readers=2)), LIMITS, *BOTH)
+    assert kinds(after) == ["int8_linear"] * 3
+
+
+EXPERTS, TOP_K = 4, 2
+EXPERT_UP = WeightLayout(4, "float16", 32, 64, (EXPERTS * 64,))
+EXPERT_DOWN = WeightLayout(4, "float16", 32, 32, (EXPERTS * 64,))
+
+
+def experts(x: Tensors) -> list[nn.Tensor]:
+    choice = TopKExperts(EXPERTS, TOP_K, 64)
+    ids, chosen = call(choice, [x["routed"], x["scale"]], ((1, TOP_K), "int32"), ((1, TOP_K), F32))
+    shared = {"expert_rows": 64, "experts": EXPERTS, "top_k": TOP_K, "in_dtype": F32}
+    up = ExpertGateUp(**fields(EXPERT_UP), **shared)
+    (gated,) = call(up, [x["routed"], ids, x["up_weight"], x["up_scale"]], ((TOP_K, 32), F32))
+    down = ExpertDown(**fields(EXPERT_DOWN), **shared)
+    return call(down, [gated, ids, chosen, x["down_weight"], x["down_scale"]], ROW)
+
+
+EXPERT_INPUTS = {
+    "routed": ((1, routed_width(EXPERTS, 64)), F32),
+    "scale": ((EXPERTS,), F32),
+    **{
+        f"{name}_{part}": (shape, dtype)
+        for name, layout in (("up", EXPERT_UP), ("down", EXPERT_DOWN))
+        for part, (_, shape, dtype) in zip(("weight", "scale"), layout.shapes(), strict=True)
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (LIMITS, ["int8_expert_gate_up", "int8_expert_down"]),
+        (
+            dataclasses.replace(LIMITS, max_buffers=8),
+            ["int8_expert_gate_up", "int8_expert_down"],
+        ),
+        (
+            dataclasses.replace(LIMITS, max_buffers=7),
+            ["top_k_experts", "expert_gate_up", "expert_down"],
+        ),
+    ],
+)
+def test_chosen_experts_choose_for_themselves(limits: FusionLimits, expected: list[str]) -> None:
+    after = rewritten(module(EXPERT_INPUTS, experts), limits, *BOTH)
+    assert kinds(after) == expected

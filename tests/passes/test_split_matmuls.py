@@ -1,0 +1,121 @@
+"""Before and Expected of matmuls and lookups with more row splits than a kernel may bind."""
+
+import pytest
+from tvm.relax.frontend import nn
+
+from gemma4_compile.operators.expert_linear import ExpertDown
+from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.passes.fusion_limits import FusionLimits
+from gemma4_compile.passes.split_matmuls import split_calls, split_matmuls
+from tests.passes.operator_modules import (
+    F32,
+    Tensors,
+    assert_same,
+    call,
+    fields,
+    kinds,
+    module,
+    rewritten,
+    weights,
+)
+
+LAYOUT = WeightLayout(4, "float16", 32, 64, (16, 16, 8))
+
+
+def part(first: int, last: int) -> WeightLayout:
+    return WeightLayout(4, "float16", 32, 64, LAYOUT.part_rows[first:last])
+
+
+def names(first: int, last: int) -> list[str]:
+    return [f"{kind}{i}" for i in range(first, last) for kind in ("q_weight", "q_scale")]
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "later", "expected"),
+    [
+        (3, 3, 3, [(0, 3)]),
+        (8, 3, 2, [(0, 3), (3, 5), (5, 7), (7, 8)]),
+        (1, 4, 1, [(0, 1)]),
+    ],
+)
+def test_splits_are_divided_among_calls(
+    count: int, first: int, later: int, expected: list[tuple[int, int]]
+) -> None:
+    assert [(r.start, r.stop) for r in split_calls(count, first, later)] == expected
+
+
+def test_a_matmul_becomes_several_whose_results_are_joined() -> None:
+    inputs = {"x": ((1, 64), F32), **weights(LAYOUT)}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        operator = Linear(rows=1, in_dtype=F32, suppressed=(3, 33), **fields(LAYOUT))
+        return call(operator, [x["x"], *(x[n] for n in names(0, 3))], ((1, 40), F32))
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        results = []
+        for (first, last), rows, suppressed in (((0, 2), 32, (3,)), ((2, 3), 8, (1,))):
+            operator = Linear(
+                rows=1, in_dtype=F32, suppressed=suppressed, **fields(part(first, last))
+            )
+            args = [x["x"], *(x[n] for n in names(first, last))]
+            results += call(operator, args, ((1, rows), F32))
+        return [nn.op.concat(results, dim=1)]
+
+    after = rewritten(module(inputs, before), FusionLimits(max_buffers=6), split_matmuls)
+    assert_same(after, module(inputs, expected))
+    whole = FusionLimits(max_buffers=8)
+    assert_same(rewritten(module(inputs, before), whole, split_matmuls), module(inputs, before))
+
+
+def test_a_lookup_passes_its_rows_on() -> None:
+    inputs = {"ids": ((2,), "int32"), **weights(LAYOUT)}
+    options = {"rows": 2, "scale": 8.0}
+    shape = ((2, 64), F32)
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        operator = Embedding(row_begin=0, accumulate=False, **options, **fields(LAYOUT))
+        return call(operator, [x["ids"], *(x[n] for n in names(0, 3))], shape)
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        previous: list[nn.Tensor] = []
+        for first, last, row in ((0, 2, 0), (2, 3, 32)):
+            operator = Embedding(
+                row_begin=row, accumulate=first > 0, **options, **fields(part(first, last))
+            )
+            args = [x["ids"], *(x[n] for n in names(first, last)), *previous]
+            previous = call(operator, args, shape)
+        return previous
+
+    after = rewritten(module(inputs, before), FusionLimits(max_buffers=6), split_matmuls)
+    assert_same(after, module(inputs, expected))
+
+
+def test_experts_in_several_calls_add_up() -> None:
+    inputs = {
+        "x": ((2, 64), F32),
+        "ids": ((1, 2), "int32"),
+        "chosen": ((1, 2), F32),
+        **weights(WeightLayout(4, "float16", 32, 64, (32, 32))),
+    }
+    shared = {"expert_rows": 16, "experts": 4, "top_k": 2, "in_dtype": F32}
+    layout = WeightLayout(4, "float16", 32, 64, (32, 32))
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        operator = ExpertDown(**fields(layout), **shared)
+        args = [x[n] for n in ("x", "ids", "chosen", *names(0, 2))]
+        return call(operator, args, ((1, 16), F32))
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        previous: list[nn.Tensor] = []
+        half = WeightLayout(4, "float16", 32, 64, (32,))
+        for index in range(2):
+            operator = ExpertDown(
+                expert_begin=2 * index, accumulate=index > 0, **fields(half), **shared
+            )
+            args = [x[n] for n in ("x", "ids", "chosen", *names(index, index + 1))]
+            previous = call(operator, [*args, *previous], ((1, 16), F32))
+        return previous
+
+    after = rewritten(module(inputs, before), FusionLimits(max_buffers=7), split_matmuls)
+    assert_same(after, module(inputs, expected))
+    assert kinds(after) == ["expert_down", "expert_down"]
