@@ -167,7 +167,7 @@ def rewrite(module: tvm.IRModule, change: Callable[[OperatorGraph], None]) -> tv
 
 
 def _is_dataflow(function: relax.Function) -> bool:
-    blocks = function.body.blocks if isinstance(function.body, relax.SeqExpr) else ()
+    blocks = list(function.body.blocks) if isinstance(function.body, relax.SeqExpr) else []
     return len(blocks) == 1 and isinstance(blocks[0], relax.DataflowBlock)
 
 
