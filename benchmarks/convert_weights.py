@@ -23,8 +23,9 @@ from benchmarks.environment import environment
 from benchmarks.synthetic_checkpoint import SyntheticCheckpoint, config_json, write_tensors
 from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import Parameter, parameter_table
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
@@ -71,7 +72,7 @@ def convert(sample: Sample, checkpoint: Path | None, output: Path) -> Measuremen
     if checkpoint is None:
         read_rows = synthetic.read_rows
     else:
-        read_rows = row_reader(match(read_header(checkpoint), parameters, config))
+        read_rows = row_reader(match(read_header(checkpoint), config))
     plan = storage_plan(parameters, RECIPES[sample.quant], LIMIT)
     cpu, begin = time.process_time(), time.monotonic()
     written = write_weights(output, plan, read_rows, "benchmark", lambda count: None)

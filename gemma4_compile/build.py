@@ -13,12 +13,11 @@ from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
 from gemma4_compile.device_check.known_answers import known_answers
+from gemma4_compile.model_spec.component import Component, ExportOptions, model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.decoder import DecoderOptions
-from gemma4_compile.model_spec.text.export import export_module
-from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.operators.base import description_of
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
@@ -86,9 +85,9 @@ def decoder_options(
     *,
     probe: bool = False,
     package: str = "",
-) -> DecoderOptions:
+) -> ExportOptions:
     """The decoder's options for a recipe and a target."""
-    return DecoderOptions(
+    return ExportOptions(
         activation_dtype=recipe.activation_dtype,
         prefill_chunk=prefill_chunk,
         device_type=int(target.device_type),
@@ -96,6 +95,7 @@ def decoder_options(
         suppressed=suppressed,
         probe=probe,
         package=package,
+        softmax_blocks=SOFTMAX_BLOCKS,
     )
 
 
@@ -103,8 +103,9 @@ def build_module(
     config: Gemma4Config,
     recipe: Recipe,
     target: TargetSpec,
-    options: DecoderOptions,
+    options: ExportOptions,
     plan: Sequence[StoredParameter] | None = None,
+    components: Sequence[Component] = COMPONENTS,
 ) -> tvm.IRModule:
     """The model's exported functions with the fusions of a target.
 
@@ -114,12 +115,13 @@ def build_module(
     plan : the storage plan; without it, that of the recipe with the target's binding limit
     """
     if plan is None:
-        plan = storage_plan(parameter_table(config), recipe, target.max_binding_bytes)
-    sampler = SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS)
-    module, names = export_module(config, StoredMatrices(plan), options, sampler)
+        plan = storage_plan(model_parameters(config, components), recipe, target.max_binding_bytes)
+    exported = export_module(config, StoredMatrices(plan), options, components)
     planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
-    assert names == planned, "the modules declare their parameters in the order of the storage plan"
-    return fuse(module, target)
+    assert exported.parameters == planned, (
+        "the modules declare their parameters in the order of the storage plan"
+    )
+    return fuse(exported.module, target)
 
 
 def calls_of(module: tvm.IRModule, function: str) -> list[str]:

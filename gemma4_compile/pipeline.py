@@ -21,8 +21,10 @@ from gemma4_compile.checkpoint.sources import TINY, Source, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import Role, parameter_table
 from gemma4_compile.package import artifacts, files
 from gemma4_compile.package.conversation import chat_template_config
 from gemma4_compile.package.digest import package_identity
@@ -163,7 +165,7 @@ def plan_model(request: CompileRequest) -> tuple[Plan, Mapping[str, Any]]:
     with open_source(model, revision, weights=False, generation_config=False) as source:
         config = source.config
         context, chunk = _lengths(request, config)
-        check_overrides(recipe, parameter_table(config))
+        check_overrides(recipe, model_parameters(config, COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
         return make_plan(config, recipe, target, context, chunk, usual), source.identity
 
@@ -235,8 +237,7 @@ def _write_weights(
     reporter: Reporter,
 ) -> tuple[Mapping[str, str], Counts | None]:
     """Write everything but the library; returns the sha256 of the shards, and what became 0."""
-    table = [stored.parameter for stored in build.plan]
-    matched = match(checkpoint.tensors, table, build.config)
+    matched = match(checkpoint.tensors, build.config)
     read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=build.allow_nonfinite)
     if (directory / PROGRESS_FILE).exists():
         reporter.stage("checking the weights that an earlier run finished")
@@ -325,7 +326,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     reporter.stage(f"opening {request.model}")
     with open_source(request.model, request.revision, weights=weights) as source:
         context, chunk = _lengths(request, source.config)
-        table = parameter_table(source.config)
+        table = model_parameters(source.config, COMPONENTS)
         check_overrides(recipe, table)
         numbers = make_plan(source.config, recipe, target, context, chunk)
         numbers.check()
@@ -338,7 +339,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         checkpoint = source.checkpoint
         chat: Mapping[str, Any] = {}
         if checkpoint is not None:  # what can be known to fail fails before the long stages
-            matched = match(checkpoint.tensors, table, source.config)
+            matched = match(checkpoint.tensors, source.config)
             check_norms(table, recipe, row_reader(matched))
             chat = _chat_config(build, checkpoint)
             checkpoint.try_conversation(source.config.vocab_size)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.model_spec.text.parameters import Arrangement, Parameter, Source
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Source
 from gemma4_compile.quantization.packing import Float32Array, quantize, to_dense
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme, StoredTensor

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.model_spec.text.parameters import Parameter, Role
+from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
 
 ROW_ALIGNMENT = 64  # rows of a part are a multiple of this, so that a GEMM tile lies in one part

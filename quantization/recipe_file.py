@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gemma4_compile.errors import QuantizationError, UsageError
-from gemma4_compile.model_spec.text.parameters import Parameter, Role
+from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.recipe import RECIPES, Recipe
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme
 

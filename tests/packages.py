@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import Arrangement, Parameter, parameter_table
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization.packing import dequantize

@@ -15,7 +15,7 @@ import numpy as np
 
 from gemma4_compile.checkpoint.safetensors_file import Float32Array
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.model_spec.text.parameters import Parameter, Role
+from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.recipe import RECIPES, Recipe
 
 LARGEST = 65_504.0

@@ -26,8 +26,10 @@ from gemma4_compile.checkpoint.safetensors_file import (
 )
 from gemma4_compile.confined.conversation import ConversationError, try_conversation
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.component import Component
+from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.parameters import Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import Parameter
 from gemma4_compile.regular_files import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES
 
 CONFIG_FILE = "config.json"
@@ -38,8 +40,7 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
-TEXT_PREFIXES = ("model.language_model.", "model.")
-# Parts of the multimodal model that a text decoder does not use: image and audio input.
+# Parts of the multimodal model that no component reads yet: image and audio input.
 SKIPPED_PREFIXES = (
     "model.vision_tower.",
     "model.vision_embedder.",
@@ -51,7 +52,6 @@ MAX_SHARDS = 4096
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
-_SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.weight")
 
 
 @dataclass(frozen=True)
@@ -266,66 +266,74 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
     return {name: shards[file][name] for name, file in weight_map.items()}
 
 
-def _text_name(name: str) -> str:
-    for prefix in TEXT_PREFIXES:
-        if name.startswith(prefix):
-            return name[len(prefix) :]
-    return name
-
-
-def _is_unused(text_name: str, config: Gemma4Config) -> bool:
-    """Keys and values of layers that read another layer's: present in some checkpoints."""
-    found = _SHARED_KV.fullmatch(text_name)
-    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
-    return found is not None and first_shared <= int(found[1]) < config.num_hidden_layers
+def _owners(components: Sequence[Component]) -> list[tuple[str, Component | None]]:
+    """Components by the prefixes of their tensors, the longest first; None for what is skipped."""
+    owners: dict[str, Component | None] = dict.fromkeys(SKIPPED_PREFIXES)
+    owners.update((prefix, one) for one in components for prefix in one.prefixes)
+    return sorted(owners.items(), key=lambda owner: -len(owner[0]))
 
 
 def match(
-    tensors: Mapping[str, TensorInfo], table: Sequence[Parameter], config: Gemma4Config
+    tensors: Mapping[str, TensorInfo],
+    config: Gemma4Config,
+    components: Sequence[Component] = COMPONENTS,
 ) -> dict[str, TensorInfo]:
-    """Hold a checkpoint's tensors against the parameter table; returns them by source name.
+    """Hold a checkpoint's tensors against the components' parameters; returns them by source name.
 
     Raises
     ------
     CheckpointError
         If a tensor is missing, extra, there twice, or of a wrong shape or dtype.
     """
-    sources = {source.name: source for parameter in table for source in parameter.sources}
+    owners = _owners(components)
+    sources = {
+        source.name: (source, component)
+        for component in components
+        for parameter in component.parameters(config)
+        for source in parameter.sources
+    }
     found: dict[str, TensorInfo] = {}
     for name, tensor in tensors.items():
-        if name.startswith(SKIPPED_PREFIXES):
+        prefix, component = next((o for o in owners if name.startswith(o[0])), ("", None))
+        if component is None and prefix:
             continue
-        text_name = _text_name(name)
-        source = sources.get(text_name)
-        if source is None:
-            if _is_unused(text_name, config):
+        key = component.source_name(name, prefix) if component else name
+        source, owner = sources.get(key, (None, None))
+        if source is None or owner is not component:
+            if component is not None and component.is_unused(key, config):
                 continue
             raise CheckpointError(
                 f"tensor `{name}` in `{tensor.path.name}` belongs to no part of the model",
                 hint="the checkpoint and its config.json do not fit together",
             )
-        if text_name in found:
-            raise CheckpointError(f"tensors `{found[text_name].name}` and `{name}` are the same")
-        if tensor.dtype not in FLOAT_DTYPES:
-            raise CheckpointError(
-                f"tensor `{name}` has dtype {tensor.dtype}, expected one of "
-                f"{', '.join(FLOAT_DTYPES)}",
-                hint="quantised checkpoints are not read; use the original one",
-            )
-        if tensor.shape != source.shape:
-            raise CheckpointError(
-                f"tensor `{name}` has shape {tensor.shape}, expected {source.shape}",
-                hint="the checkpoint and its config.json do not fit together",
-            )
-        found[text_name] = tensor
-    missing = [name for name in sources if name not in found]
+        if key in found:
+            raise CheckpointError(f"tensors `{found[key].name}` and `{name}` are the same")
+        _check_tensor(tensor, source)
+        found[key] = tensor
+    missing = [
+        component.tensor_name(name) for name, (_, component) in sources.items() if name not in found
+    ]
     if missing:
         more = f" ({len(missing)} tensors are)" if len(missing) > 1 else ""
         raise CheckpointError(
-            f"tensor `{TEXT_PREFIXES[0]}{missing[0]}` is missing{more}",
+            f"tensor `{missing[0]}` is missing{more}",
             hint="the checkpoint is incomplete, or its config.json is of another model",
         )
     return found
+
+
+def _check_tensor(tensor: TensorInfo, source: Source) -> None:
+    if tensor.dtype not in FLOAT_DTYPES:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
+            f"{', '.join(FLOAT_DTYPES)}",
+            hint="quantised checkpoints are not read; use the original one",
+        )
+    if tensor.shape != source.shape:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has shape {tensor.shape}, expected {source.shape}",
+            hint="the checkpoint and its config.json do not fit together",
+        )
 
 
 def row_reader(matched: Mapping[str, TensorInfo]) -> Callable[[str, int, int], Float32Array]:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from math import prod
 
 from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
-from gemma4_compile.model_spec.text.parameters import Parameter, Role, parameter_table
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.targets.devices import Requirements
@@ -279,31 +281,6 @@ def _plan_kv(layout: KvLayout, context_length: int) -> KvPlan:
     return KvPlan(context_length, sliding, full, padded)
 
 
-def _activation_rows(config: Gemma4Config, dtype: str) -> tuple[list[int], list[list[int]]]:
-    """Bytes of a position's activations: of each tensor, and of those that live together."""
-    f32, item = DTYPE_BYTES["float32"], DTYPE_BYTES[dtype]
-    plans = layer_plans(config)
-    hidden = f32 * config.hidden_size
-    query = max(plan.num_attention_heads * plan.head_dim for plan in plans)
-    projected = max(
-        (plan.num_attention_heads + (2 - plan.value_is_key) * plan.num_key_value_heads)
-        * plan.head_dim
-        for plan in plans
-    )
-    attention = [f32 * projected, f32 * query, item * query]
-    gated = f32 * max(plan.intermediate_size for plan in plans)
-    together = [[hidden, hidden, *attention, gated]]
-    if config.num_experts:
-        outputs = f32 * config.top_k_experts * config.hidden_size
-        gated_pairs = f32 * config.top_k_experts * config.moe_intermediate_size
-        together.append([hidden, hidden, *attention[1:], outputs, outputs, gated_pairs])
-    if config.hidden_size_per_layer_input:
-        inputs = f32 * config.num_hidden_layers * config.hidden_size_per_layer_input
-        together[0].append(inputs)
-        together.append([hidden, inputs, inputs, inputs, item * query])
-    return sorted({size for sizes in together for size in sizes}), together
-
-
 def make_plan(
     config: Gemma4Config,
     quant: str | Recipe,
@@ -319,7 +296,7 @@ def make_plan(
     quant : the recipe, or its name
     contexts : further context lengths to show the state's memory at
     """
-    table = parameter_table(config)
+    table = model_parameters(config, COMPONENTS)
     kinds = dict.fromkeys(KINDS, 0)
     for parameter in table:
         kinds[_kind(parameter)] += prod(parameter.shape)
@@ -329,7 +306,7 @@ def make_plan(
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(config, layer_plans(config), dtype, prefill_chunk)
-    tensors, together = _activation_rows(config, dtype)
+    memory = [component.activations(config, dtype) for component in COMPONENTS]
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     uses_f16 = dtype == "float16" or any(
         "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
@@ -350,7 +327,8 @@ def make_plan(
             DTYPE_BYTES[dtype] * (slot.rows or context_length) * slot.kv_heads * slot.head_dim
             for slot in layout.slots
         ),
-        activation_tensor_bytes=prefill_chunk * tensors[-1],
-        activation_bytes=prefill_chunk * max(sum(sizes) for sizes in together) + logits,
+        activation_tensor_bytes=prefill_chunk * max(max(one.tensors) for one in memory),
+        activation_bytes=prefill_chunk * max(sum(sizes) for one in memory for sizes in one.together)
+        + logits,
         features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
     )

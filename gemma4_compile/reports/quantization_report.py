@@ -17,7 +17,8 @@ import numpy as np
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.nonfinite import Counts, nonfinite_lines, open_reader
 from gemma4_compile.checkpoint.sources import open_source
-from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader, conversion_steps, read_parameter_rows
@@ -172,9 +173,9 @@ def report_model(
     reporter.stage(f"opening {request.model}")
     with open_source(request.model, request.revision, weights=True) as source:
         assert source.checkpoint is not None, "asked for"
-        table = parameter_table(source.config)
+        table = model_parameters(source.config, COMPONENTS)
         check_overrides(recipe, table)
-        matched = match(source.checkpoint.tensors, table, source.config)
+        matched = match(source.checkpoint.tensors, source.config)
         plan = storage_plan(table, recipe, None)
         plain = {item.name: RECIPES[recipe.name].scheme(item) for item in table}
         allowed = request.allow_nonfinite

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.model_spec.text.parameters import Arrangement, Parameter
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import StoredParameter

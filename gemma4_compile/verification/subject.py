@@ -11,8 +11,9 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.package.partial_build import NONFINITE
@@ -91,10 +92,10 @@ def open_subject(
         check_files(request.package, provenance, Check.ALWAYS, _steps(advance))
     limits = target_spec(build["target"], build["limits"])
     recipe = with_overrides(build["recipe"], _overrides(build))
-    plan = storage_plan(parameter_table(config), recipe, limits.max_binding_bytes)
+    plan = storage_plan(model_parameters(config, COMPONENTS), recipe, limits.max_binding_bytes)
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
-    matched = match(checkpoint.tensors, [stored.parameter for stored in plan], config)
+    matched = match(checkpoint.tensors, config)
     read = row_reader(matched)
     if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the certificate says so
         read = finite_reader(read)

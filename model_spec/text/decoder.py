@@ -16,7 +16,8 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.layers.attention import Attention, AttentionOptions
+from gemma4_compile.model_spec.component import ExportOptions
+from gemma4_compile.model_spec.layers.attention import Attention
 from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.model_spec.layers.moe import (
     ExpertWeights,
@@ -42,29 +43,6 @@ from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import VECTORS
-
-
-@dataclass(frozen=True)
-class DecoderOptions:
-    """What the decoder needs to know besides the config.
-
-    Attributes
-    ----------
-    activation_dtype : of bounded matmul inputs, K and V
-    prefill_chunk : longest prefill chunk
-    device_type : DLPack device type of the KV state
-    suppressed : ids of tokens whose logits are MASKED
-    probe : return the residual stream of the last position after every layer, too
-    package : names the package in checkpoints of the KV state
-    """
-
-    activation_dtype: str
-    prefill_chunk: int
-    device_type: int
-    attention: AttentionOptions
-    suppressed: tuple[int, ...] = ()
-    probe: bool = False
-    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +78,7 @@ class DecoderLayer(nn.Module):
     """
 
     def __init__(
-        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: DecoderOptions
+        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: ExportOptions
     ) -> None:
         hidden, prefix = config.hidden_size, f"layers.{plan.index}"
         self.plan, self.eps, self.dtype = plan, config.rms_norm_eps, options.activation_dtype
@@ -153,7 +131,7 @@ class MoeDecoderLayer(nn.Module):
     """Attention, then the dense MLP and the chosen experts of the same residual."""
 
     def __init__(
-        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: DecoderOptions
+        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: ExportOptions
     ) -> None:
         hidden, prefix = config.hidden_size, f"layers.{plan.index}"
         eps, dtype = config.rms_norm_eps, options.activation_dtype
@@ -190,7 +168,7 @@ class MoeDecoderLayer(nn.Module):
 class Gemma4ForCausalLM(nn.Module):
     """The decoder with tied head. Its methods are the package's exported functions (abi.py)."""
 
-    def __init__(self, config: Gemma4Config, matrices: Matrices, options: DecoderOptions) -> None:
+    def __init__(self, config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> None:
         plans = layer_plans(config)
         self.config = config
         self.options = options

@@ -1,16 +1,16 @@
-"""Export the decoder and the sampler as one IRModule with the functions that the client calls."""
+"""The functions of decoder and sampler that the client calls, as one IRModule."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
+from gemma4_compile.model_spec.component import Exported, ExportOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.decoder import DecoderOptions, Gemma4ForCausalLM
+from gemma4_compile.model_spec.text.decoder import Gemma4ForCausalLM
 from gemma4_compile.model_spec.text.sampler import Sampler, SamplerOptions
 
 
@@ -92,20 +92,13 @@ def _sampler_spec(vocab: int) -> dict[str, Any]:
 VAR_BOUNDS_ATTR = "tir_var_upper_bound"
 
 
-def export_module(
-    config: Gemma4Config, matrices: Matrices, options: DecoderOptions, sampler: SamplerOptions
-) -> tuple[tvm.IRModule, tuple[str, ...]]:
-    """Build the Relax module.
-
-    Returns
-    -------
-    tuple[IRModule, tuple[str, ...]]
-        The module, and the names of its parameters in the order of the packed tuple.
-    """
+def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:
+    """Build the functions of the decoder and of the sampler."""
     decoder = Gemma4ForCausalLM(config, matrices, options)
     module, parameters = decoder.export_tvm(_decoder_spec(config))
-    helpers, _ = Sampler(config.vocab_size, sampler).export_tvm(_sampler_spec(config.vocab_size))
+    sampler = Sampler(config.vocab_size, SamplerOptions(options.softmax_blocks))
+    helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size))
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
-    return module, tuple(name for name, _ in parameters)
+    return Exported(module, tuple(name for name, _ in parameters))

@@ -1,73 +1,14 @@
-"""The parameter table.
+"""The parameter table of the text decoder.
 
 Which checkpoint tensors become which model parameter, in which shape and with which scale.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from enum import Enum
-
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source, folded_scale
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
-
-
-class Role(str, Enum):
-    """What a parameter is for; the quantisation recipe chooses a scheme by it."""
-
-    TOKEN_EMBEDDING = "token_embedding"  # also the LM head (tied)
-    PER_LAYER_EMBEDDING = "per_layer_embedding"
-    LINEAR = "linear"
-    PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
-    EXPERTS = "experts"
-    ROUTER = "router"  # its choice is discrete, so it is never quantised
-    VECTOR = "vector"  # norm weights and layer scalars
-
-
-class Arrangement(str, Enum):
-    """How the source tensors' rows make up the parameter's rows."""
-
-    COPY = "copy"
-    CONCAT_ROWS = "concat_rows"
-    INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
-    INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
-    STACK = "stack"  # each source is a vector, and a row
-
-
-@dataclass(frozen=True)
-class Source:
-    """A checkpoint tensor, its name without the `model.language_model.` or `model.` prefix."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A model parameter.
-
-    Attributes
-    ----------
-    name : as in the checkpoint, or the fused name; without `.weight`
-    shape : (rows, cols) of a matrix, (n,) of a vector
-    scale : a power of two that the stored weight carries (so folding it is exact)
-    row_group : rows that stay together when the parameter is split: those of one expert
-    """
-
-    name: str
-    role: Role
-    shape: tuple[int, ...]
-    sources: tuple[Source, ...]
-    arrangement: Arrangement = Arrangement.COPY
-    scale: float = 1.0
-    row_group: int = 1
-
-
-def is_power_of_two(value: float) -> bool:
-    """Whether multiplying by `value` is exact in binary floating point."""
-    return value > 0 and math.frexp(value)[0] == 0.5
 
 
 def _matrix(name: str, role: Role, rows: int, cols: int, scale: float = 1.0) -> Parameter:
@@ -184,11 +125,6 @@ def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
     scalar = f"{prefix}.layer_scalar"
     table.append(Parameter(scalar, Role.VECTOR, (1,), (Source(scalar, (1,)),)))
     return table
-
-
-def folded_scale(scale: float) -> float:
-    """The part of a constant scale that the weights carry: all if that is exact, else 1."""
-    return scale if is_power_of_two(scale) else 1.0
 
 
 def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:

@@ -9,8 +9,8 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.norm import Vector
 from gemma4_compile.model_spec.matrices import Matrix
+from gemma4_compile.model_spec.parameters import folded_scale
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import folded_scale
 from gemma4_compile.model_spec.text.scales import (
     PER_LAYER_INPUT_SCALE,
     per_layer_embedding_scale,

@@ -27,9 +27,9 @@ from tests.numerics import (
     test_int8_kernels,
     test_kernels,
 )
+from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
-from tests.numerics.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
-from tests.numerics.test_expert_kernels import EXPERT_KINDS, EXPERTS
+from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
 
 CUDA = target_spec("cuda")

@@ -14,10 +14,9 @@ from tvm import relax, tirx
 
 from gemma4_compile import abi
 from gemma4_compile.build import decoder_options, library_report
+from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.export import export_module
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.model_spec.text.sampler import SamplerOptions
 from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.quantization.matrix import StoredMatrices
@@ -56,13 +55,9 @@ def exported(
 ) -> tuple[tvm.IRModule, tuple[str, ...], Any]:
     target, config = target_spec("webgpu", profile), config_of(preset)
     plan = storage_plan(parameter_table(config), RECIPES[recipe], target.max_binding_bytes)
-    module, names = export_module(
-        config,
-        StoredMatrices(plan),
-        decoder_options(RECIPES[recipe], target, PREFILL_CHUNK),
-        SamplerOptions(softmax_blocks=64),
-    )
-    return fuse(module, target), names, plan
+    options = decoder_options(RECIPES[recipe], target, PREFILL_CHUNK)
+    exported = export_module(config, StoredMatrices(plan), options)
+    return fuse(exported.module, target), exported.parameters, plan
 
 
 def _dimension(dim: Any) -> str:

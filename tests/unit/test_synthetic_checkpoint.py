@@ -15,7 +15,6 @@ from benchmarks.synthetic_checkpoint import (
 )
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import parameter_table
 from tests.models import E2B_LIKE, MOE_LIKE, config_file
 
 
@@ -64,9 +63,7 @@ def test_a_written_checkpoint_is_read_like_a_real_one(
     values = config_file(text, "hub", "bfloat16")
     write_checkpoint(tmp_path, values)
     config = Gemma4Config.from_dict(values)
-    read_rows = row_reader(
-        match(Checkpoint.open(tmp_path).tensors, parameter_table(config), config)
-    )
+    read_rows = row_reader(match(Checkpoint.open(tmp_path).tensors, config))
     synthetic = SyntheticCheckpoint(config)
     for name, source in synthetic.sources.items():
         rows = int(np.prod(source.shape[:-1])) if len(source.shape) > 1 else source.shape[0]

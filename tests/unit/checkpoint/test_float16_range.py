@@ -9,8 +9,9 @@ import pytest
 
 from gemma4_compile.checkpoint.float16_range import LARGEST, check_norms
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import Parameter, Role, parameter_table
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.request import CompileRequest

@@ -17,7 +17,6 @@ from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import E2B_LIKE, random_weights, write_checkpoint
 
@@ -37,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 
 def matched(checkpoint: Checkpoint) -> dict[str, TensorInfo]:
     config = Gemma4Config.from_dict(checkpoint.config)
-    return match(checkpoint.tensors, parameter_table(config), config)
+    return match(checkpoint.tensors, config)
 
 
 def split_into_shards(directory: Path, count: int = 3) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.model_spec.text.parameters import Parameter, Role, Source
+from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import TensorCache
 from gemma4_compile.package.files import finish, take_over

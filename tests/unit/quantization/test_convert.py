@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.model_spec.text.parameters import Arrangement, Parameter, Role, Source
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role, Source
 from gemma4_compile.quantization.convert import (
     RowReader,
     conversion_steps,

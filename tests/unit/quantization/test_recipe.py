@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.model_spec.text.parameters import Parameter, Role, Source, parameter_table
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.quantization.recipe import RECIPES, ROW_ALIGNMENT, storage_plan
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme
 

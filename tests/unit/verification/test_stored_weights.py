@@ -9,7 +9,8 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.model_spec.text.parameters import Role, parameter_table
+from gemma4_compile.model_spec.parameters import Role
+from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.packing import dequantize, quantize

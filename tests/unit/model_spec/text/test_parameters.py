@@ -6,15 +6,15 @@ from math import prod
 
 import pytest
 
-from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.parameters import (
+from gemma4_compile.model_spec.parameters import (
     Arrangement,
     Parameter,
     Role,
     folded_scale,
     is_power_of_two,
-    parameter_table,
 )
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.parameters import parameter_table
 
 # Elements of the text model as transformers 5.23.0 builds it on the meta device, head tied.
 ELEMENTS = {

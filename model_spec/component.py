@@ -1,0 +1,112 @@
+"""A component: one part of a model, from its checkpoint tensors to its exported functions.
+
+The text decoder is one. A component is a folder of model_spec and an entry in components.py; what
+reads checkpoints, plans, exports, writes packages and verifies them loops over those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm
+
+from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.parameters import Parameter
+from gemma4_compile.model_spec.text.config import Gemma4Config
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of the exported functions besides the config.
+
+    Attributes
+    ----------
+    activation_dtype : of bounded matmul inputs, K and V
+    prefill_chunk : longest prefill chunk
+    device_type : DLPack device type of the KV state
+    suppressed : ids of tokens whose logits are MASKED
+    probe : return the residual stream of the last position after every layer, too
+    package : names the package in checkpoints of the KV state
+    softmax_blocks : blocks of the softmax over the vocabulary
+    """
+
+    activation_dtype: str
+    prefill_chunk: int
+    device_type: int
+    attention: AttentionOptions
+    suppressed: tuple[int, ...] = ()
+    probe: bool = False
+    package: str = ""
+    softmax_blocks: int = 64
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A module of exported functions, and the names of the parameters that they take, in order."""
+
+    module: tvm.IRModule
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ActivationMemory:
+    """Bytes of a position's activations.
+
+    Attributes
+    ----------
+    tensors : of each tensor
+    together : of the tensors that live at the same time, for each such set
+    """
+
+    tensors: tuple[int, ...]
+    together: tuple[tuple[int, ...], ...]
+
+
+def _all_used(name: str, config: Gemma4Config) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part of a model.
+
+    Attributes
+    ----------
+    name : in messages
+    prefixes : of its tensors in checkpoints, the usual one first; of all components' the longest
+        that fits decides
+    is_stripped : its sources are named without the prefix
+    parameters : its parameter table, empty where a config has no such part; names are unique among
+        all components
+    export : its exported functions, which take `parameters` in order as the packed tuple
+    activations : memory of a position's activations
+    is_unused : whether a tensor (by its source name) is one that checkpoints may hold and nothing
+        reads
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    parameters: Callable[[Gemma4Config], tuple[Parameter, ...]]
+    export: Callable[[Gemma4Config, Matrices, ExportOptions], Exported]
+    activations: Callable[[Gemma4Config, str], ActivationMemory]
+    is_unused: Callable[[str, Gemma4Config], bool] = _all_used
+    is_stripped: bool = False
+
+    def source_name(self, tensor: str, prefix: str) -> str:
+        """The name of a checkpoint's tensor in the parameter table."""
+        return tensor[len(prefix) :] if self.is_stripped else tensor
+
+    def tensor_name(self, source: str) -> str:
+        """The usual name of a source in a checkpoint."""
+        return f"{self.prefixes[0]}{source}" if self.is_stripped else source
+
+
+def model_parameters(
+    config: Gemma4Config, components: Sequence[Component]
+) -> tuple[Parameter, ...]:
+    """The parameters of all components, in the order of the packed tuple and of the shards."""
+    return tuple(
+        parameter for component in components for parameter in component.parameters(config)
+    )

@@ -1,0 +1,8 @@
+"""The components that a model may have."""
+
+from __future__ import annotations
+
+from gemma4_compile.model_spec.component import Component
+from gemma4_compile.model_spec.text.component import TEXT
+
+COMPONENTS: tuple[Component, ...] = (TEXT,)
