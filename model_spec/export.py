@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -34,15 +34,20 @@ def export_module(
     if len(parts) == 1:
         return parts[0]
     fields = [field for part in parts for field in _tuple_fields(part)]
-    result = tvm.IRModule()
-    begin = 0
+    builder, functions, begin = relax.BlockBuilder(), {}, 0
     for part in parts:
-        functions = {}
+        moved = {
+            var: builder.add_func(func, var.name_hint)
+            for var, func in part.module.functions_items()
+            if not isinstance(func, relax.Function)
+        }
         for var, func in part.module.functions_items():
-            whole = isinstance(func, relax.Function) and _packed(func) is not None
-            functions[var] = _with_all(func, fields, begin) if whole else func
-        result.update(tvm.IRModule(functions))
+            if isinstance(func, relax.Function):
+                functions[var] = _moved(func, moved, fields, begin, builder)
         begin += len(part.parameters)
+    result = builder.get()
+    for var, func in functions.items():
+        result[var] = func
     return Exported(result, tuple(name for part in parts for name in part.parameters))
 
 
@@ -61,21 +66,38 @@ def _tuple_fields(part: Exported) -> list[relax.Type]:
     return []
 
 
-def _with_all(function: relax.Function, fields: list[relax.Type], begin: int) -> relax.Function:
-    """The function on the tuple of all parameters, where its own begin at an index."""
-    old, builder = _packed(function), relax.BlockBuilder()
+def _moved(
+    function: relax.Function,
+    moved: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar],
+    fields: list[relax.Type],
+    begin: int,
+    builder: relax.BlockBuilder,
+) -> relax.Function:
+    """The function with calls of moved functions, on the tuple of all parameters.
+
+    Its own parameters begin at an index of that tuple.
+    """
+    old = _packed(function)
     new = relax.Var(_PARAMETERS, relax.TupleType(fields))
+
+    def value_of(value: relax.Expr) -> relax.Expr:
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(old):
+            return builder.normalize(relax.TupleGetItem(new, begin + value.index))
+        if isinstance(value, relax.Call) and len(value.args) and value.args[0] in moved:
+            args = [moved[value.args[0]], *value.args[1:]]
+            return builder.normalize(relax.Call(value.op, args, value.attrs, value.ty_args))
+        return value
+
     blocks = []
     for block in function.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.TupleGetItem) and value.tuple_value.same_as(old):
-                item = builder.normalize(relax.TupleGetItem(new, begin + value.index))
-                binding = relax.VarBinding(binding.var, item)
-            bindings.append(binding)
+        bindings = [
+            relax.VarBinding(binding.var, value_of(binding.value))
+            if isinstance(binding, relax.VarBinding)
+            else binding
+            for binding in block.bindings
+        ]
         is_dataflow = isinstance(block, relax.DataflowBlock)
         blocks.append((relax.DataflowBlock if is_dataflow else relax.BindingBlock)(bindings))
     body = builder.normalize(relax.SeqExpr(blocks, function.body.body))
-    params = [*function.params[:-1], new]
+    params = function.params if old is None else [*function.params[:-1], new]
     return relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)
