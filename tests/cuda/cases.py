@@ -64,29 +64,29 @@ def replay(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     first = launches_of(lambda: engine.forward_one(4))
-    count = len(first.definition)
+    count = len(first.plain)
     assert count > 50
-    elsewhere = intermediates(first.definition, first.replayed)
+    elsewhere = intermediates(first.plain, first.replayed)
     assert elsewhere
     assert elsewhere.isdisjoint(fixed_addresses(engine)), "weights stay where they are"
     assert _addresses(first.replayed) & fixed_addresses(engine)
     assert engine.launches_in_graphs == (count, 0)
     for token in (5, 5, 6):
         step = launches_of(lambda token=token: engine.forward_one(token))
-        assert (len(step.definition), step.replayed) == (0, first.replayed)
+        assert (len(step.plain), step.replayed) == (0, first.replayed)
     assert engine.length == len(PROMPT) + 4
     assert CUDA.uploads <= 3, "token, position, rotary values"
     # Logits of a prefill, and of a step that was not replayed, lie in TVM's pool.
     engine.clear()
     logits = engine.forward(PROMPT)
     drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    assert (len(drawn.definition), len(drawn.replayed)) == (4, 0)
+    assert (len(drawn.plain), len(drawn.replayed)) == (4, 0)
     logits = engine.forward_one(4)
     drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    assert drawn.definition[0].params != drawn.replayed[0].params
-    assert [a.kernel for a in drawn.definition] == [b.kernel for b in drawn.replayed]
+    assert drawn.plain[0].params != drawn.replayed[0].params
+    assert [a.kernel for a in drawn.plain] == [b.kernel for b in drawn.replayed]
     drawn = launches_of(lambda: engine.draw(engine.forward_one(4), 1.0, 0.9, 0.6))
-    assert (len(drawn.definition), len(drawn.replayed)) == (0, count + 4)
+    assert (len(drawn.plain), len(drawn.replayed)) == (0, count + 4)
     assert CUDA.uploads == 4 - (1), "of the draw only the random number is new, and no token"
 
 
@@ -98,8 +98,8 @@ def own_memory(package: Path) -> None:
     step = launches_of(lambda: engine.forward_one(4))
     logits = engine.forward_one(4)
     draw = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    own = intermediates(step.definition, step.replayed) | intermediates(
-        draw.definition, draw.replayed
+    own = intermediates(step.plain, step.replayed) | intermediates(
+        draw.plain, draw.replayed
     )
     assert len(own) > 10
 
@@ -108,7 +108,7 @@ def own_memory(package: Path) -> None:
             one.draw(one.forward(PROMPT * 5), 1.0, 0.9, 0.5)
         other.draw(other.forward_one(4), 1.0, 0.9, 0.5)
 
-    assert own.isdisjoint(_addresses(launches_of(work).definition))
+    assert own.isdisjoint(_addresses(launches_of(work).plain))
 
 
 def _addresses(launches: list[Launch]) -> set[int]:
@@ -141,7 +141,7 @@ def several_engines(package: Path) -> None:
     for _ in range(3):
         for engine in engines:
             step = launches_of(lambda engine=engine: engine.decode(4))
-            assert not step.definition
+            assert not step.plain
             seen.append(step.replayed)
     assert seen[0] == seen[3] == seen[6] != seen[1]
     alive = CUDA.alive
@@ -164,7 +164,7 @@ def refused(package: Path) -> None:
     CUDA.fail(function)
     for _ in range(3):
         step = launches_of(lambda: engine.forward_one(4))
-        assert len(step.definition) > 50
+        assert len(step.plain) > 50
         assert not step.replayed
     CUDA.fail("")
     assert not launches_of(lambda: engine.forward_one(4)).replayed, "it is not tried again"
@@ -184,7 +184,7 @@ def refused_later(package: Path) -> None:
     assert len(launches_of(lambda: engine.forward_one(4)).replayed) > 50
     CUDA.fail("cudaGraphLaunch")
     step = launches_of(lambda: engine.forward_one(4))
-    assert len(step.definition) > 50
+    assert len(step.plain) > 50
     assert not step.replayed
     assert engine.length == len(PROMPT) + 3
     gc.collect()
@@ -198,7 +198,7 @@ def wrong_values(package: Path) -> None:
     CUDA.corrupt(True)
     engine.forward_one(4)
     step = launches_of(lambda: engine.forward_one(4))
-    assert len(step.definition) > 50
+    assert len(step.plain) > 50
     assert not step.replayed
 
 

@@ -72,7 +72,7 @@ def test_a_recipe_file_shows_its_effect(tmp_path: Path) -> None:
     changed = report(model, overrides=(("layers.*.mlp.down_proj", "q8f16_1"),))
     for name, loss in changed.items():
         if name.endswith("mlp.down_proj"):
-            assert loss.definition == plain[name].loss
+            assert loss.plain == plain[name].loss
             assert loss.loss.relative_error < plain[name].loss.relative_error / 10
             assert loss.loss.nbytes > plain[name].loss.nbytes
         else:
