@@ -15,16 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
 from gemma4_compile.device_check.definitions import run
-from gemma4_compile.device_check.example_inputs import (
-    Array,
-    Sizes,
-    allowed_error,
-    is_packed,
-    moved_share,
-    random_arguments,
-)
 from gemma4_compile.operators.base import operator_from
+from gemma4_compile.operators.examples import Array, Sizes
 
 _ROWS = 19  # no multiple of any tile
 _BEFORE, _CAPACITY = 1200, 1300  # rings have wrapped
@@ -48,7 +42,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     operator = operator_from(request["operator"])
     chunk = int(request["chunk"])
     sizes = Sizes(min(_ROWS, chunk), _BEFORE, _CAPACITY, chunk)
-    args = random_arguments(operator, np.random.default_rng(request["seed"]), sizes)
+    args = example_arguments(operator, np.random.default_rng(request["seed"]), sizes)
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
     run(operator, *after)
     names: list[str | int] = []
@@ -65,7 +59,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
             changed[str(index)] = {
                 "expected": _save(folder, f"{index}-after", new),
                 "allowed": _save(folder, f"{index}-allowed", error),
-                "packed": moved_share(operator) if is_packed(operator, new) else 0,
+                "packed": operator.moved_share() if is_packed(operator, new) else 0,
             }
     return {"args": names, "changed": changed}
 

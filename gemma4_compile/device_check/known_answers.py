@@ -20,14 +20,8 @@ import tvm
 from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
+from gemma4_compile.device_check.comparison import error_bounds, is_packed
 from gemma4_compile.device_check.definitions import run
-from gemma4_compile.device_check.example_inputs import (
-    Array,
-    Sizes,
-    error_bounds,
-    is_packed,
-    moved_share,
-)
 from gemma4_compile.device_check.known_inputs import (
     BYTES_BELOW_255,
     WORDS,
@@ -42,6 +36,7 @@ from gemma4_compile.device_check.known_inputs import (
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
+from gemma4_compile.operators.examples import Array, Sizes
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
@@ -236,7 +231,7 @@ def _result(operator: Operator, name: str, old: Array, new: Array) -> dict[str, 
     samples = new.reshape(-1)[list(sample_positions(first, count))]
     told: dict[str, Any] = {"name": name, "first": first, "count": count}
     if is_packed(operator, new):
-        expected_moves = moved_share(operator) * samples.size * BYTES
+        expected_moves = operator.moved_share() * samples.size * BYTES
         told["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
     else:
         told["absolute"], told["relative"] = error_bounds(operator, new, name)

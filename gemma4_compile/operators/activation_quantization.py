@@ -11,15 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from tvm import te, tirx
 
-from gemma4_compile.operators.attention import combined_splits, splits_placeholders
+from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
     symbolic_rows,
     te_prim_func,
 )
+from gemma4_compile.operators.examples import Array, Sizes, split_stats
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import (
     ExpertNormVector,
@@ -148,6 +150,10 @@ class QuantizeRows(Operator):
     in_dtype: str
     interleaved: bool
 
+    @property
+    def packs(self) -> bool:
+        return True
+
     def definition(self) -> tirx.PrimFunc:
         x = te.placeholder((symbolic_rows(self.rows), self.width), self.in_dtype, name="x")
         return te_prim_func([x, *pack(x, self.interleaved)])
@@ -173,6 +179,10 @@ class QuantizedNorm(Operator):
         """What is rounded."""
         return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
 
+    @property
+    def packs(self) -> bool:
+        return True
+
     def definition(self) -> tirx.PrimFunc:
         args, out, x = self.norm.definition()
         return te_prim_func([*args, out, *pack(x, self.interleaved)])
@@ -192,6 +202,15 @@ class QuantizedCombine(Operator):
     splits: int
     in_dtype: str
     interleaved: bool
+
+    @property
+    def packs(self) -> bool:
+        return True
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return split_stats(shape, LOWEST, rng) if name == "stats" else None
 
     def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)

@@ -11,14 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tvm import te, tirx
+import numpy as np
+from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
 from gemma4_compile.operators.base import Operator, symbolic_rows
+from gemma4_compile.operators.examples import (
+    ATTENTION_F32,
+    Array,
+    Sizes,
+    kv_positions,
+    rotary_table,
+)
 from gemma4_compile.operators.heads import CacheShape, Head, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import (
-    FunctionBuilder,
     LocalVar,
     bind,
     function,
@@ -26,25 +34,14 @@ from gemma4_compile.operators.tir import (
     store,
 )
 
-LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
 
-
-def declare_splits(build: FunctionBuilder, operator: Any, dtype: str) -> tuple[Any, Any]:
-    """The splits of one position: means (splits, heads, head_dim) dtype, stats (.., 2) float32.
-
-    A split's mean is the attention over its own keys; its stats are the highest score and the sum
-    of weights beside it.
-    """
-    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-    means = build.arg("means", (splits, heads, dim), dtype)
-    return means, build.arg("stats", (splits, heads, 2), "float32")
-
-
-def splits_placeholders(operator: Any, dtype: str) -> tuple[te.Tensor, te.Tensor]:
-    """`declare_splits` in TE."""
-    splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-    means = te.placeholder((splits, heads, dim), dtype, name="means")
-    return means, te.placeholder((splits, heads, 2), "float32", name="stats")
+def _kv_input(
+    rows: int | None, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+) -> Array | None:
+    """Example inputs that the KV state gives."""
+    if name == "positions":
+        return kv_positions(rows, sizes)
+    return rotary_table(shape, rng) if name == "rotary" else None
 
 
 @dataclass(frozen=True)
@@ -90,6 +87,11 @@ class QkNormRopeCache(Operator):
     def columns(self) -> QkvColumns:
         """Where the heads lie in qkv."""
         return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _kv_input(self.rows, name, shape, rng, sizes)
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
@@ -157,6 +159,14 @@ class _OverCache(Operator):
         if self.window is None:
             return i32(0)
         return tirx.max(position - i32(self.window - 1), i32(0))
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _kv_input(self.rows, name, shape, rng, sizes)
+
+    def tolerance(self, result: str) -> float:
+        return ATTENTION_F32
 
     def _online(
         self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any
@@ -340,56 +350,3 @@ class DecodeAttention(SplitAttention):
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
                 self._store_split(means, stats, s, h, total, highest, weights)
         return build.result
-
-
-@dataclass(frozen=True)
-class CombineSplits(Operator):
-    """Put the splits of one position together: the second half of a decode step.
-
-    Arguments: means (splits, heads, head_dim) out_dtype; stats (splits, heads, 2) f32. Result: (1,
-    heads * head_dim) out_dtype.
-    """
-
-    kind: ClassVar[str] = "combine_splits"
-    heads: int
-    head_dim: int
-    splits: int
-    out_dtype: str
-
-    def definition(self) -> tirx.PrimFunc:
-        dim = self.head_dim
-        with function(scheduled=False) as build:
-            means, stats = declare_splits(build, self, self.out_dtype)
-            out = build.arg("out", (1, self.heads * dim), self.out_dtype)
-            with T.serial(0, self.heads) as h, T.serial(0, dim) as d:
-                highest = LocalVar("float32", f32(LOWEST))
-                with T.serial(0, self.splits) as s:
-                    highest.set(tirx.max(highest.value, stats[s, h, 0]))
-                total, weights = LocalVar("float32", f32(0.0)), LocalVar("float32", f32(0.0))
-                with T.serial(0, self.splits) as s:
-                    weight = bind(tirx.exp(stats[s, h, 0] - highest.value) * stats[s, h, 1])
-                    total.add(weight * as_f32(means[s, h, d]))
-                    weights.add(weight)
-                store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
-        return build.result
-
-
-def combined_splits(means: te.Tensor, stats: te.Tensor) -> te.Tensor:
-    """`CombineSplits` in TE: (splits, heads, head_dim), (splits, heads, 2) -> (1, width) f32."""
-    splits, heads, dim = (int(size) for size in means.shape)
-    m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
-    highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
-    weights = te.compute(
-        (splits, heads),
-        lambda i, h: tirx.exp(stats[i, h, 0] - highest[h]) * stats[i, h, 1],
-        name="weights",
-    )
-    total = te.compute((heads,), lambda h: te.sum(weights[s, h], axis=s), name="total")
-    merged = te.compute(
-        (heads, dim),
-        lambda h, d: te.sum(weights[v, h] * means[v, h, d].astype("float32"), axis=v),
-        name="merged",
-    )
-    return te.compute(
-        (1, heads * dim), lambda i, j: merged[j // dim, j % dim] / total[j // dim], name="x"
-    )

@@ -12,8 +12,18 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
 from tvm import te, tirx
 from tvm.relax.frontend import nn
+from tvm.tirx.buffer import is_buffer_var
+
+from gemma4_compile.operators.examples import (
+    MOVED_BYTES,
+    SUM_F32,
+    Array,
+    Sizes,
+    random_values,
+)
 
 OPERATOR_ATTR = "gemma4.operator"
 _OPAQUE = 8  # relax.op.pattern.kOpaque: graph fusion must leave the function alone
@@ -56,6 +66,43 @@ class Operator(ABC):
 
         Inputs, then in-place arguments, then outputs.
         """
+
+    @property
+    def prologue(self) -> Operator | None:
+        """The operator that makes this one's first arguments, in place, where they must fit."""
+        return None
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        """Values of an argument for which random numbers of its dtype would not do, or None."""
+        return None
+
+    def example_inputs(self, rng: np.random.Generator, sizes: Sizes) -> tuple[Array | int, ...]:
+        """Inputs, in-place arguments and outputs of the definition, in its order."""
+        args: list[Array | int] = []
+        for param in self.prim_func().params:
+            if not is_buffer_var(param):
+                args.append(3)  # the layer whose per-layer inputs are read
+                continue
+            shape, dtype = tuple(sizes.of(size) for size in param.shape), str(param.dtype)
+            own = self.example_input(param.name, shape, rng, sizes)
+            values = random_values(param.name, shape, dtype, rng) if own is None else own
+            args.append(values.astype(dtype))
+        return tuple(args)
+
+    def tolerance(self, result: str) -> float:
+        """How far two right kernels may differ in a result, relative to its largest value."""
+        return SUM_F32
+
+    @property
+    def packs(self) -> bool:
+        """Whether results of words are int8 values, which may be a unit off."""
+        return False
+
+    def moved_share(self) -> float:
+        """The share of packed values that may be one unit off."""
+        return MOVED_BYTES
 
     def prim_func(self) -> tirx.PrimFunc:
         """The definition, marked with this description."""

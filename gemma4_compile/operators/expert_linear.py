@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from tvm import te, tirx
 
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.examples import (
+    Array,
+    Sizes,
+    chosen_experts,
+    expert_order,
+    expert_tiles,
+    stored_bytes,
+)
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.moe import EXPERT_TILE, routed_begin
@@ -57,6 +66,14 @@ class OverExperts(Operator):
         """The first row of an expert in the parts; of some held expert for one that is not."""
         local = tirx.max(tirx.min(expert - self.expert_begin, self.held - 1), 0)
         return local * self.expert_rows
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "ids":
+            return chosen_experts(self.experts, self.top_k, shape[0])
+        is_bytes = name.startswith("q_weight") and self.bits == 8
+        return stored_bytes(shape, rng) if is_bytes else None
 
     def _previous(self, shape: tuple[Any, ...]) -> list[te.Tensor]:
         return [te.placeholder(shape, "float32", name="previous")] if self.accumulate else []
@@ -169,6 +186,16 @@ class ExpertGemm(OverExperts):
         """Rows of x and number of (position, slot) pairs, on one symbolic variable."""
         n = symbolic_rows(None)
         return (n, n * self.top_k) if self.is_gate_up else (n, n)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "order":
+            return expert_order(self.experts, shape)
+        if name == "tiles":
+            pairs = sizes.rows * self.top_k if self.is_gate_up else sizes.rows
+            return expert_tiles(self.experts, pairs, self.tile, shape)
+        return super().example_input(name, shape, rng, sizes)
 
     def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments that make x, and x itself."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from tvm import te, tirx
 
-from gemma4_compile.operators.attention import combined_splits, splits_placeholders
+from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.examples import Array, Sizes, own_vector_error, split_stats
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RoutedNorm
 from gemma4_compile.operators.norms import (
@@ -49,6 +51,11 @@ class NormedLinear(Linear):
     def norm(self) -> NormVector | ExpertNormVector:
         """What is multiplied."""
         return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
+
+    def tolerance(self, result: str) -> float:
+        # The new residual and the router's scores are made in float32.
+        own = 0.0 if result in ("out", "routed") else own_vector_error(self.in_dtype, 1, False)
+        return super().tolerance(result) + own
 
     def definition(self) -> tirx.PrimFunc:
         assert self.rows == 1, "only decode fuses the norm"
@@ -110,6 +117,16 @@ class CombinedLinear(Linear):
     @property
     def name(self) -> str:
         return f"merged_{super().name}"
+
+    def tolerance(self, result: str) -> float:
+        return super().tolerance(result) + own_vector_error(self.in_dtype, 1, False)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "stats":
+            return split_stats(shape, LOWEST, rng)
+        return super().example_input(name, shape, rng, sizes)
 
     def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)

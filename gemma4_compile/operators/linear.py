@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from tvm import te, tirx
 
 from gemma4_compile.operators.base import (
@@ -15,6 +16,7 @@ from gemma4_compile.operators.base import (
     te_prim_func,
 )
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.examples import Array, Sizes, stored_bytes
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.sampling import MASKED
 
@@ -162,6 +164,12 @@ class Linear(Operator):
         """Shapes and dtypes of the result of one position."""
         return [((1, self.outputs), "float32")]
 
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        is_bytes = name.startswith("q_weight") and self.bits == 8
+        return stored_bytes(shape, rng) if is_bytes else None
+
     def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
@@ -242,6 +250,14 @@ class Embedding(Operator):
         return WeightLayout(
             self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
         )
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "ids":  # some are outside of these splits
+            return rng.integers(0, self.row_begin + sum(self.part_rows) + 64, shape)
+        is_bytes = name.startswith("q_weight") and self.bits == 8
+        return stored_bytes(shape, rng) if is_bytes else None
 
     def definition(self) -> tirx.PrimFunc:
         rows, layout = symbolic_rows(self.rows), self.layout

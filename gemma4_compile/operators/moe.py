@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import LOWEST
+from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,
     symbolic_rows,
     te_prim_func,
 )
+from gemma4_compile.operators.examples import Array, Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -281,6 +283,11 @@ class PermuteByExpert(Operator):
     def tile_count(self, pairs: Any) -> Any:
         """An upper bound on the tiles: full ones, and one that is not full for each expert."""
         return tirx.floordiv(pairs, self.tile) + self.experts
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return chosen_experts(self.experts, self.top_k, shape[0]) if name == "ids" else None
 
     def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(None)

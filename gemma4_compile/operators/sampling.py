@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
+from gemma4_compile.operators.examples import Array, Sizes
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 
@@ -28,6 +30,29 @@ def weight_of(logit: Any, highest: Any, temperature: Any) -> Any:
     return tirx.Select(scaled > f32(_FAR), tirx.exp(tirx.max(scaled, f32(_FAR))), f32(0.0))
 
 
+def _example(
+    name: str, shape: tuple[int, ...], vocab: int, rng: np.random.Generator
+) -> Array | None:
+    """Example inputs of the sampler: logits, settings of a request, tokens."""
+    fixed = {"temperature": 0.8, "uniform": 0.37, "top_p": 0.95, "penalties": (0.5, 0.25, 1.25)}
+    if name in fixed:
+        return np.broadcast_to(np.array(fixed[name]), shape)
+    if name == "probs":
+        weights = np.exp(rng.normal(0, 3, shape))
+        return np.array(weights / weights.sum())
+    if name == "logits":
+        return rng.normal(0, 6, shape)
+    if name == "partials":  # maximum, sum of weights
+        return np.stack([rng.uniform(30, 31, shape[:-1]), rng.uniform(1, 2, shape[:-1])], axis=-1)
+    if name in ("seq", "seq_ids", "pos2seq"):
+        return np.zeros(shape)
+    if name == "token":
+        return rng.permutation(vocab)[: int(np.prod(shape))].reshape(shape)
+    if name == "count":
+        return rng.integers(1, 5, shape)
+    return rng.integers(-(2**31), 2**31, shape) if name == "mask" else None
+
+
 @dataclass(frozen=True)
 class SoftmaxPartials(Operator):
     """First half of the softmax.
@@ -45,6 +70,11 @@ class SoftmaxPartials(Operator):
     def run(self) -> int:
         """Logits in a run (the last run may be shorter)."""
         return -(-self.vocab // self.blocks)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
@@ -74,6 +104,11 @@ class SoftmaxProbs(Operator):
     kind: ClassVar[str] = "softmax_probs"
     vocab: int
     blocks: int
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
@@ -131,6 +166,11 @@ class TopPHistogram(Operator):
         whole, binned = (self.runs, RUN), (self.runs, BINS)
         return ((whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32"))
 
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
+
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
@@ -185,6 +225,15 @@ class SampleTopP(Operator):
     def survey(self) -> TopPHistogram:
         """What has to be known of the probabilities."""
         return TopPHistogram(self.vocab)
+
+    @property
+    def prologue(self) -> Operator:
+        return self.survey
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         f64 = "float64"
@@ -257,6 +306,11 @@ class LogitBias(Operator):
     kind: ClassVar[str] = "logit_bias"
     vocab: int
 
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
+
     def definition(self) -> tirx.PrimFunc:
         n = symbolic_rows(None)
         with function(scheduled=False) as build:
@@ -286,6 +340,11 @@ class Penalty(Operator):
     kind: ClassVar[str] = "penalty"
     vocab: int
 
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
+
     def definition(self) -> tirx.PrimFunc:
         n, m = symbolic_rows(None), symbolic_rows(None, "m")
         with function(scheduled=False) as build:
@@ -313,6 +372,11 @@ class Bitmask(Operator):
 
     kind: ClassVar[str] = "bitmask"
     vocab: int
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:

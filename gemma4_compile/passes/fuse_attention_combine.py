@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm import DataType
 
-from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.fused_linear import CombinedLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8CombinedLinear, Int8Linear
 from gemma4_compile.operators.linear import Linear

@@ -13,12 +13,12 @@ from gemma4_compile.model_spec.text.config import AttentionKind
 from gemma4_compile.model_spec.text.kv_cache import KvTensors
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.operators.attention import (
-    CombineSplits,
     DecodeAttention,
     PrefillAttention,
     QkNormRopeCache,
     SplitAttention,
 )
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import (
     Operator,
     TensorSpec,

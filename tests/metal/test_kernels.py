@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.moe import RouterScores
 from tests import models

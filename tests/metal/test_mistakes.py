@@ -11,7 +11,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from tests.metal import emulator

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.fused_linear import RoutedLinear
 from gemma4_compile.operators.moe import (

@@ -12,16 +12,11 @@ from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.build import build_module, decoder_options
-from gemma4_compile.device_check.example_inputs import (
-    Sizes,
-    allowed_error,
-    is_packed,
-    moved_share,
-    random_arguments,
-)
+from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.base import Operator, operator_of
+from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.targets import TargetSpec
 from tests.numerics.definitions import run
@@ -72,7 +67,7 @@ def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase
 
     `before` is the number of positions that stand before the operator's rows.
     """
-    args = random_arguments(operator, np.random.default_rng(seed), SIZES)
+    args = example_arguments(operator, np.random.default_rng(seed), SIZES)
     for param, arg in zip(operator.prim_func().params, args, strict=True):
         if is_buffer_var(param) and param.name == "positions":
             arg[[0, 2]] += before - BEFORE
@@ -87,7 +82,7 @@ def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase
 
 
 def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:
-    """Results beyond what kernel_arguments.py allows, a line each."""
+    """Results beyond the tolerance, a line each."""
     wrong = []
     for case, arrays in zip(cases, results, strict=True):
         params = case.operator.prim_func().params
@@ -95,7 +90,7 @@ def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]
             name = params[position].name
             if is_packed(case.operator, expected):
                 moved = np.abs(array.view(np.int8).astype(int) - expected.view(np.int8))
-                if moved.max() > 1 or moved.mean() > moved_share(case.operator):
+                if moved.max() > 1 or moved.mean() > case.operator.moved_share():
                     wrong.append(
                         f"`{name}` of {case.operator}: {moved.sum()} of {moved.size} bytes"
                     )

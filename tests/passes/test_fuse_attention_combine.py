@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm.relax.frontend import nn
 
-from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.fused_linear import CombinedLinear
 from gemma4_compile.operators.int8_linear import Int8CombinedLinear, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout

@@ -12,7 +12,7 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.attention import CombineSplits
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear

@@ -78,7 +78,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "gemma4_compile/operators/tir.py",
     ),
     "tests/numerics/test_kernels.py": (
-        "gemma4_compile/device_check/example_inputs.py",
+        "gemma4_compile/device_check/comparison.py",
         "gemma4_compile/device_check/definitions.py",
     ),
 }

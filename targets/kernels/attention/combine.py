@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import LOWEST, CombineSplits, declare_splits
+from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits, declare_splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
 from gemma4_compile.targets.kernels.common.blocks import (

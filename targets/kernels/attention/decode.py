@@ -12,12 +12,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import (
-    LOWEST,
-    DecodeAttention,
-    SplitAttention,
-    declare_splits,
-)
+from gemma4_compile.operators.attention import DecodeAttention, SplitAttention
+from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
 from gemma4_compile.targets.kernels.attention.decode_block import (

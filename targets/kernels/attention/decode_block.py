@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.attention import LOWEST, SplitAttention
+from gemma4_compile.operators.attention import SplitAttention
+from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim

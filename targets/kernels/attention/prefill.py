@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.attention import LOWEST, PrefillAttention
+from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when

@@ -20,7 +20,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
-from gemma4_compile.operators.attention import declare_splits
+from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import (
     PACKED,

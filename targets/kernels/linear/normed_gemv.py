@@ -15,7 +15,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.attention import declare_splits
+from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from gemma4_compile.operators.linear import Linear

@@ -17,7 +17,7 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
 )
-from gemma4_compile.operators.attention import declare_splits
+from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.norms import ExpertNormVector, NormVector

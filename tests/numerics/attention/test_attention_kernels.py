@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.operators.attention import (
-    CombineSplits,
-    DecodeAttention,
-    PrefillAttention,
-    SplitAttention,
-)
+from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, SplitAttention
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
 from tests.numerics.dawn_kernels import run_on_dawn

@@ -16,7 +16,8 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizedNorm,
     QuantizeRows,
 )
-from gemma4_compile.operators.attention import CombineSplits, QkNormRopeCache
+from gemma4_compile.operators.attention import QkNormRopeCache
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.attention import LOWEST, CombineSplits, DecodeAttention
+from gemma4_compile.operators.attention import DecodeAttention
+from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from tests.numerics.attention.test_attention import (

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.device_check.example_inputs import MOVED_BYTES, moved_share
 from gemma4_compile.operators.activation_quantization import (
     GROUP,
     LEVELS,
@@ -19,6 +18,7 @@ from gemma4_compile.operators.activation_quantization import (
 )
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.examples import MOVED_BYTES
 from gemma4_compile.operators.int8_linear import (
     PACKED,
     Int8CombinedLinear,
@@ -111,7 +111,7 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
         moved = np.abs(packed_gates(other, gate, up) - expected)
         assert moved.max() <= 1
         shares.append(moved.mean())
-    assert MOVED_BYTES < max(shares) <= moved_share(operator)
+    assert MOVED_BYTES < max(shares) <= operator.moved_share()
 
 
 @pytest.mark.parametrize("limits", ["default", "compat"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.device_check.example_inputs import allowed_error
+from gemma4_compile.device_check.comparison import allowed_error
 from gemma4_compile.device_check.expected_outputs import answers
 from gemma4_compile.operators.base import description_of, operator_from
 from gemma4_compile.operators.norms import RmsNorm

@@ -18,11 +18,8 @@ from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizeRows
-from gemma4_compile.operators.attention import (
-    CombineSplits,
-    PrefillAttention,
-    SplitAttention,
-)
+from gemma4_compile.operators.attention import PrefillAttention, SplitAttention
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.quantization.scheme import GroupScheme

@@ -1,0 +1,133 @@
+"""Example inputs of operators, and how far two right kernels may differ.
+
+For tests of kernels, and for the self-test on a user's device. What an operator needs besides
+random numbers, and what its kernels round, it says itself: `Operator.example_input` and
+`Operator.tolerance`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from operator import add, floordiv, mul
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm import tirx
+
+Array = npt.NDArray[Any]
+
+_ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
+
+# Two orders of a float32 sum of up to 16384 terms differ like a random walk, relative to the sum's
+# size; three times that, for the exponentials and square roots behind it.
+SUM_F32 = 3 * sqrt(16384) * 2.0**-24
+# A score of q.k over 512 channels of deviation 1 reaches 100, and its rounding becomes the relative
+# error of its exponential.
+ATTENTION_F32 = 3 * 100 * sqrt(512) * 2.0**-24 / 8
+HALF_ULP_F16 = 2.0**-11
+# A vector that a kernel makes for itself and rounds moves by a unit where two ways of summing fall
+# on different sides: float16 by half a unit, int8 by a 127th of a group's largest (2.2 deviations)
+# times a weight (2 deviations), where the largest result is about 3.5 sqrt(cols). Twice.
+OWN_VECTOR_F16 = HALF_ULP_F16
+OWN_VECTOR_INT8 = 2 * (2.2 * 2 / 127) / 3.5
+MOVED_BYTES = 1e-3  # share of packed channels that two ways of summing put one unit apart
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes that operators leave open.
+
+    Attributes
+    ----------
+    rows : positions of a prefill chunk
+    before : positions before them
+    capacity : rows of a full layer's keys and values
+    chunk : longest prefill chunk
+    """
+
+    rows: int
+    before: int
+    capacity: int
+    chunk: int
+
+    def of(self, dimension: Any) -> int:
+        """A tensor's dimension with the symbolic sizes in it replaced."""
+        if isinstance(dimension, tirx.Var):
+            symbols = {"n": self.rows, "m": 1, "capacity": self.capacity, "chunk": self.chunk}
+            return symbols[dimension.name]
+        for kind, combine in _ARITHMETIC.items():
+            if isinstance(dimension, kind):
+                return int(combine(self.of(dimension.a), self.of(dimension.b)))
+        return int(dimension)
+
+
+def random_values(name: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
+    """Values of an argument that needs nothing else: weights by their names, normal numbers."""
+    if dtype == "uint32":
+        return rng.integers(0, 2**32, shape, dtype=np.uint32)
+    if name.startswith("q_scale"):
+        return rng.uniform(0.001, 0.01, shape).astype(dtype)
+    if name.startswith("weight"):
+        return rng.normal(0, 0.05, shape).astype(dtype)
+    return rng.normal(0, 1, shape).astype(dtype)
+
+
+def stored_bytes(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Words of 8-bit weights; 255 is never stored."""
+    words = rng.integers(0, 2**32, shape, dtype=np.uint32)
+    return np.minimum(words.view(np.uint8), 254).view(np.uint32)
+
+
+def kv_positions(rows: int | None, sizes: Sizes) -> Array:
+    """The positions that the KV state gives to a call."""
+    count = rows or sizes.rows
+    return np.array([sizes.before, count, sizes.before + count, 0])
+
+
+def rotary_table(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Cosines and sines."""
+    angles = rng.uniform(-3, 3, shape[:-1])
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
+def split_stats(shape: tuple[int, ...], lowest: float, rng: np.random.Generator) -> Array:
+    """Maxima and sums of splits, whose exponentials float32 does not hold; the last is empty."""
+    highest = rng.uniform(-1, 1, shape[:2]) + np.resize([200.0, -200.0, 0.0], shape[1])
+    stats = np.stack([highest, rng.uniform(1, 2, shape[:2])], axis=-1)
+    if shape[0] > 1:
+        stats[-1] = lowest, 0.0
+    return stats
+
+
+def chosen_experts(experts: int, top_k: int, rows: int) -> Array:
+    """Ids of the experts of each row."""
+    rng = np.random.default_rng(experts)
+    return np.stack([rng.permutation(experts)[:top_k] for _ in range(rows)])
+
+
+def expert_order(experts: int, shape: tuple[int, ...]) -> Array:
+    """Pairs in some order."""
+    return np.random.default_rng(experts).permutation(shape[0])
+
+
+def expert_tiles(experts: int, pairs: int, tile: int, shape: tuple[int, ...]) -> Array:
+    """Tiles of as many runs as there are experts."""
+    rng = np.random.default_rng(experts)
+    runs = np.bincount(rng.integers(0, experts, pairs), minlength=experts)
+    tiles, begin, used = np.zeros(shape, np.int32), 0, 0
+    for expert, count in enumerate(runs):
+        end = begin + int(count)
+        for first in range(begin, end, tile):
+            tiles[used] = expert, first, min(first + tile, end)
+            used += 1
+        begin = end
+    return tiles
+
+
+def own_vector_error(in_dtype: str, cols: int, int8: bool) -> float:
+    """What a kernel that makes and rounds its own vector adds to the error of its sums."""
+    if int8:
+        return OWN_VECTOR_INT8 / sqrt(cols)
+    return OWN_VECTOR_F16 if in_dtype == "float16" else 0.0
