@@ -51,7 +51,8 @@ async function measure(mode, page) {
       for (const [thread, ns] of Object.entries(after)) cpu.threads[thread] = (cpu.threads[thread] ?? 0) + (ns - (before[thread] ?? 0)) / 1e6;
     }
     const key = digest(reply.ids);
-    (replies[mode] ??= {})[name] ??= key;
+    replies[mode] ??= {};
+    replies[mode][name] ??= key;
     if (replies[mode][name] !== key) console.error(`${mode} ${name}: other tokens than the same request before`);
     groups[name.split(" ")[0]]?.push(reply);
   };

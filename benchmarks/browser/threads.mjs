@@ -15,7 +15,7 @@ export function threadTimes(mark = "chrom") {
         times[name] = (times[name] ?? 0) + Number(fs.readFileSync(`/proc/${pid}/task/${task}/schedstat`, "utf8").split(" ")[0]);
       }
     } catch {
-      continue; // it ended meanwhile
+      // it ended meanwhile
     }
   }
   return times;

@@ -61,7 +61,7 @@ async function main() {
   const say = (text) => process.stderr.write(`${text}\n`);
   const empty = nvidiaSmi();
   const opened = await openDevice({ skipValidation: options["skip-validation"] });
-  const { device, description, ledger } = opened;
+  const { device, description } = opened;
   say(`device: ${description.name}, driver ${description.driver}`);
   namePipelines();
   const common = {

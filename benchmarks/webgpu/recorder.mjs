@@ -24,7 +24,9 @@ function patch(replacements) {
     prototype[method] = replace(original);
     return () => (prototype[method] = original);
   });
-  return () => undo.forEach((restore) => restore());
+  return () => {
+    for (const restore of undo) restore();
+  };
 }
 
 /**

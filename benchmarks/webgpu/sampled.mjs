@@ -23,7 +23,9 @@ const module = process.env.GEMMA4_WEB_FAST ?? path.join(here, "../../web/dist/fa
 async function main() {
   const [context, tokens, repeats] = [options.context, options.tokens, options.repeats].map(Number);
   let fast;
-  const prepare = async () => options.mode === "fast" && (fast = await import(module));
+  const prepare = async () => {
+    if (options.mode === "fast") fast = await import(module);
+  };
   const opened = await openDevice({ skipValidation: options["skip-validation"], prepare });
   const model = await Model.load(options.package, opened, { weights: options.weights, capacity: context + tokens + 64 });
   await settle(opened);

@@ -114,7 +114,7 @@ async function forward(model, ids, decode) {
   tvm.endScope();
   await gpu.sync();
   const arrays = hosts.map((host) => Float32Array.from(host.toArray()));
-  hosts.forEach((host) => host.dispose());
+  for (const host of hosts) host.dispose();
   return arrays;
 }
 

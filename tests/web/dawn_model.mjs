@@ -129,7 +129,7 @@ export class DawnModel {
       }));
     await this.gpu.sync();
     const tokens = drawn.map((token) => token.toArray()[0]);
-    drawn.forEach((token) => token.dispose());
+    for (const token of drawn) token.dispose();
     return { tokens, probabilities: await this.#read(probabilities) };
   }
 

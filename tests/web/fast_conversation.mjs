@@ -58,7 +58,10 @@ async function load() {
   const ledger = { capture: (action) => ({ result: action(), buffers: [] }) };
   const model = await Model.load(job.package, { device, ledger }, { weights: "package", capacity: job.capacity });
   const { tvm } = model;
-  const kept = (find) => tvm.detachFromCurrentScope((tvm.beginScope(), find()));
+  const kept = (find) => {
+    tvm.beginScope();
+    return tvm.detachFromCurrentScope(find());
+  };
   const named = (name) => kept(() => model.vm.getFunction(name));
   Object.assign(model, {
     bias: named("apply_logit_bias_inplace"), penalty: named("apply_penalty_inplace"), bitmask: named("apply_bitmask_inplace"),

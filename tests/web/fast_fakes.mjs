@@ -57,7 +57,10 @@ export const FAKES = {
   "another random generator": {
     above: (tvmjs) => {
       let state = 1;
-      tvmjs.LinearCongruentialGenerator.prototype.randomFloat = () => (state = (state * 16807) % 2147483647) / 2147483647;
+      tvmjs.LinearCongruentialGenerator.prototype.randomFloat = () => {
+        state = (state * 16807) % 2147483647;
+        return state / 2147483647;
+      };
     },
   },
   // A client that says how large its bindings are, one that marks its encoders, one that gives dynamic offsets.

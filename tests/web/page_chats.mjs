@@ -16,7 +16,10 @@ export async function inPage(context, action, { server }) {
       opening.onsuccess = () => {
         const writing = opening.result.transaction("conversations", "readwrite");
         writing.objectStore("conversations").clear();
-        writing.oncomplete = () => (opening.result.close(), resolve());
+        writing.oncomplete = () => {
+          opening.result.close();
+          resolve();
+        };
       };
     });
   });
@@ -255,7 +258,7 @@ export const CHATS = {
         await page.locator("#transfer-error", { hasText: words }).waitFor({ timeout: 5000 }).catch(async () => {
           throw new Error(`${words}: ${await page.locator("#transfer-error").innerText()}`);
         });
-        assert.match(await page.locator("#transfer-error").innerText(), /chats\.json[^]*Nothing was imported/);
+        assert.match(await page.locator("#transfer-error").innerText(), /chats\.json[\s\S]*Nothing was imported/);
       }
       await accessible(page, "after a damaged import");
       await shot(page, "import-error-desktop-light");

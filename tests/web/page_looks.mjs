@@ -7,7 +7,7 @@ const PHONES = [360, 390, 430];
 
 export const LOOKS = {
   /** A model of the hub by its id, typed into the field; the hub is played by this test. */
-  async hub_id({ context, server, state, job, expectComplaint, ...tools }) {
+  async hub_id({ context, server, state, job, expectComplaint }) {
     await inPage(context, async (page) => {
       const asked = [];
       await context.route("https://huggingface.co/**", async (route) => {
@@ -26,7 +26,7 @@ export const LOOKS = {
         await page.locator("#package").press("Enter");
       };
       await type("me/my-checkpoint");
-      await page.locator("#error", { hasText: /holds no package[^]*gemma4-compile me\/my-checkpoint/ }).waitFor();
+      await page.locator("#error", { hasText: /holds no package[\s\S]*gemma4-compile me\/my-checkpoint/ }).waitFor();
       await type("you/private");
       await page.locator("#error", { hasText: "private" }).waitFor();
       for (const status of [404, 401]) expectComplaint(new RegExp(String(status)));

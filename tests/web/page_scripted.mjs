@@ -25,9 +25,9 @@ export const SCRIPTED = {
   /** What cannot work is said before anything large is asked for. */
   async refusals({ context, server, open, state, requested, expectComplaint, shot, accessible }) {
     const cases = [
-      ["tiny", "webgpu", "no-webgpu", /no WebGPU[^]*Chrome or Edge/],
-      ["tiny", "adapter", "no-webgpu", /no graphics device[^]*hardware acceleration/],
-      ["f16", undefined, "check", /16-bit floats[^]*q4f32/], // SwiftShader has none
+      ["tiny", "webgpu", "no-webgpu", /no WebGPU[\s\S]*Chrome or Edge/],
+      ["tiny", "adapter", "no-webgpu", /no graphics device[\s\S]*hardware acceleration/],
+      ["f16", undefined, "check", /16-bit floats[\s\S]*q4f32/], // SwiftShader has none
       ["missing", undefined, "failed", /404/],
       ["large", undefined, "check", /Needs about 2\.45 GiB of graphics memory/],
     ];
@@ -87,7 +87,7 @@ export const SCRIPTED = {
     await inPage(context, async (page) => {
       await open(page, "tiny", "quota");
       await state(page, "failed");
-      assert.match(await page.locator("#error").innerText(), /storage for this site is full[^]*Remove other/);
+      assert.match(await page.locator("#error").innerText(), /storage for this site is full[\s\S]*Remove other/);
     });
   },
 
@@ -101,7 +101,7 @@ export const SCRIPTED = {
         (await (await caches.open("webllm/wasm")).keys()).some(({ url }) => new URL(url).pathname.startsWith("/tiny/")));
       await page.locator("#pause").click();
       await state(page, "failed");
-      assert.match(await page.locator("#start").innerText(), /paused[^]*kept/);
+      assert.match(await page.locator("#start").innerText(), /paused[\s\S]*kept/);
       const from = server.requests.length;
       await page.reload();
       await state(page, "ready");
@@ -159,9 +159,9 @@ export const SCRIPTED = {
       await page.locator("#thinking").click();
       const item = await say(tools, page, "What is 8 plus 19?");
       assert.match(await item.locator(".call").innerText(), /calculator\(8 \+ 19\)\s*= 27/);
-      assert.match(await item.innerText(), /Let me see\.[^]*8 plus 19 is 27\./);
+      assert.match(await item.innerText(), /Let me see\.[\s\S]*8 plus 19 is 27\./);
       const [first, second] = await page.workers()[0].evaluate(() => self.requests.map((request) => request.messages));
-      assert.match(first[0].content, /^<\|turn>system\n<\|think\|>\n<\|tool>declaration:calculator\{[^]*<tool\|><turn\|>\n<\|turn>user\nWhat is 8 plus 19\?<turn\|>\n<\|turn>model\n$/);
+      assert.match(first[0].content, /^<\|turn>system\n<\|think\|>\n<\|tool>declaration:calculator\{[\s\S]*<tool\|><turn\|>\n<\|turn>user\nWhat is 8 plus 19\?<turn\|>\n<\|turn>model\n$/);
       assert.deepEqual(second.slice(0, 1), first);
       assert.match(second[1].content, /<tool_call\|>$/);
       assert.equal(second[2].content, '<|tool_response>response:calculator{value:<|"|>27<|"|>}<tool_response|><|channel>thought\n');
@@ -287,7 +287,7 @@ export const SCRIPTED = {
       await state(page, "ready");
       await ask(page, "Get lost again");
       await state(page, "failed");
-      assert.match(await page.locator("#error").innerText(), /device was lost[^]*smaller package/);
+      assert.match(await page.locator("#error").innerText(), /device was lost[\s\S]*smaller package/);
       await page.locator("#again").click();
       await state(page, "ready");
       assert.equal(await page.locator("#messages li").count(), 4);

@@ -201,7 +201,8 @@ export class Device implements EncoderHost {
     this.realiseScopes();
     const buffer = this.native.createBuffer(descriptor);
     counts.buffers += 1;
-    const state = (this.lastCreated = new BufferState(buffer));
+    const state = new BufferState(buffer);
+    this.lastCreated = state;
     const destroy = buffer.destroy.bind(buffer);
     buffer.destroy = () => this.destroyBuffer(state, isSmall, destroy);
     if (descriptor.usage & GPUBufferUsage.MAP_READ) this.overrideMapping(buffer, state);

@@ -102,8 +102,10 @@ export class Encoder {
   }
 
   dispatchWorkgroups(x: number, y = 1, z = 1): void {
-    if (this.realPass) return this.realPass.dispatchWorkgroups(x, y, z);
-    if (!this.pipeline || !this.known) return this.startRealPass("a launch without pipeline or bind group").dispatchWorkgroups(x, y, z);
+    if (this.realPass || !this.pipeline || !this.known) {
+      this.startRealPass("a launch without pipeline or bind group").dispatchWorkgroups(x, y, z);
+      return;
+    }
     this.add({ kind: "launch", pipeline: this.pipeline, group: this.known, x, y, z } satisfies Launch);
   }
 
@@ -127,7 +129,8 @@ export class Encoder {
     if (this.real) return this.real;
     because(`an encoder was used in a way that the module does not know (${reason})`);
     if (this.commands.length === 0) this.host.opened();
-    const real = (this.real = this.host.createNative(this.descriptor));
+    const real = this.host.createNative(this.descriptor);
+    this.real = real;
     let pass: GPUComputePassEncoder | undefined;
     for (const command of this.commands) {
       this.host.encodedElsewhere(command);

@@ -54,7 +54,8 @@ export class Library {
 
   /** Room in the library's memory for what its functions write. */
   get scratch(): number {
-    return (this.scratchAddress ||= this.exports.TVMWasmAllocSpace(SCRATCH_BYTES));
+    this.scratchAddress ||= this.exports.TVMWasmAllocSpace(SCRATCH_BYTES);
+    return this.scratchAddress;
   }
 
   releaseLater(handle: Handle): void {
@@ -164,9 +165,11 @@ export class Library {
     if (!driver) {
       const made = StepDriver.create(this, this.device!, state, params, () => this.drivers.delete(key));
       if (!made) return undefined;
-      this.drivers.set(key, (driver = made));
+      driver = made;
+      this.drivers.set(key, driver);
     }
-    return (this.lastDriver = driver);
+    this.lastDriver = driver;
+    return driver;
   }
 
   /** Of the sampler's calls on logits that are nobody's: a prompt's, whose draw tells the random numbers. */

@@ -40,7 +40,8 @@ export class Recorder {
     role: Role, call: Call, regions: [BufferState | undefined, Region][], kept: readonly BufferState[],
   ): { status: number; recorded?: Recorded } {
     const { device, library } = this;
-    const recording = (device.recording = { launches: [] as Launch[], isClean: true });
+    const recording = { launches: [] as Launch[], isClean: true };
+    device.recording = recording;
     const status = library.run(call.handle, call.args, call.count, call.result);
     device.recording = undefined;
     if (status !== 0) return { status };

@@ -15,6 +15,7 @@ import { encode, type ReadyLaunch } from "./stream";
 import { Tables } from "./tables";
 
 /** How far the client is with a token. */
+// biome-ignore lint/suspicious/noConstEnum: no other file uses it, so that nothing of it is left when built
 const enum Phase { None, Logits, Probabilities, Drawn, Read }
 
 /** After the client looked at a step that ran ahead, that many plain tokens at most before the next try. */

@@ -10,7 +10,13 @@ beforeEach(() => {
   waits = 0;
   Object.assign(globalThis, { GPUBufferUsage: { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128 } });
   const nothing = () => ({});
-  queue = { submit: nothing, writeBuffer: nothing, onSubmittedWorkDone: () => ((waits += 1), Promise.resolve(undefined)) } as unknown as GPUQueue;
+  queue = {
+    submit: nothing,
+    writeBuffer: nothing,
+    onSubmittedWorkDone: async () => {
+      waits += 1;
+    },
+  } as unknown as GPUQueue;
   const methods = ["createBindGroup", "createBindGroupLayout", "createCommandEncoder", "createPipelineLayout", "createShaderModule",
     "createComputePipelineAsync", "pushErrorScope", "popErrorScope"];
   const made = {

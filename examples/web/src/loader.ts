@@ -139,7 +139,8 @@ export class Loader {
       this.events.state({ kind: "elsewhere" });
       return;
     }
-    const abort = (this.abort = new AbortController());
+    const abort = new AbortController();
+    this.abort = abort;
     const awake = await keepAwake();
     this.downloading = true;
     this.events.state({ kind: "progress", title: `Checking ${pack.title}`, share: 0, text: "", pausable: true });
@@ -168,7 +169,7 @@ export class Loader {
   private downloadReporter(pack: Package): (progress: Progress) => void {
     const meter = new RateMeter();
     let counted = 0;
-    let timer: ReturnType<typeof setTimeout> | undefined;
+    let isDue = false;
     const show = ({ checkedBytes, downloadedBytes, totalBytes, repaired, waiting }: Progress) => {
       const now = performance.now();
       const done = checkedBytes + downloadedBytes;
@@ -185,8 +186,10 @@ export class Loader {
     return (progress) => {
       meter.add(Math.max(0, progress.downloadedBytes - counted), performance.now());
       counted = progress.downloadedBytes;
-      timer ??= setTimeout(() => {
-        timer = undefined;
+      if (isDue) return;
+      isDue = true;
+      setTimeout(() => {
+        isDue = false;
         if (this.abort && !this.abort.signal.aborted && this.downloading) show(progress);
       }, SHOW_EVERY_MS);
     };

@@ -9,7 +9,7 @@ function reply(...raws: string[]): AssistantMessage {
 
 function conversation(...texts: string[]): Conversation {
   const made = newConversation(0);
-  texts.forEach((text, index) => made.messages.push(index % 2 ? reply(text) : newUserMessage(text)));
+  for (const [index, text] of texts.entries()) made.messages.push(index % 2 ? reply(text) : newUserMessage(text));
   made.messages.push(newReply());
   return made;
 }
@@ -32,7 +32,7 @@ describe("toMessages", () => {
     made.thinking = true;
     expect(prompt(made)).toBe("<|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
     Object.assign(made, { system: " ", thinking: false, tools: true });
-    expect(prompt(made)).toMatch(/^<\|turn>system\n<\|tool>declaration:calculator\{[^]*<tool\|><turn\|>\n<\|turn>user\n/);
+    expect(prompt(made)).toMatch(/^<\|turn>system\n<\|tool>declaration:calculator\{[\s\S]*<tool\|><turn\|>\n<\|turn>user\n/);
   });
 
   it("opens the new reply with an empty thought where the model's template does, and no earlier one", () => {

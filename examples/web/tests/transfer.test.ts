@@ -10,7 +10,9 @@ function chat(title = ""): Conversation {
 
 const file = (content: string | Uint8Array<ArrayBuffer>) => new File([content], "chats.json");
 const withoutIds = (value: unknown) => JSON.parse(JSON.stringify(value, (key, each) => (key === "id" ? undefined : each)));
-const change = (edit: (data: any) => void) => {
+// biome-ignore lint/suspicious/noExplicitAny: the tests break the file in ways that no type has
+type Parsed = any;
+const change = (edit: (data: Parsed) => void) => {
   const data = JSON.parse(toFile([chat(), chat()]).text);
   edit(data);
   return file(JSON.stringify(data));
@@ -58,7 +60,7 @@ describe("chats as files", () => {
     expect(read!.messages).toMatchObject([{ role: "user" }, { role: "assistant", state: "interrupted", rounds: [] }]);
   });
 
-  it.each<[string, (data: any) => void, RegExp]>([
+  it.each<[string, (data: Parsed) => void, RegExp]>([
     ["another schema", (data) => (data.schema = "x"), /no chats of this page/],
     ["a later version", (data) => (data.schema_version = 2), /version 2/],
     ["no version", (data) => delete data.schema_version, /version unknown/],

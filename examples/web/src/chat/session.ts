@@ -235,7 +235,8 @@ export class Session {
     const conversation = this.current;
     const reply = newReply();
     conversation.messages.push(reply);
-    const writing: Writing = (this.writing = { conversation, reply, stopped: false, pace: NO_PACE });
+    const writing: Writing = { conversation, reply, stopped: false, pace: NO_PACE };
+    this.writing = writing;
     this.changed(conversation);
     this.events.conversationChanged();
     this.events.busyChanged();

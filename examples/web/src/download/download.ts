@@ -156,7 +156,11 @@ class Download {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, ms);
       addEventListener("online", () => resolve(), { once: true });
-      this.signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+      const giveUp = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      this.signal.addEventListener("abort", giveUp, { once: true });
     });
     this.progress.waiting = false;
     this.signal.throwIfAborted();

@@ -11,7 +11,7 @@ export const RESTART =
   "Start the model again; it is still downloaded. If this repeats, choose a shorter context (Settings, Model) or a smaller package.";
 
 // What a test of the package's kernels found (web/src/known_answers.ts): the fault, and on the next line what to do.
-const WRONG_DEVICE = /^(?:\w*Error: )*(.* computes wrong results .*)\n([^]*)$/;
+const WRONG_DEVICE = /^(?:\w*Error: )*(.* computes wrong results .*)\n([\s\S]*)$/;
 
 /** What the client threw, which crosses the worker's border as text. */
 export function asUserError(error: unknown): UserError {

@@ -9,7 +9,8 @@ export function setUpSettingsNav(): () => void {
   const sections = [...scroller.querySelectorAll<HTMLElement>("section")];
   const buttons = sections.map((section) => {
     const heading = section.querySelector("h3")!;
-    section.setAttribute("aria-labelledby", (heading.id ||= `section-${sections.indexOf(section)}`));
+    heading.id ||= `section-${sections.indexOf(section)}`;
+    section.setAttribute("aria-labelledby", heading.id);
     heading.tabIndex = -1;
     const go = () => {
       section.scrollIntoView({ block: "start" });
