@@ -74,13 +74,14 @@ async function main() {
     driver: description.driver,
     validation: !options["skip-validation"],
   };
-  const emit = (measure, values) =>
-    process.stdout.write(`${JSON.stringify({ ...common, measure, ...values })}\n`);
+  const emit = (measure, values) => process.stdout.write(`${JSON.stringify({ ...common, measure, ...values })}\n`);
 
   const before = nvidiaSmi();
   const bandwidth = await readBandwidth(device, new Filler(device));
   emit("read_bandwidth", {
-    bytes_per_second: bandwidth.bytesPerSecond, buffer_bytes: bandwidth.bytes, features: description.features,
+    bytes_per_second: bandwidth.bytesPerSecond,
+    buffer_bytes: bandwidth.bytes,
+    features: description.features,
   });
   say(`read bandwidth: ${(bandwidth.bytesPerSecond / 1e9).toFixed(0)} GB/s`);
   await settle(opened);
@@ -100,8 +101,12 @@ async function main() {
     memory_from_start: memory(opened, empty),
     state_bytes: model.stateBytes,
   });
-  say(`loaded in ${Object.values(model.loadSeconds).reduce((a, b) => a + b, 0).toFixed(2)} s; buffers ` +
-    `${(loaded.buffers_bytes / 2 ** 20).toFixed(0)} MiB, planned ${(planned / 2 ** 20).toFixed(0)} MiB`);
+  say(
+    `loaded in ${Object.values(model.loadSeconds)
+      .reduce((a, b) => a + b, 0)
+      .toFixed(2)} s; buffers ` +
+      `${(loaded.buffers_bytes / 2 ** 20).toFixed(0)} MiB, planned ${(planned / 2 ** 20).toFixed(0)} MiB`,
+  );
 
   const smoke = await measureSmoke(model, tokens);
   await settle(opened);
@@ -124,7 +129,11 @@ async function main() {
     const rate = (read / decode.replayed_ms.median) * 1000;
     heater.start();
     emit("decode", {
-      context, ...decode, clocks_mhz: nvidiaSmi()?.clocksMhz ?? null, weight_bytes_per_token: read, weight_bytes_per_second: Math.round(rate),
+      context,
+      ...decode,
+      clocks_mhz: nvidiaSmi()?.clocksMhz ?? null,
+      weight_bytes_per_token: read,
+      weight_bytes_per_second: Math.round(rate),
       share_of_read_bandwidth: Number((rate / bandwidth.bytesPerSecond).toFixed(4)),
     });
     say(decodeSummary(context, decode, rate));
@@ -136,8 +145,10 @@ async function main() {
     const prefill = await measurePrefill(model, prompt, settings);
     await settle(opened);
     emit("prefill", prefill);
-    say(`\nprefill ${prompt}: ${prefill.tokens_per_second} tok/s through tvmjs, ` +
-      `${prefill.replayed_tokens_per_second} replayed, ${prefill.launches} launches`);
+    say(
+      `\nprefill ${prompt}: ${prefill.tokens_per_second} tok/s through tvmjs, ` +
+        `${prefill.replayed_tokens_per_second} replayed, ${prefill.launches} launches`,
+    );
     say(kernelTable(prefill.kernels));
   }
   emit("memory", { planned_memory_bytes: planned, memory: memory(opened, before) });

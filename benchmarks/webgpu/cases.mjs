@@ -3,7 +3,11 @@ import fs from "node:fs";
 
 /** The cases of a file, one JSON object a line. */
 export const readCases = (file) =>
-  fs.readFileSync(file, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  fs
+    .readFileSync(file, "utf8")
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 
 /** A kernel's pipeline, compiled in the background, and the layout of its arguments. */
 export function compile(device, item) {

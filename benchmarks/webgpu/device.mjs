@@ -53,7 +53,11 @@ export function nvidiaSmi() {
   const query = "--query-gpu=driver_version,memory.used,clocks.sm,clocks.mem";
   const done = spawnSync("nvidia-smi", [query, "--format=csv,noheader,nounits"], { encoding: "utf8" });
   if (done.status !== 0) return null;
-  const [driver, used, sm, mem] = done.stdout.trim().split("\n")[0].split(",").map((part) => part.trim());
+  const [driver, used, sm, mem] = done.stdout
+    .trim()
+    .split("\n")[0]
+    .split(",")
+    .map((part) => part.trim());
   return { driver, usedBytes: Number(used) * 2 ** 20, clocksMhz: { sm: Number(sm), mem: Number(mem) } };
 }
 

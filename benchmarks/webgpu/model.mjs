@@ -53,7 +53,8 @@ export class Model {
     this.device = device;
     const log = [];
     this.tvm = await timed("instantiate", () =>
-      tvmjs.instantiate(wasm, tvmjs.createPolyfillWASI(), (line) => log.push(line)));
+      tvmjs.instantiate(wasm, tvmjs.createPolyfillWASI(), (line) => log.push(line)),
+    );
     const { tvm } = this;
     tvm.initWebGPU(device);
     this.gpu = tvm.webgpu();
@@ -68,13 +69,11 @@ export class Model {
     this.params = tvm.detachFromCurrentScope(tvm.getParamsFromCacheByName(names));
     const find = (name) => tvm.detachFromCurrentScope(this.vm.getFunction(name));
     const { exports: functions } = Object.values(this.metadata.artifact.programs)[0];
-    this.functions = Object.fromEntries(
-      Object.entries(functions).map(([key, name]) => [key, find(name)]),
-    );
+    this.functions = Object.fromEntries(Object.entries(functions).map(([key, name]) => [key, find(name)]));
     for (const name of SAMPLING) this.functions[name] = find(name);
-    this.state = Object.fromEntries(STATE.map((name) => [
-      name, tvm.detachFromCurrentScope(tvm.getGlobalFunc(`vm.builtin.kv_state_${name}`)),
-    ]));
+    this.state = Object.fromEntries(
+      STATE.map((name) => [name, tvm.detachFromCurrentScope(tvm.getGlobalFunc(`vm.builtin.kv_state_${name}`))]),
+    );
     this.capacity = capacity ?? this.metadata.context_window_size;
     await timed("state", () => this.#makeState(ledger));
     tvm.endScope();
@@ -131,8 +130,12 @@ export class Model {
       const probabilities = softmax_with_temperature(logits, heat).view([1, logits.shape.at(-1)]);
       const sorted = argsort_probs(probabilities);
       return sample_with_top_p(
-        sorted.get(0), sorted.get(1), this.upload([1], "float32", [uniform]),
-        this.upload([1], "int32", [0]), this.upload([1], "float32", [topP]));
+        sorted.get(0),
+        sorted.get(1),
+        this.upload([1], "float32", [uniform]),
+        this.upload([1], "int32", [0]),
+        this.upload([1], "float32", [topP]),
+      );
     });
   }
 
@@ -165,8 +168,7 @@ export class Model {
 
   /** Values of a tensor on the host; the tensor is gone afterwards. */
   async read(tensor) {
-    const host = this.scoped(() =>
-      this.tvm.empty(tensor.shape, tensor.dtype, this.tvm.cpu()).copyFrom(tensor));
+    const host = this.scoped(() => this.tvm.empty(tensor.shape, tensor.dtype, this.tvm.cpu()).copyFrom(tensor));
     await this.gpu.sync();
     const values = host.toArray();
     host.dispose();
@@ -206,8 +208,7 @@ export class Model {
     const shapes = new Map(metadata.params.map(({ name, shape }) => [name, shape]));
     for (const param of metadata.params) {
       this.scoped(() => {
-        const { result, buffers } = ledger.capture(() =>
-          tvm.empty(param.shape, param.dtype, this.gpu));
+        const { result, buffers } = ledger.capture(() => tvm.empty(param.shape, param.dtype, this.gpu));
         if (buffers.length !== 1) throw new Error(`${param.name}: ${buffers.length} buffers made`);
         filler.parameter(buffers[0], param, shapes);
         this.weightBuffers.set(buffers[0], param.name);
@@ -219,8 +220,8 @@ export class Model {
   #makeState(ledger) {
     const shape = (value) => this.tvm.makeShapeTuple([value]);
     const { result, buffers } = ledger.capture(() =>
-      this.functions.create_kv_cache(
-        shape(1), shape(this.capacity), shape(this.chunkSize), shape(16), shape(0)));
+      this.functions.create_kv_cache(shape(1), shape(this.capacity), shape(this.chunkSize), shape(16), shape(0)),
+    );
     this.kv = this.tvm.detachFromCurrentScope(result);
     const filler = new Filler(this.device);
     for (const buffer of buffers) filler.state(buffer);

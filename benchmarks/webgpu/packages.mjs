@@ -6,9 +6,7 @@ import { createRequire } from "node:module";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
-const modules = path.resolve(
-  process.env.GEMMA4_NODE_MODULES ?? path.join(here, "../../tests/web/node_modules"),
-);
+const modules = path.resolve(process.env.GEMMA4_NODE_MODULES ?? path.join(here, "../../tests/web/node_modules"));
 const folder = (name) => path.join(modules, ...name.split("/"));
 const manifest = (name) => JSON.parse(fs.readFileSync(path.join(folder(name), "package.json"), "utf8"));
 

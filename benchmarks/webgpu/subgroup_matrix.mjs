@@ -91,11 +91,25 @@ async function main() {
       return { microseconds: median, spread, result };
     };
     const own = await run(item.wgsl, item.groups);
-    const line = (variant, { microseconds, spread }, more) => process.stdout.write(`${JSON.stringify({
-      benchmark: "subgroup_matrix", date: new Date().toISOString().slice(0, 10), commit: options.commit,
-      device: description.name, driver: description.driver, preset: item.preset, rows: item.rows, cols, outputs,
-      variant, microseconds, spread, teraops: rounded(operations / microseconds / 1e6), ...more,
-    })}\n`);
+    const line = (variant, { microseconds, spread }, more) =>
+      process.stdout.write(
+        `${JSON.stringify({
+          benchmark: "subgroup_matrix",
+          date: new Date().toISOString().slice(0, 10),
+          commit: options.commit,
+          device: description.name,
+          driver: description.driver,
+          preset: item.preset,
+          rows: item.rows,
+          cols,
+          outputs,
+          variant,
+          microseconds,
+          spread,
+          teraops: rounded(operations / microseconds / 1e6),
+          ...more,
+        })}\n`,
+      );
     line("own kernel", own, {});
     for (const shape of SHAPES) {
       if (item.rows % shape.m || outputs % shape.n || cols % shape.depth) continue;

@@ -17,7 +17,8 @@ async function checkSubgroups(smallest) {
   const { build } = JSON.parse(await fs.readFile(path.join(job.package, "provenance.json"), "utf8"));
   const asked = build?.requirements?.subgroup_size ?? 0;
   if (asked > 0 && !(smallest >= asked)) {
-    const found = smallest === undefined ? "the adapter does not say how many they have" : `here they may have ${smallest}`;
+    const found =
+      smallest === undefined ? "the adapter does not say how many they have" : `here they may have ${smallest}`;
     throw new Error(`it was made for subgroups of ${asked} threads or more, and ${found}`);
   }
 }
@@ -75,9 +76,17 @@ async function openModel(tvmjs, device) {
   const create = call("create_kv_cache");
   const sizes = [1, job.contextLength, metadata.prefill_chunk_size, 16, 0];
   const model = {
-    tvm, gpu, params, chunk: metadata.prefill_chunk_size,
-    embed: call("embed_tokens"), prefill: call("prefill_tokens"), decode: call("decode_tokens"),
-    clear: state("clear"), add: state("add_sequence"), begin: state("begin_forward"), end: state("end_forward"),
+    tvm,
+    gpu,
+    params,
+    chunk: metadata.prefill_chunk_size,
+    embed: call("embed_tokens"),
+    prefill: call("prefill_tokens"),
+    decode: call("decode_tokens"),
+    clear: state("clear"),
+    add: state("add_sequence"),
+    begin: state("begin_forward"),
+    end: state("end_forward"),
     kv: keep(create(...sizes.map(shape))),
   };
   tvm.endScope();

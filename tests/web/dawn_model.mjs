@@ -37,15 +37,19 @@ export class DawnModel {
     const find = (name) => tvm.detachFromCurrentScope(vm.getFunction(name));
     const state = (name) => tvm.detachFromCurrentScope(tvm.getGlobalFunc(`vm.builtin.kv_state_${name}`));
     Object.assign(model, { tvm, vm, gpu, metadata });
-    model.params = tvm.detachFromCurrentScope(
-      tvm.getParamsFromCacheByName(metadata.params.map((param) => param.name)),
-    );
+    model.params = tvm.detachFromCurrentScope(tvm.getParamsFromCacheByName(metadata.params.map((param) => param.name)));
     model.embed = find(program.exports.embed_tokens);
     model.prefillTokens = find(program.exports.prefill_tokens);
     model.decodeTokens = find(program.exports.decode_tokens);
     model.named = Object.fromEntries(
-      ["softmax_with_temperature", "argsort_probs", "sample_with_top_p", "apply_logit_bias_inplace",
-        "apply_penalty_inplace", "apply_bitmask_inplace"].map((name) => [name, find(name)]),
+      [
+        "softmax_with_temperature",
+        "argsort_probs",
+        "sample_with_top_p",
+        "apply_logit_bias_inplace",
+        "apply_penalty_inplace",
+        "apply_bitmask_inplace",
+      ].map((name) => [name, find(name)]),
     );
     model.state = Object.fromEntries(
       ["clear", "add_sequence", "begin_forward", "end_forward", "popn"].map((name) => [name, state(name)]),
@@ -60,8 +64,7 @@ export class DawnModel {
   renew(contextLength, chunk = this.chunkSize) {
     this.kv?.dispose();
     const shape = (value) => this.tvm.makeShapeTuple([value]);
-    this.kv = this.#scoped(() =>
-      this.createState(shape(1), shape(contextLength), shape(chunk), shape(16), shape(0)));
+    this.kv = this.#scoped(() => this.createState(shape(1), shape(contextLength), shape(chunk), shape(16), shape(0)));
     this.clear();
   }
 
@@ -77,8 +80,7 @@ export class DawnModel {
   }
 
   pop(count) {
-    this.#scoped(() =>
-      this.state.popn(this.kv, this.tvm.scalar(0, "int64"), this.tvm.scalar(count, "int32")));
+    this.#scoped(() => this.state.popn(this.kv, this.tvm.scalar(0, "int64"), this.tvm.scalar(count, "int32")));
   }
 
   /** Logits behind the last of `ids`, sent in chunks of at most `chunk`; a Float32Array. */
@@ -118,15 +120,23 @@ export class DawnModel {
     const width = logits.length;
     const probabilities = this.#scoped(() =>
       softmax_with_temperature(
-        this.#upload([1, 1, width], "float32", logits), this.#upload([1], "float32", [temperature])));
+        this.#upload([1, 1, width], "float32", logits),
+        this.#upload([1], "float32", [temperature]),
+      ),
+    );
     const drawn = uniforms.map((uniform) =>
       this.#scoped(() => {
         const sorted = argsort_probs(probabilities.view([1, width]));
         const token = sample_with_top_p(
-          sorted.get(0), sorted.get(1), this.#upload([1], "float32", [uniform]),
-          this.#upload([1], "int32", [0]), this.#upload([1], "float32", [topP]));
+          sorted.get(0),
+          sorted.get(1),
+          this.#upload([1], "float32", [uniform]),
+          this.#upload([1], "int32", [0]),
+          this.#upload([1], "float32", [topP]),
+        );
         return this.tvm.empty(token.shape, token.dtype, this.tvm.cpu()).copyFrom(token);
-      }));
+      }),
+    );
     await this.gpu.sync();
     const tokens = drawn.map((token) => token.toArray()[0]);
     for (const token of drawn) token.dispose();
@@ -167,8 +177,7 @@ export class DawnModel {
   }
 
   async #read(tensor) {
-    const host = this.#scoped(() =>
-      this.tvm.empty(tensor.shape, tensor.dtype, this.tvm.cpu()).copyFrom(tensor));
+    const host = this.#scoped(() => this.tvm.empty(tensor.shape, tensor.dtype, this.tvm.cpu()).copyFrom(tensor));
     await this.gpu.sync();
     const values = host.toArray();
     host.dispose();

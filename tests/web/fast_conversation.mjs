@@ -64,32 +64,66 @@ async function load() {
   };
   const named = (name) => kept(() => model.vm.getFunction(name));
   Object.assign(model, {
-    bias: named("apply_logit_bias_inplace"), penalty: named("apply_penalty_inplace"), bitmask: named("apply_bitmask_inplace"),
+    bias: named("apply_logit_bias_inplace"),
+    penalty: named("apply_penalty_inplace"),
+    bitmask: named("apply_bitmask_inplace"),
     popn: kept(() => tvm.getGlobalFunc("vm.builtin.kv_state_popn")),
   });
   return { device, model, tvm };
 }
 
 let { device, model, tvm } = await load();
-const digest = (values) => createHash("sha256").update(Buffer.from(values.buffer, values.byteOffset, values.byteLength)).digest("hex").slice(0, 16);
+const digest = (values) =>
+  createHash("sha256")
+    .update(Buffer.from(values.buffer, values.byteOffset, values.byteLength))
+    .digest("hex")
+    .slice(0, 16);
 const steps = [];
 
 /** The client's changes of the logits, on the device. */
 const CHANGES = {
-  bias: (logits) => model.bias(logits, model.upload([2], "int32", [0, 0]), model.upload([2], "int32", [110, 111]), model.upload([2], "float32", [5, -5])),
-  penalty: (logits) => model.penalty(logits, model.upload([1], "int32", [0]), model.upload([2], "int32", [0, 0]),
-    model.upload([2], "int32", [112, 113]), model.upload([2], "int32", [1, 3]), model.upload([1, 3], "float32", [0.5, 0.5, 1.1])),
-  bitmask: (logits) => model.bitmask(logits, model.upload([1], "int32", [0]),
-    model.upload([1, logits.shape[1] / 32], "int32", Array.from({ length: logits.shape[1] / 32 }, (_, i) => (i < 8 ? -1 : 0)))),
+  bias: (logits) =>
+    model.bias(
+      logits,
+      model.upload([2], "int32", [0, 0]),
+      model.upload([2], "int32", [110, 111]),
+      model.upload([2], "float32", [5, -5]),
+    ),
+  penalty: (logits) =>
+    model.penalty(
+      logits,
+      model.upload([1], "int32", [0]),
+      model.upload([2], "int32", [0, 0]),
+      model.upload([2], "int32", [112, 113]),
+      model.upload([2], "int32", [1, 3]),
+      model.upload([1, 3], "float32", [0.5, 0.5, 1.1]),
+    ),
+  bitmask: (logits) =>
+    model.bitmask(
+      logits,
+      model.upload([1], "int32", [0]),
+      model.upload(
+        [1, logits.shape[1] / 32],
+        "int32",
+        Array.from({ length: logits.shape[1] / 32 }, (_, i) => (i < 8 ? -1 : 0)),
+      ),
+    ),
 };
 
 /** Draws a token, with what a step of the conversation does besides. */
-async function choose(logits, name, { temperature = 1, share = 0.95, change, probabilities = false, look = false } = {}) {
+async function choose(
+  logits,
+  name,
+  { temperature = 1, share = 0.95, change, probabilities = false, look = false } = {},
+) {
   let chances;
   const token = await model.draw(logits, {
-    temperature, topP: share, change: change && CHANGES[change],
+    temperature,
+    topP: share,
+    change: change && CHANGES[change],
     look: (probs) => {
-      if (probabilities) chances = tvm.detachFromCurrentScope(tvm.empty(probs.shape, "float32", tvm.cpu()).copyFrom(probs));
+      if (probabilities)
+        chances = tvm.detachFromCurrentScope(tvm.empty(probs.shape, "float32", tvm.cpu()).copyFrom(probs));
     },
   });
   let line = `${name} ${token}`;
@@ -110,7 +144,10 @@ async function turn(name, ids, count, options) {
     token = await choose(logits, `${name}:prefill`, options);
   }
   for (let i = 0; i < count; i++) {
-    token = await choose(model.decode(token), `${name}:${i}`, { ...options, look: options?.lookEvery ? i % options.lookEvery === 3 : options?.look ?? false });
+    token = await choose(model.decode(token), `${name}:${i}`, {
+      ...options,
+      look: options?.lookEvery ? i % options.lookEvery === 3 : (options?.look ?? false),
+    });
   }
   return token;
 }
@@ -148,7 +185,10 @@ async function longConversation() {
   // The sampling changes in the middle of a reply, and so does the seed.
   for (let i = 0; i < 40; i++) {
     if (i === 20) tvm.setSeed(99);
-    token = await choose(model.decode(token), `changing:${i}`, { temperature: i < 10 ? 0.7 : 1.3, share: i % 15 === 14 ? 0.5 : 0.9 });
+    token = await choose(model.decode(token), `changing:${i}`, {
+      temperature: i < 10 ? 0.7 : 1.3,
+      share: i % 15 === 14 ? 0.5 : 0.9,
+    });
   }
   // Two steps whose logits are held at the same time.
   const first = model.decode(token);

@@ -25,7 +25,10 @@ function askForSubgroupSize() {
     const adapter = await requestAdapter(options);
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = (descriptor) =>
-      requestDevice({ ...descriptor, requiredFeatures: withSubgroupSize(descriptor.requiredFeatures ?? [], adapter.features) });
+      requestDevice({
+        ...descriptor,
+        requiredFeatures: withSubgroupSize(descriptor.requiredFeatures ?? [], adapter.features),
+      });
     return adapter;
   };
 }
@@ -84,7 +87,14 @@ async function main() {
     milliseconds += performance.now() - begin;
   }
   await settle(device);
-  return { problems: checks.filter(Boolean), passed: test.passed, cases: answers.cases.length, milliseconds, pinned, device: description };
+  return {
+    problems: checks.filter(Boolean),
+    passed: test.passed,
+    cases: answers.cases.length,
+    milliseconds,
+    pinned,
+    device: description,
+  };
 }
 
 let outcome;

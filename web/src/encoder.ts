@@ -24,8 +24,16 @@ export class CommandList {
 }
 
 const REAL_METHODS = [
-  "beginRenderPass", "copyBufferToTexture", "copyTextureToBuffer", "copyTextureToTexture", "clearBuffer",
-  "resolveQuerySet", "writeTimestamp", "pushDebugGroup", "popDebugGroup", "insertDebugMarker",
+  "beginRenderPass",
+  "copyBufferToTexture",
+  "copyTextureToBuffer",
+  "copyTextureToTexture",
+  "clearBuffer",
+  "resolveQuerySet",
+  "writeTimestamp",
+  "pushDebugGroup",
+  "popDebugGroup",
+  "insertDebugMarker",
 ] as const;
 
 export class Encoder {
@@ -69,10 +77,23 @@ export class Encoder {
     const source = stateOf(from);
     const target = stateOf(to);
     if (!source || !target || this.real) {
-      this.becomeReal("copies of unknown buffers").copyBufferToBuffer(from, sourceOffset, to, targetOffset, size ?? from.size - sourceOffset);
+      this.becomeReal("copies of unknown buffers").copyBufferToBuffer(
+        from,
+        sourceOffset,
+        to,
+        targetOffset,
+        size ?? from.size - sourceOffset,
+      );
       return;
     }
-    this.add({ kind: "copy", source, sourceOffset, target, targetOffset, bytes: size ?? from.size - sourceOffset } satisfies Copy);
+    this.add({
+      kind: "copy",
+      source,
+      sourceOffset,
+      target,
+      targetOffset,
+      bytes: size ?? from.size - sourceOffset,
+    } satisfies Copy);
   }
 
   finish(descriptor?: GPUCommandBufferDescriptor): GPUCommandBuffer {
@@ -94,7 +115,11 @@ export class Encoder {
   setBindGroup(index: number, group: GPUBindGroup | null, ...offsets: unknown[]): void {
     const known = group ? groupOf(group) : undefined;
     if (this.realPass || !known || index !== 0 || offsets.length > 0) {
-      (this.startRealPass("bind groups of another form").setBindGroup as (...args: unknown[]) => void)(index, group, ...offsets);
+      (this.startRealPass("bind groups of another form").setBindGroup as (...args: unknown[]) => void)(
+        index,
+        group,
+        ...offsets,
+      );
       return;
     }
     this.group = group!;
@@ -142,7 +167,13 @@ export class Encoder {
       } else {
         pass?.end();
         pass = undefined;
-        real.copyBufferToBuffer(command.source.buffer, command.sourceOffset, command.target.buffer, command.targetOffset, command.bytes);
+        real.copyBufferToBuffer(
+          command.source.buffer,
+          command.sourceOffset,
+          command.target.buffer,
+          command.targetOffset,
+          command.bytes,
+        );
       }
     }
     pass?.end();

@@ -99,7 +99,11 @@ export class FunctionRecord {
 
   bind(slot: Slot): ReadyLaunch[] {
     return this.launches.map((launch, i) => ({
-      pipeline: launch.pipeline, group: this.shared[i] ?? this.makeGroup(launch, slot), x: launch.x, y: launch.y, z: launch.z,
+      pipeline: launch.pipeline,
+      group: this.shared[i] ?? this.makeGroup(launch, slot),
+      x: launch.x,
+      y: launch.y,
+      z: launch.z,
     }));
   }
 

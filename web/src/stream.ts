@@ -97,7 +97,13 @@ export class Stream {
       if (target.pending) this.write(target);
       this.use(source, false);
       this.use(target, true);
-      this.opened().copyBufferToBuffer(source.buffer, command.sourceOffset, target.buffer, command.targetOffset, command.bytes);
+      this.opened().copyBufferToBuffer(
+        source.buffer,
+        command.sourceOffset,
+        target.buffer,
+        command.targetOffset,
+        command.bytes,
+      );
     }
     this.schedule();
   }
@@ -175,7 +181,11 @@ export class Stream {
 }
 
 /** Commands for `launches` alone, in one pass, and then what `after` adds. */
-export function encode(native: Native, launches: Iterable<ReadyLaunch>, after?: (encoder: GPUCommandEncoder) => void): GPUCommandBuffer {
+export function encode(
+  native: Native,
+  launches: Iterable<ReadyLaunch>,
+  after?: (encoder: GPUCommandEncoder) => void,
+): GPUCommandBuffer {
   const encoder = native.createCommandEncoder();
   const pass = encoder.beginComputePass();
   counts.passes += 1;

@@ -17,12 +17,25 @@ beforeEach(() => {
       waits += 1;
     },
   } as unknown as GPUQueue;
-  const methods = ["createBindGroup", "createBindGroupLayout", "createCommandEncoder", "createPipelineLayout", "createShaderModule",
-    "createComputePipelineAsync", "pushErrorScope", "popErrorScope"];
+  const methods = [
+    "createBindGroup",
+    "createBindGroupLayout",
+    "createCommandEncoder",
+    "createPipelineLayout",
+    "createShaderModule",
+    "createComputePipelineAsync",
+    "pushErrorScope",
+    "popErrorScope",
+  ];
   const made = {
-    queue, lost: new Promise(() => undefined),
+    queue,
+    lost: new Promise(() => undefined),
     createBuffer: ({ size, usage }: GPUBufferDescriptor) =>
-      Object.assign(fakeBuffer(size, usage), { mapAsync: () => Promise.resolve(), getMappedRange: nothing, unmap: nothing }),
+      Object.assign(fakeBuffer(size, usage), {
+        mapAsync: () => Promise.resolve(),
+        getMappedRange: nothing,
+        unmap: nothing,
+      }),
     ...Object.fromEntries(methods.map((name) => [name, nothing])),
   } as unknown as GPUDevice;
   device = new Device(made, {} as GPUAdapterInfo, { claims: () => true, isCalling: () => false });

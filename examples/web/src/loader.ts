@@ -149,14 +149,25 @@ export class Loader {
     } catch (error) {
       if (!abort.signal.aborted) throw error;
       if (abort.signal.reason !== PAUSED) return; // another package, or another tab
-      this.events.state({ kind: "failed", title: "The download is paused.", hint: "What has arrived is kept.", retry: "Go on" });
+      this.events.state({
+        kind: "failed",
+        title: "The download is paused.",
+        hint: "What has arrived is kept.",
+        retry: "Go on",
+      });
       return;
     } finally {
       this.downloading = false;
       void awake?.release();
     }
     const starting = (share: number, detail: string) =>
-      this.events.state({ kind: "progress", title: "Starting the model", share, text: startingText(detail), pausable: false });
+      this.events.state({
+        kind: "progress",
+        title: "Starting the model",
+        share,
+        text: startingText(detail),
+        pausable: false,
+      });
     starting(0, "");
     let engine: Engine | undefined;
     const options = { context: this.context(), fast: this.session.settings.fast };
@@ -206,7 +217,12 @@ export class Loader {
       this.events.state({ kind: "failed", title: error.message, hint: error.hint, retry: "Start again" });
       return;
     }
-    this.events.failed(new UserError(error.message, "The model starts again. The conversation is kept; write the answer again when it is there."));
+    this.events.failed(
+      new UserError(
+        error.message,
+        "The model starts again. The conversation is kept; write the answer again when it is there.",
+      ),
+    );
     void this.attempt(() => this.load(), "Start again");
   }
 

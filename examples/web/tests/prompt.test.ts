@@ -16,7 +16,9 @@ function conversation(...texts: string[]): Conversation {
 
 /** What the client forwards: the messages one behind the other. */
 function prompt(of: Conversation, opening = ""): string {
-  return toMessages(of, opening).map((message) => message.content as string).join("");
+  return toMessages(of, opening)
+    .map((message) => message.content as string)
+    .join("");
 }
 
 describe("toMessages", () => {
@@ -32,7 +34,9 @@ describe("toMessages", () => {
     made.thinking = true;
     expect(prompt(made)).toBe("<|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
     Object.assign(made, { system: " ", thinking: false, tools: true });
-    expect(prompt(made)).toMatch(/^<\|turn>system\n<\|tool>declaration:calculator\{[\s\S]*<tool\|><turn\|>\n<\|turn>user\n/);
+    expect(prompt(made)).toMatch(
+      /^<\|turn>system\n<\|tool>declaration:calculator\{[\s\S]*<tool\|><turn\|>\n<\|turn>user\n/,
+    );
   });
 
   it("opens the new reply with an empty thought where the model's template does, and no earlier one", () => {

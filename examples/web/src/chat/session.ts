@@ -148,7 +148,8 @@ export class Session {
       const found = this.conversations.find((conversation) => conversation.id === id);
       if (!read) continue;
       if (!found) this.conversations.push(read);
-      else if (found === this.writing?.conversation) found.title = read.title; // what is written here is newer
+      else if (found === this.writing?.conversation)
+        found.title = read.title; // what is written here is newer
       else mergeInto(found, read);
       if (found === this.current) this.events.conversationRefreshed();
     }

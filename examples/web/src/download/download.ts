@@ -117,7 +117,11 @@ class Download {
     for (let attempt = 0; ; attempt++) {
       try {
         const headers: HeadersInit = filled ? { range: `bytes=${filled}-` } : {};
-        const response = await fetchChecked(this.pack.url + this.file.name, { cache: mode, headers, signal: this.signal });
+        const response = await fetchChecked(this.pack.url + this.file.name, {
+          cache: mode,
+          headers,
+          signal: this.signal,
+        });
         if (filled && response.status !== 206) {
           this.count(-filled); // the server does not do ranges: from the beginning
           filled = 0;

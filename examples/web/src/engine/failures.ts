@@ -33,6 +33,10 @@ export function asUserError(error: unknown): UserError {
   }
   const told = text.replace(/^Error: /, "");
   // An exception in the compiled program ends it for good.
-  if (/RuntimeError|unreachable|disposed|device.*lost/i.test(text)) return new EngineLost(`The model stopped: ${told}`, RESTART);
-  return new UserError(`The model did not answer: ${told}`, "Write the answer again; if this repeats, reload the page.");
+  if (/RuntimeError|unreachable|disposed|device.*lost/i.test(text))
+    return new EngineLost(`The model stopped: ${told}`, RESTART);
+  return new UserError(
+    `The model did not answer: ${told}`,
+    "Write the answer again; if this repeats, reload the page.",
+  );
 }

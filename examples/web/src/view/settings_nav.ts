@@ -27,7 +27,8 @@ export function setUpSettingsNav(): () => void {
       if (isPresent) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
       // Only the row of buttons moves, where it is one.
-      if (isPresent) nav().scrollLeft = button.offsetLeft - nav().offsetLeft - (nav().clientWidth - button.offsetWidth) / 2;
+      if (isPresent)
+        nav().scrollLeft = button.offsetLeft - nav().offsetLeft - (nav().clientWidth - button.offsetWidth) / 2;
     });
   };
   const showPresent = () => {
@@ -38,10 +39,14 @@ export function setUpSettingsNav(): () => void {
   };
   let isMoved = false; // by a button, whose section holds although it may be too short to reach the top
   nav().addEventListener("click", () => (isMoved = true));
-  scroller.addEventListener("scroll", () => {
-    if (!isMoved) showPresent();
-    isMoved = false;
-  }, { passive: true });
+  scroller.addEventListener(
+    "scroll",
+    () => {
+      if (!isMoved) showPresent();
+      isMoved = false;
+    },
+    { passive: true },
+  );
   return () => {
     scroller.scrollTop = 0;
     mark(sections[0]!);
