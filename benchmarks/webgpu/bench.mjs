@@ -3,8 +3,9 @@
 import fs from "node:fs";
 import path from "node:path";
 import { parseArgs } from "node:util";
+import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { readBandwidth } from "./bandwidth.mjs";
-import { nvidiaSmi, openDevice, runScript, settle } from "./device.mjs";
+import { nvidiaSmi, openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
@@ -95,7 +96,7 @@ async function main() {
   emit("load", {
     seconds: model.loadSeconds,
     library_bytes: model.libraryBytes,
-    capacity: model.capacity,
+    capacity: model.contextLength,
     planned_memory_bytes: planned,
     memory: loaded,
     memory_from_start: memory(opened, empty),
@@ -123,7 +124,7 @@ async function main() {
     sampler: !options["no-sampler"],
   };
   for (const asked of options.context.split(",").map(Number)) {
-    const context = Math.min(asked, model.capacity - tokens - 1);
+    const context = Math.min(asked, model.contextLength - tokens - 1);
     const decode = await measureDecode(model, context, settings);
     await settle(opened);
     const rate = (read / decode.replayed_ms.median) * 1000;
@@ -140,7 +141,7 @@ async function main() {
     say(kernelTable(decode.kernels));
     if (decode.sampler) say(`sampler\n${kernelTable(decode.sampler.kernels)}`);
   }
-  const prompt = Math.min(Number(options.prefill), model.capacity - 1);
+  const prompt = Math.min(Number(options.prefill), model.contextLength - 1);
   if (prompt > 0) {
     const prefill = await measurePrefill(model, prompt, settings);
     await settle(opened);

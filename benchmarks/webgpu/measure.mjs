@@ -75,7 +75,7 @@ export async function measureDecode(model, context, settings) {
       }),
     ));
   return {
-    capacity: model.capacity,
+    capacity: model.contextLength,
     repeats,
     tokens_per_sample: tokens,
     launches: step.launches,

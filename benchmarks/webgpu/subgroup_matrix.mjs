@@ -5,8 +5,9 @@
 // CASES.jsonl is what `tune.py prepare --family int8_gemm` writes; of its kernels those are taken that have 4-bit
 // weights and no tail. The kernel by hand (subgroup_matrix_kernel.mjs) exists here only: see docs/performance.md.
 import { parseArgs } from "node:util";
+import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { compile, readCases, uniformContent } from "./cases.mjs";
-import { openDevice, runScript, settle } from "./device.mjs";
+import { openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Replay } from "./replay.mjs";
 import { rounded, summary } from "./statistics.mjs";

@@ -3,8 +3,9 @@
 //
 // Weights of several copies are read in turn, so that a cache does not hold them from launch to launch.
 import { parseArgs } from "node:util";
+import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { compile, readCases, uniformContent } from "./cases.mjs";
-import { openDevice, runScript, settle } from "./device.mjs";
+import { openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Replay } from "./replay.mjs";
 import { rounded, summary } from "./statistics.mjs";
