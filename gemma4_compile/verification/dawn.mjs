@@ -10,6 +10,7 @@ import {
   loadDawn,
   loadRuntime,
   openDevice,
+  pollGently,
   readJob,
   runJob,
   settle,
@@ -49,6 +50,7 @@ async function write(name, arrays) {
 }
 
 async function main() {
+  pollGently();
   startDawn(await loadDawn(job.nodeModules), { enable: ALL_FEATURES });
   const tvmjs = loadRuntime(job.nodeModules);
   const opened = await openDevice(tvmjs);

@@ -47,6 +47,14 @@ export function startDawn(dawn, { enable = [], disable = [], backend } = {}) {
 }
 
 /**
+ * Lets Dawn look for results once a millisecond. While it waits it asks for its next turn with setImmediate, at once
+ * and again, which on a software driver takes a core from the very compilation that it waits for.
+ */
+export function pollGently() {
+  globalThis.setImmediate = (callback, ...args) => setTimeout(callback, 1, ...args);
+}
+
+/**
  * Opens the device as the client does.
  *
  * `errors` collects every error that nobody asked for; `log` gets the limits that the runtime falls back to.

@@ -9,10 +9,7 @@ export const errors = [];
 export const log = [];
 export const logger = (...args) => log.push(args.join(" "));
 
-// While Dawn waits it asks for its next turn with setImmediate, at once and again. On a software driver that
-// takes a core from the very compilation that it waits for.
-globalThis.setImmediate = (callback, ...args) => setTimeout(callback, 1, ...args);
-
+driver.pollGently();
 driver.startDawn(await driver.loadDawn(NODE_MODULES));
 
 function count(prototype, method, name) {
