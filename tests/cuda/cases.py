@@ -98,9 +98,7 @@ def own_memory(package: Path) -> None:
     step = launches_of(lambda: engine.forward_one(4))
     logits = engine.forward_one(4)
     draw = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    own = intermediates(step.plain, step.replayed) | intermediates(
-        draw.plain, draw.replayed
-    )
+    own = intermediates(step.plain, step.replayed) | intermediates(draw.plain, draw.replayed)
     assert len(own) > 10
 
     def work() -> None:
