@@ -205,7 +205,7 @@ def moved_share(operator: Operator) -> float:
 
 def is_packed(operator: Operator, values: Array) -> bool:
     """Whether a result is words of int8 values, which `moved_share` is for."""
-    return operator.kind.startswith(("int8", "round")) and values.dtype == np.uint32
+    return operator.kind.startswith(("int8", "quantize")) and values.dtype == np.uint32
 
 
 def error_bounds(operator: Operator, expected: Array, name: str) -> tuple[float, float]:
