@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web examples/web-minimal web)
+NODE_MODULES := $(addsuffix /node_modules/.package-lock.json,tests/web examples/web examples/web-minimal web tools/lint)
 # Where `make demo` puts the package it compiles, and what it compiles.
 OUT ?= artifacts/demo
 MODEL ?= tiny
@@ -71,11 +71,23 @@ lock: $(VENV)/dev.stamp
 
 # --- checks ------------------------------------------------------------------------------------
 
-lint: $(VENV)/dev.stamp
+# Biome reads biome.jsonc, clang-format .clang-format. Without git, so that an unpacked archive is checked as well.
+LINTERS := $(VENV)/dev.stamp tools/lint/node_modules/.package-lock.json
+BIOME := tools/lint/node_modules/.bin/biome check --error-on-warnings
+NATIVE = $(shell find targets/native tests benchmarks -name node_modules -prune -o \
+  \( -name '*.cc' -o -name '*.h' -o -name '*.c' \) -print)
+lint: $(LINTERS)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIOME) .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
+	$(BIN)/shellcheck .ci/run tools/*.sh
 
-fix: $(VENV)/dev.stamp
-	$(BIN)/ruff check --fix .
+fix: $(LINTERS)
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
+	$(BIOME) --write .
 
 # mypy cannot see through the editable install, so it gets the installed layout as a tree of links.
 tree:

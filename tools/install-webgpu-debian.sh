@@ -49,17 +49,18 @@ fi
 packages=$(missing)
 [ -n "$packages" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-  give_up "missing and not installable without root: $(echo $packages)"
+  give_up "missing and not installable without root: ${packages//$'\n'/ }"
 fi
 
 export DEBIAN_FRONTEND=noninteractive
-echo "installing: $(echo $packages)"
+echo "installing: ${packages//$'\n'/ }"
 apt-get update -qq
 for package in $packages; do
   suite=()
   if [ "$package" = mesa-vulkan-drivers ]; then
     candidate=$(apt-cache policy "$package" | awk '/Candidate:/ { print $2 }')
     if ! dpkg --compare-versions "${candidate:-0}" ge "$MESA_MINIMUM"; then
+      # shellcheck source=/dev/null  # a file of the machine
       codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
       add_backports "$codename"
       apt-get update -qq

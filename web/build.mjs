@@ -18,7 +18,10 @@ await build({
   banner: { js: "// gemma4-web, Apache-2.0: https://www.apache.org/licenses/LICENSE-2.0" },
   logLevel: "warning",
 });
-execFileSync(process.execPath, [path.join(here, "node_modules/typescript/bin/tsc"), "-p", "tsconfig.build.json"], { cwd: here, stdio: "inherit" });
+execFileSync(process.execPath, [path.join(here, "node_modules/typescript/bin/tsc"), "-p", "tsconfig.build.json"], {
+  cwd: here,
+  stdio: "inherit",
+});
 keepTypesOf("fast");
 fs.copyFileSync(path.join(here, "../LICENSE"), path.join(here, "LICENSE"));
 

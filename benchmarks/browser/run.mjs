@@ -15,14 +15,21 @@ import { threadTimes } from "./threads.mjs";
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../..");
 const { values: options } = parseArgs({
   options: {
-    package: { type: "string" }, modes: { type: "string", default: "plain,fast" }, tokens: { type: "string", default: "256" },
-    repeats: { type: "string", default: "3" }, rounds: { type: "string", default: "1" }, prompt: { type: "string", default: "1370" },
-    empty: { type: "boolean", default: false }, commit: { type: "string", default: "" }, note: { type: "string", default: "" },
+    package: { type: "string" },
+    modes: { type: "string", default: "plain,fast" },
+    tokens: { type: "string", default: "256" },
+    repeats: { type: "string", default: "3" },
+    rounds: { type: "string", default: "1" },
+    prompt: { type: "string", default: "1370" },
+    empty: { type: "boolean", default: false },
+    commit: { type: "string", default: "" },
+    note: { type: "string", default: "" },
   },
 });
 const [tokens, repeats, rounds] = [options.tokens, options.repeats, options.rounds].map(Number);
 const letters = "the quick brown fox jumps over the lazy dog ";
-const text = (length, shift) => Array.from({ length }, (_, i) => letters[(i * 7 + shift + (i >> 3)) % letters.length]).join("");
+const text = (length, shift) =>
+  Array.from({ length }, (_, i) => letters[(i * 7 + shift + (i >> 3)) % letters.length]).join("");
 const user = (content) => [{ role: "user", content }];
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 const round = (value) => Math.round(value * 1000) / 1000;
@@ -30,9 +37,11 @@ const summary = (values) => ({ median: round(median(values)), values: values.map
 const digest = (ids) => createHash("sha256").update(ids.join()).digest("hex").slice(0, 12);
 
 const server = await serve({
-  "/": path.join(root, "benchmarks/browser/page"), "/fast/": path.join(root, "web/dist"),
+  "/": path.join(root, "benchmarks/browser/page"),
+  "/fast/": path.join(root, "web/dist"),
   "/client/": path.join(root, "tests/web/node_modules/@mlc-ai/web-llm/lib"),
-  "/package/resolve/main/": options.package, "/package/": options.package,
+  "/package/resolve/main/": options.package,
+  "/package/": options.package,
 });
 const replies = {}; // mode -> name -> digest of the token ids
 
@@ -44,14 +53,20 @@ async function measure(mode, page) {
   const cpu = { tokens: 0, threads: {} };
   const ask = async (name, request) => {
     const before = threadTimes();
-    const reply = await page.evaluate((asked) => window.tests.chat(asked), { ignore_eos: true, max_tokens: tokens, ...request });
+    const reply = await page.evaluate((asked) => window.tests.chat(asked), {
+      ignore_eos: true,
+      max_tokens: tokens,
+      ...request,
+    });
     const after = threadTimes();
     if (/greedy|sampled/.test(name)) {
       cpu.tokens += reply.ids.length;
-      for (const [thread, ns] of Object.entries(after)) cpu.threads[thread] = (cpu.threads[thread] ?? 0) + (ns - (before[thread] ?? 0)) / 1e6;
+      for (const [thread, ns] of Object.entries(after))
+        cpu.threads[thread] = (cpu.threads[thread] ?? 0) + (ns - (before[thread] ?? 0)) / 1e6;
     }
     const key = digest(reply.ids);
-    (replies[mode] ??= {})[name] ??= key;
+    replies[mode] ??= {};
+    replies[mode][name] ??= key;
     if (replies[mode][name] !== key) console.error(`${mode} ${name}: other tokens than the same request before`);
     groups[name.split(" ")[0]]?.push(reply);
   };
@@ -60,27 +75,57 @@ async function measure(mode, page) {
   for (let i = 0; i < repeats; i++) {
     await ask(`greedy ${i}`, { messages: user(`Tell ${i}`), temperature: 0, seed: 5 + i });
     await ask(`sampled ${i}`, { messages: user(`Say ${i}`), temperature: 1, top_p: 0.95, seed: 15 + i });
-    await ask(`long ${i}`, { messages: user(text(Number(options.prompt), i)), temperature: 0, max_tokens: 64, seed: 25 + i });
+    await ask(`long ${i}`, {
+      messages: user(text(Number(options.prompt), i)),
+      temperature: 0,
+      max_tokens: 64,
+      seed: 25 + i,
+    });
   }
   const of = (name, value) => summary(groups[name].map(value));
   const decodeRate = (reply) => reply.usage.extra.decode_tokens_per_s;
   const ttft = (reply) => reply.usage.extra.time_to_first_token_s * 1000;
-  const threads = Object.entries(cpu.threads).map(([name, ms]) => [name, round(ms / cpu.tokens)]).filter(([, ms]) => ms > 0.02);
+  const threads = Object.entries(cpu.threads)
+    .map(([name, ms]) => [name, round(ms / cpu.tokens)])
+    .filter(([, ms]) => ms > 0.02);
   return {
-    benchmark: "browser", date: new Date().toISOString().slice(0, 10), commit: options.commit, note: options.note,
-    measure: "chat", mode, package: path.basename(options.package), empty_kernels: options.empty,
-    browser: page.context().browser()?.version() ?? "", processor: os.cpus()[0].model, cores: os.cpus().length,
-    device: await page.evaluate("window.tests.device()"), tokens, load_s: round(loadMs / 1000),
-    greedy_tokens_per_s: of("greedy", decodeRate), sampled_tokens_per_s: of("sampled", decodeRate),
-    sampled_ms_per_token: summary(groups.sampled.map(({ wallMs, firstChunkMs, ids }) => (wallMs - firstChunkMs) / (ids.length - 1))),
+    benchmark: "browser",
+    date: new Date().toISOString().slice(0, 10),
+    commit: options.commit,
+    note: options.note,
+    measure: "chat",
+    mode,
+    package: path.basename(options.package),
+    empty_kernels: options.empty,
+    browser: page.context().browser()?.version() ?? "",
+    processor: os.cpus()[0].model,
+    cores: os.cpus().length,
+    device: await page.evaluate("window.tests.device()"),
+    tokens,
+    load_s: round(loadMs / 1000),
+    greedy_tokens_per_s: of("greedy", decodeRate),
+    sampled_tokens_per_s: of("sampled", decodeRate),
+    sampled_ms_per_token: summary(
+      groups.sampled.map(({ wallMs, firstChunkMs, ids }) => (wallMs - firstChunkMs) / (ids.length - 1)),
+    ),
     longest_gap_ms: summary([...groups.greedy, ...groups.sampled].map(({ longestGapMs }) => longestGapMs)),
-    short_first_token_ms: of("greedy", ttft), long_prompt_tokens: groups.long[0].usage.prompt_tokens,
-    long_first_token_ms: of("long", ttft), long_prefill_tokens_per_s: of("long", (reply) => reply.usage.extra.prefill_tokens_per_s),
+    short_first_token_ms: of("greedy", ttft),
+    long_prompt_tokens: groups.long[0].usage.prompt_tokens,
+    long_first_token_ms: of("long", ttft),
+    long_prefill_tokens_per_s: of("long", (reply) => reply.usage.extra.prefill_tokens_per_s),
     // Of the long prompts, since the request: the first submission, the last one, and the first token's arrival.
-    long_prompt_ms: Object.fromEntries(["first_submission", "last_submission", "token_arrives"].map((name, i) => [name, of("long", ({ promptMs }) => promptMs[i])])),
+    long_prompt_ms: Object.fromEntries(
+      ["first_submission", "last_submission", "token_arrives"].map((name, i) => [
+        name,
+        of("long", ({ promptMs }) => promptMs[i]),
+      ]),
+    ),
     step_ms: summary(groups.sampled.map(({ stepMs }) => median(stepMs))),
-    cpu_ms_per_token: Object.fromEntries(threads.sort((a, b) => b[1] - a[1]).filter(([name], i) => i < 6 || name.endsWith(":main"))),
-    replies: digest(Object.values(replies[mode])), stats: await page.evaluate("window.tests.stats()"),
+    cpu_ms_per_token: Object.fromEntries(
+      threads.sort((a, b) => b[1] - a[1]).filter(([name], i) => i < 6 || name.endsWith(":main")),
+    ),
+    replies: digest(Object.values(replies[mode])),
+    stats: await page.evaluate("window.tests.stats()"),
     errors: await page.evaluate("window.tests.errors"),
   };
 }
@@ -90,10 +135,20 @@ const modes = options.modes.split(",");
 for (const mode of Array.from({ length: rounds }, () => modes).flat()) {
   await withPage(process.env.CHROMIUM, async (page) => {
     page.on("pageerror", (error) => console.error(`page: ${error}`.slice(0, 500)));
-    page.on("console", (message) => message.type() === "error" && console.error(`console: ${message.text()}`.slice(0, 500)));
+    page.on(
+      "console",
+      (message) => message.type() === "error" && console.error(`console: ${message.text()}`.slice(0, 500)),
+    );
     const line = await measure(mode, page);
     console.log(JSON.stringify(line));
-    console.error(`${mode}: greedy ${line.greedy_tokens_per_s.median} sampled ${line.sampled_tokens_per_s.median} tok/s, wall ${line.sampled_ms_per_token.median} ms a token, first token ${line.short_first_token_ms.median} ms, of ${line.long_prompt_tokens} tokens ${line.long_first_token_ms.median} ms (${Object.values(line.long_prompt_ms).map(({ median }) => median).join(", ")}); gap ${line.longest_gap_ms.median}; cpu ${JSON.stringify(line.cpu_ms_per_token)}; errors ${line.errors.length} ${line.errors[0] ?? ""}`);
+    const { greedy_tokens_per_s: greedy, sampled_tokens_per_s: sampled, sampled_ms_per_token: wall } = line;
+    const parts = Object.values(line.long_prompt_ms).map((part) => part.median);
+    console.error(
+      `${mode}: greedy ${greedy.median} sampled ${sampled.median} tok/s, wall ${wall.median} ms a token, ` +
+        `first token ${line.short_first_token_ms.median} ms, of ${line.long_prompt_tokens} tokens ` +
+        `${line.long_first_token_ms.median} ms (${parts.join(", ")}); gap ${line.longest_gap_ms.median}; ` +
+        `cpu ${JSON.stringify(line.cpu_ms_per_token)}; errors ${line.errors.length} ${line.errors[0] ?? ""}`,
+    );
     if (line.errors.length) failed = true;
   }).catch((error) => {
     failed = true;
@@ -103,7 +158,9 @@ for (const mode of Array.from({ length: rounds }, () => modes).flat()) {
 const [base, ...others] = Object.keys(replies);
 for (const mode of options.empty ? [] : others) {
   const different = Object.keys(replies[base]).filter((name) => replies[mode][name] !== replies[base][name]);
-  console.error(`${mode} against ${base}: ${different.length ? `DIFFERENT ${different}` : `all ${Object.keys(replies[base]).length} replies the same`}`);
+  console.error(
+    `${mode} against ${base}: ${different.length ? `DIFFERENT ${different}` : `all ${Object.keys(replies[base]).length} replies the same`}`,
+  );
   if (different.length) failed = true;
 }
 process.exit(failed ? 1 : 0);

@@ -12,10 +12,11 @@ export function threadTimes(mark = "chrom") {
       for (const task of fs.readdirSync(`/proc/${pid}/task`)) {
         const own = fs.readFileSync(`/proc/${pid}/task/${task}/comm`, "utf8").trim();
         const name = `${type}:${task === pid ? "main" : own}`;
-        times[name] = (times[name] ?? 0) + Number(fs.readFileSync(`/proc/${pid}/task/${task}/schedstat`, "utf8").split(" ")[0]);
+        times[name] =
+          (times[name] ?? 0) + Number(fs.readFileSync(`/proc/${pid}/task/${task}/schedstat`, "utf8").split(" ")[0]);
       }
     } catch {
-      continue; // it ended meanwhile
+      // it ended meanwhile
     }
   }
   return times;

@@ -33,14 +33,16 @@ struct Reply {
 };
 
 /*! Forwards a prompt of `prompt` tokens on an empty context, and draws `tokens` after it. */
-Reply Answer(llama_context* context, llama_sampler* sampler, int prompt, int tokens, int seed, int vocabulary) {
+Reply Answer(llama_context* context, llama_sampler* sampler, int prompt, int tokens, int seed,
+             int vocabulary) {
   llama_memory_clear(llama_get_memory(context), true);
   std::vector<llama_token> ids(prompt);
   for (int i = 0; i < prompt; ++i) ids[i] = 2 + (i * 7919 + seed * 104729) % (vocabulary - 2);
   const auto begin = Clock::now();
   const int batch = static_cast<int>(llama_n_batch(context));
   for (int at = 0; at < prompt; at += batch) {
-    if (llama_decode(context, llama_batch_get_one(ids.data() + at, std::min(batch, prompt - at)))) Fail("prompt");
+    if (llama_decode(context, llama_batch_get_one(ids.data() + at, std::min(batch, prompt - at))))
+      Fail("prompt");
   }
   llama_token token = llama_sampler_sample(sampler, context, -1);
   const double first = MillisecondsSince(begin);
@@ -64,8 +66,10 @@ void PrintMedian(const char* name, std::vector<double> values) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) Fail("usage: sampled FILE.gguf DEVICE [TOKENS] [PROMPT] [REPEATS] [on|off|auto] [THREADS]");
-  const int tokens = argc > 3 ? std::atoi(argv[3]) : 256, prompt = argc > 4 ? std::atoi(argv[4]) : 1007;
+  if (argc < 3)
+    Fail("usage: sampled FILE.gguf DEVICE [TOKENS] [PROMPT] [REPEATS] [on|off|auto] [THREADS]");
+  const int tokens = argc > 3 ? std::atoi(argv[3]) : 256,
+            prompt = argc > 4 ? std::atoi(argv[4]) : 1007;
   const int repeats = argc > 5 ? std::atoi(argv[5]) : 3;
   const std::string flash = argc > 6 ? argv[6] : "auto";
   ggml_backend_load_all();
@@ -107,11 +111,13 @@ int main(int argc, char** argv) {
   }
   char name[256];
   llama_model_desc(model, name, sizeof(name));
-  std::printf("{\"benchmark\": \"llama_cpp\", \"measure\": \"sampled\", \"peer_model\": \"%s\", \"device\": \"%s\", "
-              "\"backend\": \"%s\", \"weight_bytes\": %llu, \"tokens\": %d, \"long_prompt_tokens\": %d, "
-              "\"flash_attention\": \"%s\"",
-              name, ggml_backend_dev_description(device), argv[2],
-              static_cast<unsigned long long>(llama_model_size(model)), tokens, prompt, flash.c_str());
+  std::printf(
+      "{\"benchmark\": \"llama_cpp\", \"measure\": \"sampled\", \"peer_model\": \"%s\", "
+      "\"device\": \"%s\", "
+      "\"backend\": \"%s\", \"weight_bytes\": %llu, \"tokens\": %d, \"long_prompt_tokens\": %d, "
+      "\"flash_attention\": \"%s\"",
+      name, ggml_backend_dev_description(device), argv[2],
+      static_cast<unsigned long long>(llama_model_size(model)), tokens, prompt, flash.c_str());
   PrintMedian("greedy_ms_per_token", greedy_ms);
   PrintMedian("sampled_ms_per_token", sampled_ms);
   PrintMedian("short_first_token_ms", short_ms);

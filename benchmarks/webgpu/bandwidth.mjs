@@ -58,7 +58,6 @@ export async function readBandwidth(device, filler) {
     compute: { module: device.createShaderModule({ code: CODE }), entryPoint: "main" },
   });
   const small = await measure(device, pipeline, filler, SMALL);
-  const { bytesPerSecond, bytes } =
-    small.once > 3 ? small : await measure(device, pipeline, filler, LARGE);
+  const { bytesPerSecond, bytes } = small.once > 3 ? small : await measure(device, pipeline, filler, LARGE);
   return { bytesPerSecond, bytes };
 }

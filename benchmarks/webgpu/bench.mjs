@@ -3,8 +3,9 @@
 import fs from "node:fs";
 import path from "node:path";
 import { parseArgs } from "node:util";
+import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { readBandwidth } from "./bandwidth.mjs";
-import { nvidiaSmi, openDevice, runScript, settle } from "./device.mjs";
+import { nvidiaSmi, openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
@@ -61,7 +62,7 @@ async function main() {
   const say = (text) => process.stderr.write(`${text}\n`);
   const empty = nvidiaSmi();
   const opened = await openDevice({ skipValidation: options["skip-validation"] });
-  const { device, description, ledger } = opened;
+  const { device, description } = opened;
   say(`device: ${description.name}, driver ${description.driver}`);
   namePipelines();
   const common = {
@@ -74,13 +75,14 @@ async function main() {
     driver: description.driver,
     validation: !options["skip-validation"],
   };
-  const emit = (measure, values) =>
-    process.stdout.write(`${JSON.stringify({ ...common, measure, ...values })}\n`);
+  const emit = (measure, values) => process.stdout.write(`${JSON.stringify({ ...common, measure, ...values })}\n`);
 
   const before = nvidiaSmi();
   const bandwidth = await readBandwidth(device, new Filler(device));
   emit("read_bandwidth", {
-    bytes_per_second: bandwidth.bytesPerSecond, buffer_bytes: bandwidth.bytes, features: description.features,
+    bytes_per_second: bandwidth.bytesPerSecond,
+    buffer_bytes: bandwidth.bytes,
+    features: description.features,
   });
   say(`read bandwidth: ${(bandwidth.bytesPerSecond / 1e9).toFixed(0)} GB/s`);
   await settle(opened);
@@ -94,14 +96,18 @@ async function main() {
   emit("load", {
     seconds: model.loadSeconds,
     library_bytes: model.libraryBytes,
-    capacity: model.capacity,
+    capacity: model.contextLength,
     planned_memory_bytes: planned,
     memory: loaded,
     memory_from_start: memory(opened, empty),
     state_bytes: model.stateBytes,
   });
-  say(`loaded in ${Object.values(model.loadSeconds).reduce((a, b) => a + b, 0).toFixed(2)} s; buffers ` +
-    `${(loaded.buffers_bytes / 2 ** 20).toFixed(0)} MiB, planned ${(planned / 2 ** 20).toFixed(0)} MiB`);
+  say(
+    `loaded in ${Object.values(model.loadSeconds)
+      .reduce((a, b) => a + b, 0)
+      .toFixed(2)} s; buffers ` +
+      `${(loaded.buffers_bytes / 2 ** 20).toFixed(0)} MiB, planned ${(planned / 2 ** 20).toFixed(0)} MiB`,
+  );
 
   const smoke = await measureSmoke(model, tokens);
   await settle(opened);
@@ -118,26 +124,32 @@ async function main() {
     sampler: !options["no-sampler"],
   };
   for (const asked of options.context.split(",").map(Number)) {
-    const context = Math.min(asked, model.capacity - tokens - 1);
+    const context = Math.min(asked, model.contextLength - tokens - 1);
     const decode = await measureDecode(model, context, settings);
     await settle(opened);
     const rate = (read / decode.replayed_ms.median) * 1000;
     heater.start();
     emit("decode", {
-      context, ...decode, clocks_mhz: nvidiaSmi()?.clocksMhz ?? null, weight_bytes_per_token: read, weight_bytes_per_second: Math.round(rate),
+      context,
+      ...decode,
+      clocks_mhz: nvidiaSmi()?.clocksMhz ?? null,
+      weight_bytes_per_token: read,
+      weight_bytes_per_second: Math.round(rate),
       share_of_read_bandwidth: Number((rate / bandwidth.bytesPerSecond).toFixed(4)),
     });
     say(decodeSummary(context, decode, rate));
     say(kernelTable(decode.kernels));
     if (decode.sampler) say(`sampler\n${kernelTable(decode.sampler.kernels)}`);
   }
-  const prompt = Math.min(Number(options.prefill), model.capacity - 1);
+  const prompt = Math.min(Number(options.prefill), model.contextLength - 1);
   if (prompt > 0) {
     const prefill = await measurePrefill(model, prompt, settings);
     await settle(opened);
     emit("prefill", prefill);
-    say(`\nprefill ${prompt}: ${prefill.tokens_per_second} tok/s through tvmjs, ` +
-      `${prefill.replayed_tokens_per_second} replayed, ${prefill.launches} launches`);
+    say(
+      `\nprefill ${prompt}: ${prefill.tokens_per_second} tok/s through tvmjs, ` +
+        `${prefill.replayed_tokens_per_second} replayed, ${prefill.launches} launches`,
+    );
     say(kernelTable(prefill.kernels));
   }
   emit("memory", { planned_memory_bytes: planned, memory: memory(opened, before) });

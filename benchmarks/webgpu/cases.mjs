@@ -3,7 +3,11 @@ import fs from "node:fs";
 
 /** The cases of a file, one JSON object a line. */
 export const readCases = (file) =>
-  fs.readFileSync(file, "utf8").split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  fs
+    .readFileSync(file, "utf8")
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 
 /** A kernel's pipeline, compiled in the background, and the layout of its arguments. */
 export function compile(device, item) {
@@ -29,7 +33,9 @@ export function compile(device, item) {
 /** Bytes of the uniform, the binding behind all others. */
 export function uniformContent({ uniforms }) {
   const content = new DataView(new ArrayBuffer(Math.ceil(uniforms.length / 4) * 16));
-  uniforms.forEach(([kind, value], i) =>
-    kind === "f32" ? content.setFloat32(4 * i, value, true) : content.setInt32(4 * i, value, true));
+  for (const [i, [kind, value]] of uniforms.entries()) {
+    if (kind === "f32") content.setFloat32(4 * i, value, true);
+    else content.setInt32(4 * i, value, true);
+  }
   return new Uint8Array(content.buffer);
 }

@@ -1,5 +1,6 @@
 // Dawn opened as the client opens WebGPU, plus timestamps; device memory as WebGPU and the driver see it.
 import { spawnSync } from "node:child_process";
+import * as driver from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { dawn, tvmjs } from "./packages.mjs";
 
 const FEATURES_WANTED = ["timestamp-query"];
@@ -53,8 +54,12 @@ export function nvidiaSmi() {
   const query = "--query-gpu=driver_version,memory.used,clocks.sm,clocks.mem";
   const done = spawnSync("nvidia-smi", [query, "--format=csv,noheader,nounits"], { encoding: "utf8" });
   if (done.status !== 0) return null;
-  const [driver, used, sm, mem] = done.stdout.trim().split("\n")[0].split(",").map((part) => part.trim());
-  return { driver, usedBytes: Number(used) * 2 ** 20, clocksMhz: { sm: Number(sm), mem: Number(mem) } };
+  const [version, used, sm, mem] = done.stdout
+    .trim()
+    .split("\n")[0]
+    .split(",")
+    .map((part) => part.trim());
+  return { driver: version, usedBytes: Number(used) * 2 ** 20, clocksMhz: { sm: Number(sm), mem: Number(mem) } };
 }
 
 /**
@@ -62,14 +67,8 @@ export function nvidiaSmi() {
  * `prepare` runs when there is a `navigator.gpu` and nobody has asked it for anything.
  */
 export async function openDevice({ skipValidation, features = [], prepare = async () => {} }) {
-  const toggles = ["allow_unsafe_apis", "vulkan_enable_f16_on_nvidia"];
-  if (skipValidation) toggles.push("skip_validation");
-  const gpu = dawn.create([
-    `enable-dawn-features=${toggles.join(",")}`,
-    "disable-dawn-features=timestamp_quantization",
-  ]);
-  Object.assign(globalThis, dawn.globals);
-  Object.defineProperty(globalThis, "navigator", { value: { gpu }, configurable: true });
+  const enable = [...driver.ALL_FEATURES, ...(skipValidation ? ["skip_validation"] : [])];
+  driver.startDawn(dawn, { enable, disable: ["timestamp_quantization"] });
   const ledger = new BufferLedger();
   const { requestDevice } = GPUAdapter.prototype;
   GPUAdapter.prototype.requestDevice = function (descriptor) {
@@ -78,17 +77,8 @@ export async function openDevice({ skipValidation, features = [], prepare = asyn
     return requestDevice.call(this, { ...descriptor, requiredFeatures });
   };
   await prepare();
-  const print = console.log;
-  console.log = console.error; // standard output is for results
-  const found = await tvmjs.detectGPUDevice(); // the client's own choice of limits and features
-  console.log = print;
+  const { device, info, errors } = await driver.openDevice(tvmjs); // standard output is for results
   GPUAdapter.prototype.requestDevice = requestDevice;
-  const { device, adapterInfo: info } = found;
-  const errors = [];
-  device.addEventListener("uncapturederror", (event) => errors.push(event.error.message));
-  device.lost.then((lost) => {
-    if (lost.reason !== "destroyed") errors.push(`device lost: ${lost.message}`);
-  });
   const description = {
     name: info.device && info.description ? `${info.device} (${info.description})` : info.device,
     vendor: info.vendor,
@@ -101,13 +91,6 @@ export async function openDevice({ skipValidation, features = [], prepare = asyn
   return { device, description, ledger, errors };
 }
 
-/** Lets Dawn deliver what it still has to say: a trailing error arrives after the queue is done. */
-export async function settle({ device, errors }) {
-  await device.queue.onSubmittedWorkDone();
-  for (let i = 0; i < 3; i++) await new Promise((resolve) => setTimeout(resolve, 5));
-  if (errors.length) throw new Error(`WebGPU: ${errors.slice(0, 5).join("\n")}`);
-}
-
 /** Runs a script's `main`: an error is a line and status 1, and Node does not wait for ever for the GPU. */
 export async function runScript(main) {
   let code = 0;
@@ -117,7 +100,7 @@ export async function runScript(main) {
     process.stderr.write(`error: ${error.stack ?? error}\n`);
     code = 1;
   }
-  delete globalThis.navigator;
+  driver.release();
   process.exitCode = code;
   process.stdout.write("", () => process.exit(code));
 }

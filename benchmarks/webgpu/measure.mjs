@@ -58,18 +58,24 @@ export async function measureDecode(model, context, settings) {
     encodingMs.push(encoding / tokens);
     return (performance.now() - start) / tokens;
   };
-  const driven = await repeated(repeats, () => perToken(async (result) => {
-    await model.gpu.sync();
-    result.dispose();
-  }));
+  const driven = await repeated(repeats, () =>
+    perToken(async (result) => {
+      await model.gpu.sync();
+      result.dispose();
+    }),
+  );
   const encoding = encodingMs.slice(1);
   const logitsRead = await repeated(repeats, () => perToken((result) => model.read(result)));
-  const sampled = settings.sampler && await repeated(repeats, () => perToken(async (result) => {
-    await model.read(model.sample(result));
-    result.dispose();
-  }));
+  const sampled =
+    settings.sampler &&
+    (await repeated(repeats, () =>
+      perToken(async (result) => {
+        await model.read(model.sample(result));
+        result.dispose();
+      }),
+    ));
   return {
-    capacity: model.capacity,
+    capacity: model.contextLength,
     repeats,
     tokens_per_sample: tokens,
     launches: step.launches,
@@ -119,8 +125,7 @@ export async function measurePrefill(model, count, settings) {
     const kernels = settings.kernels && index === chunks.length - 1;
     parts.push(await replayed(model, () => model.prefill(chunk), { ...settings, kernels }));
   }
-  const replayedMs = parts[0].samples.map((_, i) =>
-    parts.reduce((sum, { samples }) => sum + samples[i], 0));
+  const replayedMs = parts[0].samples.map((_, i) => parts.reduce((sum, { samples }) => sum + samples[i], 0));
   const drivenMs = summary(driven);
   const total = summary(replayedMs);
   return {
@@ -155,6 +160,9 @@ export async function measureSmoke(model, tokens) {
     if (i < tokens) values = await model.read(model.decode(best));
   }
   return {
-    decoded: tokens, finite, largest_logit: rounded(largest), different_tokens: new Set(chosen).size,
+    decoded: tokens,
+    finite,
+    largest_logit: rounded(largest),
+    different_tokens: new Set(chosen).size,
   };
 }

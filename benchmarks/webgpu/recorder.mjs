@@ -24,7 +24,9 @@ function patch(replacements) {
     prototype[method] = replace(original);
     return () => (prototype[method] = original);
   });
-  return () => undo.forEach((restore) => restore());
+  return () => {
+    for (const restore of undo) restore();
+  };
 }
 
 /**
@@ -42,44 +44,79 @@ export async function record(step) {
   const doomed = new Set();
   let copies = 0;
   const restore = patch([
-    [GPUDevice, "createBindGroup", (original) => function (descriptor) {
-      const group = original.call(this, descriptor);
-      bindGroups.set(group, descriptor);
-      return group;
-    }],
-    [GPUQueue, "writeBuffer", (original) => function (buffer, offset, data, ...rest) {
-      if (buffer.usage & GPUBufferUsage.UNIFORM) contents.set(buffer, data.slice(0));
-      return original.call(this, buffer, offset, data, ...rest);
-    }],
-    [GPUCommandEncoder, "copyBufferToBuffer", (original) => function (...args) {
-      copies += 1;
-      return original.apply(this, args);
-    }],
-    [GPUComputePassEncoder, "setPipeline", (original) => function (pipeline) {
-      passes.set(this, { ...passes.get(this), pipeline });
-      return original.call(this, pipeline);
-    }],
-    [GPUComputePassEncoder, "setBindGroup", (original) => function (index, group) {
-      passes.set(this, { ...passes.get(this), group });
-      return original.call(this, index, group);
-    }],
-    [GPUComputePassEncoder, "dispatchWorkgroups", (original) => function (...groups) {
-      const { pipeline, group } = passes.get(this);
-      const { layout, entries } = bindGroups.get(group);
-      const uniforms = new Map();
-      for (const { binding, resource } of entries) {
-        const content = contents.get(resource.buffer);
-        if (content) uniforms.set(binding, content);
-      }
-      const kernel = names.get(pipeline) ?? "unnamed";
-      launches.push({ kernel, pipeline, layout, entries, uniforms, groups });
-      return original.apply(this, groups);
-    }],
+    [
+      GPUDevice,
+      "createBindGroup",
+      (original) =>
+        function (descriptor) {
+          const group = original.call(this, descriptor);
+          bindGroups.set(group, descriptor);
+          return group;
+        },
+    ],
+    [
+      GPUQueue,
+      "writeBuffer",
+      (original) =>
+        function (buffer, offset, data, ...rest) {
+          if (buffer.usage & GPUBufferUsage.UNIFORM) contents.set(buffer, data.slice(0));
+          return original.call(this, buffer, offset, data, ...rest);
+        },
+    ],
+    [
+      GPUCommandEncoder,
+      "copyBufferToBuffer",
+      (original) =>
+        function (...args) {
+          copies += 1;
+          return original.apply(this, args);
+        },
+    ],
+    [
+      GPUComputePassEncoder,
+      "setPipeline",
+      (original) =>
+        function (pipeline) {
+          passes.set(this, { ...passes.get(this), pipeline });
+          return original.call(this, pipeline);
+        },
+    ],
+    [
+      GPUComputePassEncoder,
+      "setBindGroup",
+      (original) =>
+        function (index, group) {
+          passes.set(this, { ...passes.get(this), group });
+          return original.call(this, index, group);
+        },
+    ],
+    [
+      GPUComputePassEncoder,
+      "dispatchWorkgroups",
+      (original) =>
+        function (...groups) {
+          const { pipeline, group } = passes.get(this);
+          const { layout, entries } = bindGroups.get(group);
+          const uniforms = new Map();
+          for (const { binding, resource } of entries) {
+            const content = contents.get(resource.buffer);
+            if (content) uniforms.set(binding, content);
+          }
+          const kernel = names.get(pipeline) ?? "unnamed";
+          launches.push({ kernel, pipeline, layout, entries, uniforms, groups });
+          return original.apply(this, groups);
+        },
+    ],
   ]);
   const keep = patch([
-    [GPUBuffer, "destroy", () => function () {
-      doomed.add(this);
-    }],
+    [
+      GPUBuffer,
+      "destroy",
+      () =>
+        function () {
+          doomed.add(this);
+        },
+    ],
   ]);
   let result;
   try {

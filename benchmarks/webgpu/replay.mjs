@@ -61,9 +61,8 @@ export class Replay {
     for (const kernel of kernels) {
       const others = this.#launches.filter((launch) => launch.kernel !== kernel);
       const rest = others.length ? median(await this.#time(others, KERNEL_SAMPLES)) : 0;
-      const alone = stamps && rounded(
-        stamps.reduce((sum, us, i) => sum + (this.#launches[i].kernel === kernel ? us : 0), 0),
-      );
+      const alone =
+        stamps && rounded(stamps.reduce((sum, us, i) => sum + (this.#launches[i].kernel === kernel ? us : 0), 0));
       result.set(kernel, { microseconds: rounded((whole - rest) * 1000), timestamp_us: alone });
     }
     return { whole, kernels: result };
@@ -153,8 +152,7 @@ export class Replay {
 export function kernelFacts(launches, weightBuffers) {
   const facts = new Map();
   for (const { kernel, entries, uniforms, groups } of launches) {
-    const fact = facts.get(kernel)
-      ?? { kernel, launches: 0, workgroups: 0, bound_bytes: 0, weight_bytes: 0 };
+    const fact = facts.get(kernel) ?? { kernel, launches: 0, workgroups: 0, bound_bytes: 0, weight_bytes: 0 };
     fact.launches += 1;
     fact.workgroups += groups.reduce((product, size) => product * size, 1);
     for (const { binding, resource } of entries) {

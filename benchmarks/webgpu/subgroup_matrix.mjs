@@ -5,8 +5,9 @@
 // CASES.jsonl is what `tune.py prepare --family int8_gemm` writes; of its kernels those are taken that have 4-bit
 // weights and no tail. The kernel by hand (subgroup_matrix_kernel.mjs) exists here only: see docs/performance.md.
 import { parseArgs } from "node:util";
+import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { compile, readCases, uniformContent } from "./cases.mjs";
-import { openDevice, runScript, settle } from "./device.mjs";
+import { openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Replay } from "./replay.mjs";
 import { rounded, summary } from "./statistics.mjs";
@@ -91,11 +92,25 @@ async function main() {
       return { microseconds: median, spread, result };
     };
     const own = await run(item.wgsl, item.groups);
-    const line = (variant, { microseconds, spread }, more) => process.stdout.write(`${JSON.stringify({
-      benchmark: "subgroup_matrix", date: new Date().toISOString().slice(0, 10), commit: options.commit,
-      device: description.name, driver: description.driver, preset: item.preset, rows: item.rows, cols, outputs,
-      variant, microseconds, spread, teraops: rounded(operations / microseconds / 1e6), ...more,
-    })}\n`);
+    const line = (variant, { microseconds, spread }, more) =>
+      process.stdout.write(
+        `${JSON.stringify({
+          benchmark: "subgroup_matrix",
+          date: new Date().toISOString().slice(0, 10),
+          commit: options.commit,
+          device: description.name,
+          driver: description.driver,
+          preset: item.preset,
+          rows: item.rows,
+          cols,
+          outputs,
+          variant,
+          microseconds,
+          spread,
+          teraops: rounded(operations / microseconds / 1e6),
+          ...more,
+        })}\n`,
+      );
     line("own kernel", own, {});
     for (const shape of SHAPES) {
       if (item.rows % shape.m || outputs % shape.n || cols % shape.depth) continue;

@@ -33,44 +33,81 @@ export function code({ m, n, depth, down, across }, { cols, outputs }) {
   const wTurns = range((n * parts) / threads);
   const row = (turn) => `(thread + ${turn * threads}u) / ${parts}u`;
   const part = (turn) => `(thread + ${turn * threads}u) % ${parts}u`;
-  const load = (step) => [
-    ...xTurns.map((t) => `{
+  const load = (step) =>
+    [
+      ...xTurns.map(
+        (t) => `{
       let at = (first_m + ${row(t)}) * ${cols / PART}u + ${step} * ${parts}u + ${part(t)};
       x${t} = words[at];
       x_scale${t} = f16(scales[at / ${GROUP / PART}u]);
-    }`),
-    ...wTurns.map((t) => `{
+    }`,
+      ),
+      ...wTurns.map(
+        (t) => `{
       let at = (first_n + ${row(t)}) * ${cols / PART}u + ${step} * ${parts}u + ${part(t)};
       w${t} = weights[at];
       w_scale${t} = weight_scales[at / ${GROUP / PART}u];
-    }`),
-  ].join("\n");
+    }`,
+      ),
+    ].join("\n");
   const put = (tile, first, values) => values.map((v, c) => `${tile}[at + ${first + c}u] = ${v};`).join(" ");
   const store = [
-    ...xTurns.map((t) => `{
+    ...xTurns.map(
+      (t) => `{
       let at = ${row(t)} * ${pitch}u + ${part(t)} * ${PART}u;
-      ${range(PART / 4).map((i) => `{
+      ${range(PART / 4)
+        .map(
+          (i) => `{
         let v = vec4<f16>(unpack4xI8(x${t}[${i}])) * x_scale${t};
         ${put("left", 4 * i, ["v[0]", "v[2]", "v[1]", "v[3]"])}
-      }`).join("\n")}
-    }`),
-    ...wTurns.map((t) => `{
+      }`,
+        )
+        .join("\n")}
+    }`,
+    ),
+    ...wTurns.map(
+      (t) => `{
       let at = ${row(t)} * ${pitch}u + ${part(t)} * ${PART}u;
-      ${range(PART / 8).map((i) => `{
+      ${range(PART / 8)
+        .map(
+          (i) => `{
         let even = (vec4<f16>(unpack4xU8(w${t}[${i}] & 0x0f0f0f0fu)) - 7.0h) * w_scale${t};
         let odd = (vec4<f16>(unpack4xU8((w${t}[${i}] >> 4u) & 0x0f0f0f0fu)) - 7.0h) * w_scale${t};
-        ${put("right", 8 * i, range(8).map((c) => `${c % 2 ? "odd" : "even"}[${c >> 1}]`))}
-      }`).join("\n")}
-    }`),
+        ${put(
+          "right",
+          8 * i,
+          range(8).map((c) => `${c % 2 ? "odd" : "even"}[${c >> 1}]`),
+        )}
+      }`,
+        )
+        .join("\n")}
+    }`,
+    ),
   ].join("\n");
-  const multiply = range(depth / SIDE).map((k) => `{
-    ${range(tall).map((i) => `let a${i} = subgroupMatrixLoad<subgroup_matrix_left<f16, ${SIDE}, ${SIDE}>, row_major>(
-      &left, (down * ${tall}u + ${i}u) * ${SIDE * pitch}u + ${k * SIDE}u, ${pitch}u);`).join("\n")}
-    ${range(wide).map((j) => `let b${j} = subgroupMatrixLoad<subgroup_matrix_right<f16, ${SIDE}, ${SIDE}>, col_major>(
-      &right, (across * ${wide}u + ${j}u) * ${SIDE * pitch}u + ${k * SIDE}u, ${pitch}u);`).join("\n")}
-    ${range(tall * wide).map((s) => `sum${s} =
-      subgroupMatrixMultiplyAccumulate(a${Math.floor(s / wide)}, b${s % wide}, sum${s});`).join("\n")}
-  }`).join("\n");
+  const multiply = range(depth / SIDE)
+    .map(
+      (k) => `{
+    ${range(tall)
+      .map(
+        (i) => `let a${i} = subgroupMatrixLoad<subgroup_matrix_left<f16, ${SIDE}, ${SIDE}>, row_major>(
+      &left, (down * ${tall}u + ${i}u) * ${SIDE * pitch}u + ${k * SIDE}u, ${pitch}u);`,
+      )
+      .join("\n")}
+    ${range(wide)
+      .map(
+        (j) => `let b${j} = subgroupMatrixLoad<subgroup_matrix_right<f16, ${SIDE}, ${SIDE}>, col_major>(
+      &right, (across * ${wide}u + ${j}u) * ${SIDE * pitch}u + ${k * SIDE}u, ${pitch}u);`,
+      )
+      .join("\n")}
+    ${range(tall * wide)
+      .map(
+        (s) => `sum${s} =
+      subgroupMatrixMultiplyAccumulate(a${Math.floor(s / wide)}, b${s % wide}, sum${s});`,
+      )
+      .join("\n")}
+  }`,
+    )
+    .join("\n");
   return `diagnostic(off, chromium.subgroup_matrix_uniformity);
 enable f16;
 enable chromium_experimental_subgroup_matrix;
@@ -87,7 +124,9 @@ fn multiply(@builtin(workgroup_id) block: vec3<u32>, @builtin(local_invocation_i
   let first_n = block.x * ${n}u;
   let down = thread / ${LANES * across}u;
   let across = thread / ${LANES}u % ${across}u;
-  ${range(tall * wide).map((s) => `var sum${s}: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;`).join("\n")}
+  ${range(tall * wide)
+    .map((s) => `var sum${s}: subgroup_matrix_result<f32, ${SIDE}, ${SIDE}>;`)
+    .join("\n")}
   ${xTurns.map((t) => `var x${t}: vec4<u32>; var x_scale${t}: f16;`).join("\n")}
   ${wTurns.map((t) => `var w${t}: vec2<u32>; var w_scale${t}: f16;`).join("\n")}
   ${load("0u")}
@@ -99,8 +138,12 @@ fn multiply(@builtin(workgroup_id) block: vec3<u32>, @builtin(local_invocation_i
     ${multiply}
     workgroupBarrier();
   }
-  ${range(tall * wide).map((s) => `subgroupMatrixStore<row_major>(&y,
+  ${range(tall * wide)
+    .map(
+      (s) => `subgroupMatrixStore<row_major>(&y,
     (first_m + (down * ${tall}u + ${Math.floor(s / wide)}u) * ${SIDE}u) * ${outputs}u
-    + first_n + (across * ${wide}u + ${s % wide}u) * ${SIDE}u, sum${s}, ${outputs}u);`).join("\n")}
+    + first_n + (across * ${wide}u + ${s % wide}u) * ${SIDE}u, sum${s}, ${outputs}u);`,
+    )
+    .join("\n")}
 }`;
 }

@@ -3,8 +3,9 @@
 //
 // Weights of several copies are read in turn, so that a cache does not hold them from launch to launch.
 import { parseArgs } from "node:util";
+import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { compile, readCases, uniformContent } from "./cases.mjs";
-import { openDevice, runScript, settle } from "./device.mjs";
+import { openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Replay } from "./replay.mjs";
 import { rounded, summary } from "./statistics.mjs";
@@ -70,9 +71,10 @@ function makeLaunches(pool, positions, item, { pipeline, layout }) {
       ...item.bindings.map(([size, , name], binding) => ({
         binding,
         resource: {
-          buffer: name === "positions"
-            ? positions(item)
-            : pool.get(size, /weight|scale/.test(name) ? copy : 0, `argument ${binding}`),
+          buffer:
+            name === "positions"
+              ? positions(item)
+              : pool.get(size, /weight|scale/.test(name) ? copy : 0, `argument ${binding}`),
         },
       })),
       { binding: last, resource: { buffer: null } },
@@ -107,16 +109,28 @@ async function main() {
       const times = await replay.time(Number(options.repeats));
       await settle(opened);
       replay.dispose();
-      known.set(key, times.map((ms) => (ms * 1000) / launches.length));
+      known.set(
+        key,
+        times.map((ms) => (ms * 1000) / launches.length),
+      );
     }
     const { median, spread } = summary(known.get(key));
     const { wgsl, bindings, uniforms, ...facts } = item;
     const bytes = bindings.reduce((sum, [size, , name]) => sum + (/weight|scale/.test(name) ? size : 0), 0);
-    process.stdout.write(`${JSON.stringify({
-      benchmark: "tune", date: new Date().toISOString().slice(0, 10), commit: options.commit,
-      device: description.name, driver: description.driver, ...facts, weight_bytes: bytes,
-      microseconds: median, spread, gigabytes_per_second: rounded(bytes / median / 1000),
-    })}\n`);
+    process.stdout.write(
+      `${JSON.stringify({
+        benchmark: "tune",
+        date: new Date().toISOString().slice(0, 10),
+        commit: options.commit,
+        device: description.name,
+        driver: description.driver,
+        ...facts,
+        weight_bytes: bytes,
+        microseconds: median,
+        spread,
+        gigabytes_per_second: rounded(bytes / median / 1000),
+      })}\n`,
+    );
   }
   pool.clear();
 }

@@ -116,10 +116,13 @@ export class Filler {
     const encoder = device.createCommandEncoder();
     const pass = encoder.beginComputePass();
     pass.setPipeline(this.#pipeline);
-    pass.setBindGroup(0, device.createBindGroup({
-      layout: this.#pipeline.getBindGroupLayout(0),
-      entries: [buffer, uniform].map((bound, binding) => ({ binding, resource: { buffer: bound } })),
-    }));
+    pass.setBindGroup(
+      0,
+      device.createBindGroup({
+        layout: this.#pipeline.getBindGroupLayout(0),
+        entries: [buffer, uniform].map((bound, binding) => ({ binding, resource: { buffer: bound } })),
+      }),
+    );
     pass.dispatchWorkgroups(groups);
     pass.end();
     device.queue.submit([encoder.finish()]);

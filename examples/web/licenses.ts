@@ -21,7 +21,10 @@ export function licenses(fileName: string): { page: Plugin; worker: Plugin } {
   const texts = new Map<string, string>();
   const add = (folder: string): void => {
     const found = JSON.parse(fs.readFileSync(path.join(folder, "package.json"), "utf8")) as Package;
-    const files = fs.readdirSync(folder).filter((entry) => LICENSE_FILE.test(entry)).sort();
+    const files = fs
+      .readdirSync(folder)
+      .filter((entry) => LICENSE_FILE.test(entry))
+      .sort();
     if (files.length === 0) throw new Error(`${found.name} ${found.version} is bundled and has no licence file`);
     const parts = files.map((entry) => fs.readFileSync(path.join(folder, entry), "utf8").trim());
     texts.set(`${found.name} ${found.version} (${found.license ?? "see below"})`, parts.join("\n\n"));
@@ -51,7 +54,11 @@ export function licenses(fileName: string): { page: Plugin; worker: Plugin } {
         const head = "Licences of the packages that are bundled in this page and in its worker:\n";
         const line = "=".repeat(80);
         const sections = titles.map((title) => `\n${line}\n${title}\n${line}\n\n${texts.get(title)}\n`);
-        this.emitFile({ type: "asset", fileName, source: `${head}${titles.map((title) => `- ${title}\n`).join("")}${sections.join("")}` });
+        this.emitFile({
+          type: "asset",
+          fileName,
+          source: `${head}${titles.map((title) => `- ${title}\n`).join("")}${sections.join("")}`,
+        });
       },
     },
   };

@@ -163,10 +163,9 @@ int Run(Answer (*function)(Gemma4KVStateObj&, const Arguments&), const TVMFFIAny
   TVM_FFI_SAFE_CALL_BEGIN();
   const auto* values = reinterpret_cast<const ffi::AnyView*>(args);
   const Gemma4KVStateObj* state = count > 0 ? values[0].as<Gemma4KVStateObj>() : nullptr;
-  const Answer answer = state == nullptr
-                            ? Refuse("expected a gemma4_compile.KVState")
-                            : function(const_cast<Gemma4KVStateObj&>(*state),
-                                       Arguments{values + 1, count - 1});
+  const Answer answer = state == nullptr ? Refuse("expected a gemma4_compile.KVState")
+                                         : function(const_cast<Gemma4KVStateObj&>(*state),
+                                                    Arguments{values + 1, count - 1});
   if (!answer.error.empty()) {
     TVMFFIErrorSetRaisedFromCStr("ValueError", answer.error.c_str());
     return -1;
@@ -177,19 +176,18 @@ int Run(Answer (*function)(Gemma4KVStateObj&, const Arguments&), const TVMFFIAny
 
 }  // namespace
 
-#define GEMMA4_CHECKPOINT_FUNCTION(name, function)                                        \
-  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_gemma4_kv_##name(                           \
-      void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {                   \
-    return Run(function, args, count, result);                                            \
-  }                                                                                       \
+#define GEMMA4_CHECKPOINT_FUNCTION(name, function)                                                 \
+  extern "C" TVM_FFI_DLL_EXPORT int __tvm_ffi_gemma4_kv_##name(void*, const TVMFFIAny* args,       \
+                                                               int32_t count, TVMFFIAny* result) { \
+    return Run(function, args, count, result);                                                     \
+  }                                                                                                \
   GEMMA4_REPLACE("vm.builtin.attention_kv_cache_" #name, __tvm_ffi_gemma4_kv_##name)
 
 // A native library shares its process with TVM, whose functions stay what they are.
 #ifdef __wasm__
-#define GEMMA4_REPLACE(name, function)                                                      \
-  TVM_FFI_STATIC_INIT_BLOCK() {                                                             \
-    ffi::Function::SetGlobal(name, ffi::Function::FromExternC(nullptr, function, nullptr),  \
-                             true);                                                         \
+#define GEMMA4_REPLACE(name, function)                                                            \
+  TVM_FFI_STATIC_INIT_BLOCK() {                                                                   \
+    ffi::Function::SetGlobal(name, ffi::Function::FromExternC(nullptr, function, nullptr), true); \
   }
 #else
 #define GEMMA4_REPLACE(name, function)

@@ -129,8 +129,8 @@ void Gemma4KVStateObj::Clear() {
 }
 
 void Gemma4KVStateObj::AddSequence(int64_t id) {
-  GEMMA4_REQUIRE(!has_sequence_, ValueError) << "this state holds one sequence: remove sequence "
-                                             << sequence_ << " before adding " << id;
+  GEMMA4_REQUIRE(!has_sequence_, ValueError)
+      << "this state holds one sequence: remove sequence " << sequence_ << " before adding " << id;
   has_sequence_ = true;
   sequence_ = id;
   Restart();
@@ -187,8 +187,8 @@ void Gemma4KVStateObj::Begin(int64_t count) {
   GEMMA4_REQUIRE(1 <= count && count <= chunk_, ValueError)
       << "begin_forward: expected 1 to " << chunk_ << " tokens, found " << count;
   GEMMA4_REQUIRE(length_ + count <= capacity_, ValueError)
-      << "the context is full: it holds " << length_ << " of " << capacity_ << " tokens, "
-      << count << " more were asked for";
+      << "the context is full: it holds " << length_ << " of " << capacity_ << " tokens, " << count
+      << " more were asked for";
   const std::array<int32_t, 4> host_positions = PositionValues(length_, count);
   Upload(host_positions.data(), ffi::Shape({4}), positions_);
   UploadRotary(count);
@@ -220,7 +220,7 @@ std::array<int32_t, 4> Gemma4KVStateObj::PositionValues(int64_t first, int64_t c
 }
 
 void Gemma4KVStateObj::RotaryValues(int64_t position, float* row) const {
-  const size_t width = inverse_frequencies_.size() * 2, first = static_cast<size_t>(position) * width;
+  const auto width = inverse_frequencies_.size() * 2, first = static_cast<size_t>(position) * width;
   if (position >= 0 && first + width <= first_rotary_.size()) {
     std::copy_n(first_rotary_.data() + first, width, row);
     return;

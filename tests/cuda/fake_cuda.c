@@ -46,7 +46,7 @@ static Kernel kernels[MAX_KERNELS];
 static int kernel_count;
 static Launch* log_of_launches;
 static size_t log_count;
-static Stream* capturing;  /* one capture at a time is enough here */
+static Stream* capturing; /* one capture at a time is enough here */
 static char failing[64];
 static int graphs_alive, execs_alive, streams_alive, events_alive, corrupting;
 static int64_t uploads, downloads, bytes_alive;
@@ -96,7 +96,8 @@ int cuModuleLoadData(void** module, const char* ptx) {
     Kernel* kernel = &kernels[kernel_count++];
     snprintf(kernel->name, sizeof(kernel->name), "%.*s", (int)strcspn(at, "( \n\t"), at);
     kernel->params = 0;
-    for (const char* p = open; (p = strstr(p, ".param")) != NULL && p < close; ++p) ++kernel->params;
+    for (const char* p = open; (p = strstr(p, ".param")) != NULL && p < close; ++p)
+      ++kernel->params;
     if (kernel->params > MAX_PARAMS || kernel_count == MAX_KERNELS) abort();
   }
   *module = kernels;
@@ -143,7 +144,9 @@ int cudaGetLastError(void) { return kSuccess; }
 int cudaPeekAtLastError(void) { return kSuccess; }
 const char* cudaGetErrorName(int code) { return code == kMemory ? "fakeOutOfMemory" : "fakeError"; }
 const char* cudaGetErrorString(int code) { return "refused by the fake CUDA"; }
-int cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = (size_t)1 << 36, kSuccess; }
+int cudaMemGetInfo(size_t* free, size_t* total) {
+  return *free = *total = (size_t)1 << 36, kSuccess;
+}
 
 static void* allocate(size_t size) {
   char* block = calloc(1, size + 512);
@@ -263,4 +266,6 @@ int cudaEventCreateWithFlags(void** event, unsigned flags) {
 int cudaEventDestroy(void* event) { return --events_alive, free(event), kSuccess; }
 int cudaEventRecord(void* event, Stream* stream) { return kSuccess; }
 int cudaEventSynchronize(void* event) { return kSuccess; }
-int cudaEventElapsedTime(float* milliseconds, void* a, void* b) { return *milliseconds = 0, kSuccess; }
+int cudaEventElapsedTime(float* milliseconds, void* a, void* b) {
+  return *milliseconds = 0, kSuccess;
+}

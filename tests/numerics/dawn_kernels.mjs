@@ -4,23 +4,18 @@
 // bytes; an argument with `save` is written there after the call.
 import fs from "node:fs/promises";
 import path from "node:path";
-import { errors, openDevice, release, settle } from "../web/dawn_gpu.mjs";
-import { tvmjs } from "../web/dawn_model.mjs";
+import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
+import { compilePipelines, openLibrary } from "../../gemma4_compile/verification/webgpu_model.mjs";
+import { logger, NODE_MODULES, openDevice, runJob } from "../web/dawn_gpu.mjs";
 
-const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
-const log = [];
-const logger = (...args) => log.push(args.join(" "));
+const job = readJob();
 
 async function main() {
-  const { device, description } = await openDevice(tvmjs, logger);
-  const wasm = await fs.readFile(job.library);
-  const tvm = await tvmjs.instantiate(wasm, tvmjs.createPolyfillWASI(), logger);
-  tvm.initWebGPU(device);
-  const gpu = tvm.webgpu();
-  tvm.beginScope();
-  const vm = tvm.detachFromCurrentScope(tvm.createVirtualMachine(gpu));
-  tvm.endScope();
-  await tvm.asyncLoadWebGPUPipelines(vm.getInternalModule());
+  const tvmjs = loadRuntime(NODE_MODULES);
+  const opened = await openDevice(tvmjs);
+  const library = await openLibrary(tvmjs, opened.device, await fs.readFile(job.library), logger);
+  const { tvm, gpu, vm } = library;
+  await compilePipelines(library);
   for (const { function: name, args } of job.cases) {
     tvm.beginScope();
     const values = [];
@@ -39,19 +34,10 @@ async function main() {
       await gpu.sync();
       await fs.writeFile(path.join(job.output, arg.save), host.toRawBytes());
     }
-    await settle(device);
-    if (errors.length) throw new Error(`WebGPU error in ${name}`);
+    await settle(opened, ` in ${name}`);
     tvm.endScope();
   }
-  return { device: description };
+  return { device: opened.description };
 }
 
-let outcome;
-try {
-  outcome = await main();
-} catch (error) {
-  outcome = { error: String(error?.stack ?? error) };
-}
-await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, errors, log }));
-release();
-process.exit(outcome.error || errors.length ? 1 : 0);
+await runJob(job, main);

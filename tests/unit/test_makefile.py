@@ -57,7 +57,7 @@ def test_the_bound_is_that_of_vite() -> None:
     expected = "^20.19.0 || >=22.12.0"
     vite = lock["packages"]["node_modules/vite"]
     assert vite["engines"]["node"] == expected, "change `make node`"
-    for folder in ("examples/web", "examples/web-minimal", "web"):
+    for folder in ("examples/web", "examples/web-minimal", "web", "tools/lint"):
         for name in ("package.json", "package-lock.json"):
             found = json.loads((ROOT / folder / name).read_text("utf-8"))
             found = found["packages"][""] if name == "package-lock.json" else found
@@ -98,6 +98,40 @@ def test_a_wheel_needs_no_torch() -> None:
     assert "pip install" in done.stdout
     assert "torch" not in done.stdout
     assert "'.[dev]'" not in done.stdout
+
+
+def tracked() -> list[str]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: there is nothing to list")
+    command = ["git", "ls-files", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [name for name in listed.split("\0") if (ROOT / name).is_file()]
+
+
+def is_shell_script(name: str) -> bool:
+    with (ROOT / name).open("rb") as file:
+        return re.match(rb"#!.*\b(ba|da|z)?sh\b", file.readline()) is not None
+
+
+def test_lint_reads_every_source_file() -> None:
+    """C and shell by name; ruff and Biome read folders, Biome by the endings that it is given."""
+    command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "lint"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (native,) = re.findall(r"clang-format --dry-run --Werror (.*)", done.stdout)
+    (scripts,) = re.findall(r"shellcheck (.*)", done.stdout)
+    files = tracked()
+    assert set(native.split()) == {
+        name for name in files if re.search(r"\.(c|cc|cpp|cu|h|hpp|m|mm)$", name)
+    }
+    checked = {
+        path.relative_to(ROOT).as_posix() for each in scripts.split() for path in ROOT.glob(each)
+    }
+    assert checked == {name for name in files if is_shell_script(name)}
+    script = re.compile(r"\.([cm]?[jt]sx?)$")
+    endings = {found[1] for name in files if (found := script.search(name))}
+    includes = re.search(r'"includes": \[(.*)\]', (ROOT / "biome.jsonc").read_text())
+    assert includes is not None
+    assert set(re.findall(r'"\*\*/\*\.(\w+)"', includes[1])) == endings
 
 
 def test_workflows_run_nothing_but_targets_that_exist() -> None:

@@ -23,7 +23,9 @@ async function run(page, step) {
   switch (step.op) {
     case "chat":
       return page.evaluate(
-        ([request, after]) => window.tests.chat(request, after), [step.request, step.interruptAfter]);
+        ([request, after]) => window.tests.chat(request, after),
+        [step.request, step.interruptAfter],
+      );
     case "reset":
       return page.evaluate(() => window.tests.resetChat());
     case "unload":

@@ -142,8 +142,8 @@ def run_driver(
     done = run_node(HERE / script, str(path), env=environment)
     told = json.loads(result.read_text()) if result.is_file() else {}
     if done.returncode != 0:
-        story = [told.get("error", "no result"), *told.get("errors", []), *told.get("problems", [])]
-        story += [*told.get("log", [])[-20:], done.stderr[-2000:]]
+        story = [told.get("stack") or told.get("error", "no result"), *told.get("errors", [])]
+        story += [*told.get("problems", []), *told.get("log", [])[-20:], done.stderr[-2000:]]
         raise AssertionError(f"{script} failed:\n" + "\n".join(str(part) for part in story))
     loaded: dict[str, Any] = told
     return loaded

@@ -1,6 +1,10 @@
 // Checkpoints of a DawnModel's state, made and read with the calls that the client makes.
 const NAMES = [
-  "get_checkpoint_metadata", "export_page_group", "prepare_import", "import_page_group", "finish_import",
+  "get_checkpoint_metadata",
+  "export_page_group",
+  "prepare_import",
+  "import_page_group",
+  "finish_import",
   "get_sequence_length",
 ];
 
@@ -66,7 +70,8 @@ export class Checkpoints {
 function functionsOf({ tvm }) {
   tvm.beginScope();
   const found = NAMES.map((name) => [
-    name, tvm.detachFromCurrentScope(tvm.getGlobalFunc(`vm.builtin.attention_kv_cache_${name}`)),
+    name,
+    tvm.detachFromCurrentScope(tvm.getGlobalFunc(`vm.builtin.attention_kv_cache_${name}`)),
   ]);
   tvm.endScope();
   return Object.fromEntries(found);

@@ -12,16 +12,15 @@
 // stayed uncaptured.
 import fs from "node:fs/promises";
 import path from "node:path";
-import { counts, errors, openDevice, release, settle } from "./dawn_gpu.mjs";
-import { DawnModel, tvmjs } from "./dawn_model.mjs";
+import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
+import { dispose, WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
 import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { describe } from "./dawn_exports.mjs";
+import { counts, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
 
-const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
+const job = readJob();
 const file = (name) => path.join(job.output, `${name}.f32`);
-const log = [];
 const checkpoints = new Checkpoints();
-const logger = (...args) => log.push(args.join(" "));
 
 async function save(name, values) {
   if (name !== undefined) {
@@ -42,10 +41,10 @@ function argmax(values) {
 
 const operations = {
   async prefill(model, { ids, chunk, save: name }) {
-    await save(name, await model.prefill(ids, chunk));
+    await save(name, await model.read(model.prompt(ids, chunk)));
   },
   async decode(model, { id, save: name }) {
-    await save(name, await model.decode(id));
+    await save(name, await model.read(model.decode(id)));
   },
   async clear(model) {
     model.clear();
@@ -54,9 +53,9 @@ const operations = {
     model.pop(count);
   },
   async greedy(model, { ids, count, stop = [] }) {
-    const tokens = [argmax(await model.prefill(ids))];
+    const tokens = [argmax(await model.read(model.prompt(ids)))];
     while (tokens.length < count && !stop.includes(tokens.at(-1))) {
-      tokens.push(argmax(await model.decode(tokens.at(-1))));
+      tokens.push(argmax(await model.read(model.decode(tokens.at(-1)))));
     }
     return { tokens };
   },
@@ -73,38 +72,50 @@ const operations = {
     return describe(model);
   },
   async sample(model, { logits, temperature, topP, uniforms, save: name }) {
-    const drawn = await model.sample(await load(logits), temperature, topP, uniforms);
-    await save(name, drawn.probabilities);
-    return { tokens: drawn.tokens };
+    const values = await load(logits);
+    const tensor = model.scoped(() => model.upload([1, 1, values.length], "float32", values));
+    const probabilities = model.softmax(tensor, temperature);
+    tensor.dispose();
+    const drawn = uniforms.map((uniform) => {
+      const token = model.pick(probabilities, uniform, topP);
+      const host = model.toHost(token);
+      token.dispose();
+      return host;
+    });
+    await save(name, await model.read(probabilities));
+    const tokens = drawn.map((token) => token.toArray()[0]);
+    dispose(drawn);
+    return { tokens };
   },
   async adjust(model, { function: name, logits, inputs, save: target }) {
-    await save(target, await model.adjust(name, await load(logits), inputs));
+    const values = await load(logits);
+    const changed = model.scoped(() => {
+      const tensor = model.upload([1, 1, values.length], "float32", values);
+      const rest = inputs.map(([dtype, shape, numbers]) => model.upload(shape, dtype, numbers));
+      model.named(name)(tensor.view([1, values.length]), ...rest);
+      return tensor;
+    });
+    await save(target, await model.read(changed));
   },
 };
 
 async function main() {
-  const { device, description } = await openDevice(tvmjs, logger);
+  const tvmjs = loadRuntime(NODE_MODULES);
+  const opened = await openDevice(tvmjs);
+  const { device, description } = opened;
+  const { library, contextLength } = job;
   const started = performance.now();
-  const model = await DawnModel.load(job.package, job.library, device, logger, job.contextLength);
+  const model = await new WebGPUModel().open(job.package, { tvmjs, device, library, contextLength, log: logger });
   const loadMs = performance.now() - started;
   const results = [];
   for (const step of job.steps) {
     const before = { ...counts };
     const result = (await operations[step.op](model, step)) ?? {};
-    await settle(device);
-    if (errors.length) throw new Error(`WebGPU error in step ${JSON.stringify(step).slice(0, 200)}`);
+    await settle(opened, ` in step ${JSON.stringify(step).slice(0, 200)}`);
     const used = Object.fromEntries(Object.entries(counts).map(([key, n]) => [key, n - before[key]]));
     results.push({ ...result, ...used });
   }
   return { device: description, loadMs, prefillChunkSize: model.chunkSize, results };
 }
 
-let outcome;
-try {
-  outcome = await main();
-} catch (error) {
-  outcome = { error: String(error?.stack ?? error) };
-}
-await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, errors, log }));
-release();
-process.exit(outcome.error || errors.length ? 1 : 0);
+await runJob(job, main);

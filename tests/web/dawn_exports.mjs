@@ -12,7 +12,8 @@ export async function describe({ tvm, gpu, kv }) {
   const buffers = numbers(count);
   tvm.beginScope();
   const tensors = [
-    tvm.getGlobalFunc("gemma4_kv_positions")(kv), tvm.getGlobalFunc("gemma4_kv_rotary")(kv),
+    tvm.getGlobalFunc("gemma4_kv_positions")(kv),
+    tvm.getGlobalFunc("gemma4_kv_rotary")(kv),
     ...["key", "value"].map((name) => tvm.getGlobalFunc(`gemma4_kv_${name}`)(kv, tvm.scalar(0, "int64"))),
   ];
   const pair = tvm.makeTVMArray([tensors[0], tensors[1]]);

@@ -1,7 +1,7 @@
 // Conversations with one package on Dawn in Node, with the module `gemma4-web/fast` or without.
 // usage: node fast_conversation.mjs JOB.json
 //
-// Job: {package, output, fast?: path of fast.js, capacity, scene, fake?, count?}. Scenes:
+// Job: {package, library, output, fast?: path of fast.js, capacity, scene, fake?, count?}. Scenes:
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   disable  the module is switched off in the middle of a reply
@@ -12,15 +12,15 @@
 // The calls are the client's, in its order: sampled on the device by its three functions, the token read back.
 // Writes result.json: {steps: ["name token digest", ...], stats, errors, ...}.
 import { createHash } from "node:crypto";
-import fs from "node:fs/promises";
-import path from "node:path";
 import { pathToFileURL } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { errors, openDevice, release, settle } from "./dawn_gpu.mjs";
+import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
+import { WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
+import { errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
 import { FAKES, emptyKernels } from "./fast_fakes.mjs";
 
-const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
+const job = readJob();
 FAKES[job.fake]?.below?.();
 const live = { buffers: 0 };
 if (job.scene === "leak") {
@@ -28,9 +28,7 @@ if (job.scene === "leak") {
   countBuffers();
 }
 const fast = job.fast ? await import(pathToFileURL(job.fast)) : undefined;
-const { tvmjs: runtime } = await import("../../benchmarks/webgpu/packages.mjs");
-const tvmjs = { ...runtime };
-const { Model } = await import("../../benchmarks/webgpu/model.mjs");
+const tvmjs = { ...loadRuntime(NODE_MODULES) };
 FAKES[job.fake]?.above?.(tvmjs);
 
 /** GPU buffers that were made and neither destroyed nor collected. */
@@ -54,39 +52,70 @@ function countBuffers() {
 
 /** A package on a device of its own, with what the client keeps besides. */
 async function load() {
-  const { device } = await openDevice(tvmjs, () => {});
-  const ledger = { capture: (action) => ({ result: action(), buffers: [] }) };
-  const model = await Model.load(job.package, { device, ledger }, { weights: "package", capacity: job.capacity });
-  const { tvm } = model;
-  const kept = (find) => tvm.detachFromCurrentScope((tvm.beginScope(), find()));
-  const named = (name) => kept(() => model.vm.getFunction(name));
-  Object.assign(model, {
-    bias: named("apply_logit_bias_inplace"), penalty: named("apply_penalty_inplace"), bitmask: named("apply_bitmask_inplace"),
-    popn: kept(() => tvm.getGlobalFunc("vm.builtin.kv_state_popn")),
+  const { device } = await openDevice(tvmjs);
+  const { library, capacity } = job;
+  const model = await new WebGPUModel().open(job.package, {
+    tvmjs,
+    device,
+    library,
+    contextLength: capacity,
+    log: logger,
   });
-  return { device, model, tvm };
+  return { device, model, tvm: model.tvm };
 }
 
 let { device, model, tvm } = await load();
-const digest = (values) => createHash("sha256").update(Buffer.from(values.buffer, values.byteOffset, values.byteLength)).digest("hex").slice(0, 16);
+const digest = (values) =>
+  createHash("sha256")
+    .update(Buffer.from(values.buffer, values.byteOffset, values.byteLength))
+    .digest("hex")
+    .slice(0, 16);
 const steps = [];
 
 /** The client's changes of the logits, on the device. */
 const CHANGES = {
-  bias: (logits) => model.bias(logits, model.upload([2], "int32", [0, 0]), model.upload([2], "int32", [110, 111]), model.upload([2], "float32", [5, -5])),
-  penalty: (logits) => model.penalty(logits, model.upload([1], "int32", [0]), model.upload([2], "int32", [0, 0]),
-    model.upload([2], "int32", [112, 113]), model.upload([2], "int32", [1, 3]), model.upload([1, 3], "float32", [0.5, 0.5, 1.1])),
-  bitmask: (logits) => model.bitmask(logits, model.upload([1], "int32", [0]),
-    model.upload([1, logits.shape[1] / 32], "int32", Array.from({ length: logits.shape[1] / 32 }, (_, i) => (i < 8 ? -1 : 0)))),
+  bias: (logits) =>
+    model.named("apply_logit_bias_inplace")(
+      logits,
+      model.upload([2], "int32", [0, 0]),
+      model.upload([2], "int32", [110, 111]),
+      model.upload([2], "float32", [5, -5]),
+    ),
+  penalty: (logits) =>
+    model.named("apply_penalty_inplace")(
+      logits,
+      model.upload([1], "int32", [0]),
+      model.upload([2], "int32", [0, 0]),
+      model.upload([2], "int32", [112, 113]),
+      model.upload([2], "int32", [1, 3]),
+      model.upload([1, 3], "float32", [0.5, 0.5, 1.1]),
+    ),
+  bitmask: (logits) =>
+    model.named("apply_bitmask_inplace")(
+      logits,
+      model.upload([1], "int32", [0]),
+      model.upload(
+        [1, logits.shape[1] / 32],
+        "int32",
+        Array.from({ length: logits.shape[1] / 32 }, (_, i) => (i < 8 ? -1 : 0)),
+      ),
+    ),
 };
 
 /** Draws a token, with what a step of the conversation does besides. */
-async function choose(logits, name, { temperature = 1, share = 0.95, change, probabilities = false, look = false } = {}) {
+async function choose(
+  logits,
+  name,
+  { temperature = 1, share = 0.95, change, probabilities = false, look = false } = {},
+) {
   let chances;
   const token = await model.draw(logits, {
-    temperature, topP: share, change: change && CHANGES[change],
+    temperature,
+    topP: share,
+    change: change && CHANGES[change],
     look: (probs) => {
-      if (probabilities) chances = tvm.detachFromCurrentScope(tvm.empty(probs.shape, "float32", tvm.cpu()).copyFrom(probs));
+      if (probabilities)
+        chances = tvm.detachFromCurrentScope(tvm.empty(probs.shape, "float32", tvm.cpu()).copyFrom(probs));
     },
   });
   let line = `${name} ${token}`;
@@ -107,7 +136,10 @@ async function turn(name, ids, count, options) {
     token = await choose(logits, `${name}:prefill`, options);
   }
   for (let i = 0; i < count; i++) {
-    token = await choose(model.decode(token), `${name}:${i}`, { ...options, look: options?.lookEvery ? i % options.lookEvery === 3 : options?.look ?? false });
+    token = await choose(model.decode(token), `${name}:${i}`, {
+      ...options,
+      look: options?.lookEvery ? i % options.lookEvery === 3 : (options?.look ?? false),
+    });
   }
   return token;
 }
@@ -116,11 +148,11 @@ const prompt = (length, from = 3) => Array.from({ length }, (_, i) => from + ((i
 
 async function longConversation() {
   tvm.setSeed(11);
-  model.restart(0);
+  model.clear();
   await turn("first", prompt(20), 120); // past window and ring
   await turn("second turn", prompt(7, 9), 30);
   tvm.setSeed(12);
-  model.restart(0);
+  model.clear();
   await turn("greedy", prompt(33, 5), 30, { temperature: 0 });
   await turn("bias", prompt(50, 4), 20, { change: "bias" });
   await turn("penalty", prompt(12, 4), 20, { change: "penalty" });
@@ -129,9 +161,9 @@ async function longConversation() {
   await turn("looked at", prompt(9, 8), 30, { lookEvery: 9 });
   // Aborted in the middle: a step whose logits nobody reads, then everything anew.
   model.decode(17).dispose();
-  model.restart(0);
+  model.clear();
   await turn("aborted", prompt(11), 25);
-  model.scoped(() => model.popn(model.kv, tvm.scalar(0, "int64"), tvm.scalar(5, "int32")));
+  model.pop(5);
   let token = 21;
   for (let i = 0; i < 25; i++) token = await choose(model.decode(token), `popped:${i}`);
   // Several steps issued before anything is read: a forced continuation.
@@ -145,19 +177,22 @@ async function longConversation() {
   // The sampling changes in the middle of a reply, and so does the seed.
   for (let i = 0; i < 40; i++) {
     if (i === 20) tvm.setSeed(99);
-    token = await choose(model.decode(token), `changing:${i}`, { temperature: i < 10 ? 0.7 : 1.3, share: i % 15 === 14 ? 0.5 : 0.9 });
+    token = await choose(model.decode(token), `changing:${i}`, {
+      temperature: i < 10 ? 0.7 : 1.3,
+      share: i % 15 === 14 ? 0.5 : 0.9,
+    });
   }
   // Two steps whose logits are held at the same time.
   const first = model.decode(token);
   const second = model.decode(41);
   steps.push(`two ${digest(await model.read(first))} ${digest(await model.read(second))}`);
-  model.restart(0);
+  model.clear();
   await turn("last", prompt(5), 20);
 }
 
 async function reply(name, count, seed = 5) {
   tvm.setSeed(seed);
-  model.restart(0);
+  model.clear();
   return turn(name, prompt(15), count);
 }
 
@@ -209,7 +244,7 @@ const SCENES = {
     const collect = runInNewContext("gc");
     for (let i = 0; i < job.count; i++) {
       steps.length = 0;
-      model.restart(0);
+      model.clear();
       await turn("leak", prompt(3 + (i % 20)), job.tokens, { change: i % 5 === 4 ? "penalty" : undefined });
       if (i % (job.count / 10) === job.count / 10 - 1) {
         collect();
@@ -230,14 +265,9 @@ const SCENES = {
   },
 };
 
-let outcome;
-try {
+const main = async () => {
   const found = await SCENES[job.scene]();
-  await settle(device);
-  outcome = { steps, ...found };
-} catch (error) {
-  outcome = { error: String(error?.stack ?? error), steps };
-}
-await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, stats: fast?.stats(), errors }));
-release();
-process.exit(outcome.error || errors.length ? 1 : 0);
+  await settle({ device, errors });
+  return found;
+};
+await runJob(job, main, () => ({ steps, stats: fast?.stats() }));

@@ -42,61 +42,72 @@ function deviceChanged(tvmjs, methods) {
 export const FAKES = {
   "library without interface": { below: () => exportsChanged((exports) => delete exports.gemma4_driver_interface) },
   "library of another version": {
-    below: () => exportsChanged((exports) => {
-      const { gemma4_driver_interface: original, memory } = exports;
-      exports.gemma4_driver_interface = () => {
-        const address = original();
-        const bytes = new Uint8Array(memory.buffer);
-        const at = address + new TextDecoder().decode(bytes.slice(address, address + 40)).search(/\d/);
-        bytes[at] = "9".charCodeAt(0);
-        return address;
-      };
-    }),
+    below: () =>
+      exportsChanged((exports) => {
+        const { gemma4_driver_interface: original, memory } = exports;
+        exports.gemma4_driver_interface = () => {
+          const address = original();
+          const bytes = new Uint8Array(memory.buffer);
+          const at = address + new TextDecoder().decode(bytes.slice(address, address + 40)).search(/\d/);
+          bytes[at] = "9".charCodeAt(0);
+          return address;
+        };
+      }),
   },
   "library without a function": { below: () => exportsChanged((exports) => delete exports.gemma4_driver_room) },
   "another random generator": {
     above: (tvmjs) => {
       let state = 1;
-      tvmjs.LinearCongruentialGenerator.prototype.randomFloat = () => (state = (state * 16807) % 2147483647) / 2147483647;
+      tvmjs.LinearCongruentialGenerator.prototype.randomFloat = () => {
+        state = (state * 16807) % 2147483647;
+        return state / 2147483647;
+      };
     },
   },
   // A client that says how large its bindings are, one that marks its encoders, one that gives dynamic offsets.
   "sizes in bind groups": {
-    above: (tvmjs) => deviceChanged(tvmjs, (device) => ({
-      createBindGroup: (descriptor) => device.createBindGroup({
-        ...descriptor,
-        entries: descriptor.entries.map(({ binding, resource }) => ({ binding, resource: { size: resource.buffer.size, ...resource } })),
-      }),
-    })),
+    above: (tvmjs) =>
+      deviceChanged(tvmjs, (device) => ({
+        createBindGroup: (descriptor) =>
+          device.createBindGroup({
+            ...descriptor,
+            entries: descriptor.entries.map(({ binding, resource }) => ({
+              binding,
+              resource: { size: resource.buffer.size, ...resource },
+            })),
+          }),
+      })),
   },
   "debug groups in encoders": {
-    above: (tvmjs) => deviceChanged(tvmjs, (device) => ({
-      createCommandEncoder: (descriptor) => {
-        const encoder = device.createCommandEncoder(descriptor);
-        encoder.pushDebugGroup("client");
-        encoder.popDebugGroup();
-        return encoder;
-      },
-    })),
+    above: (tvmjs) =>
+      deviceChanged(tvmjs, (device) => ({
+        createCommandEncoder: (descriptor) => {
+          const encoder = device.createCommandEncoder(descriptor);
+          encoder.pushDebugGroup("client");
+          encoder.popDebugGroup();
+          return encoder;
+        },
+      })),
   },
   "dynamic offsets": {
-    above: (tvmjs) => deviceChanged(tvmjs, (device) => ({
-      createCommandEncoder: (descriptor) => {
-        const encoder = device.createCommandEncoder(descriptor);
-        return {
-          beginComputePass: (passDescriptor) => {
-            const pass = encoder.beginComputePass(passDescriptor);
-            return {
-              setPipeline: (pipeline) => pass.setPipeline(pipeline),
-              setBindGroup: (index, group) => pass.setBindGroup(index, group, []),
-              dispatchWorkgroups: (...counts) => pass.dispatchWorkgroups(...counts),
-              end: () => pass.end(),
-            };
-          },
-          copyBufferToBuffer: (...args) => encoder.copyBufferToBuffer(...args),
-          finish: () => encoder.finish(),
-        };
-      },
-    })),
+    above: (tvmjs) =>
+      deviceChanged(tvmjs, (device) => ({
+        createCommandEncoder: (descriptor) => {
+          const encoder = device.createCommandEncoder(descriptor);
+          return {
+            beginComputePass: (passDescriptor) => {
+              const pass = encoder.beginComputePass(passDescriptor);
+              return {
+                setPipeline: (pipeline) => pass.setPipeline(pipeline),
+                setBindGroup: (index, group) => pass.setBindGroup(index, group, []),
+                dispatchWorkgroups: (...counts) => pass.dispatchWorkgroups(...counts),
+                end: () => pass.end(),
+              };
+            },
+            copyBufferToBuffer: (...args) => encoder.copyBufferToBuffer(...args),
+            finish: () => encoder.finish(),
+          };
+        },
+      })),
   },
 };

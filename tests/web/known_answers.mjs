@@ -6,11 +6,11 @@
 import fs from "node:fs/promises";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
-import { errors, openDevice, release, settle } from "./dawn_gpu.mjs";
-import { tvmjs } from "./dawn_model.mjs";
+import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
+import { compilePipelines, openLibrary } from "../../gemma4_compile/verification/webgpu_model.mjs";
+import { logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
 
-const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
-const log = [];
+const job = readJob();
 const load = (name) => import(pathToFileURL(path.join(job.modules, `${name}.js`)).href);
 const { KnownAnswerTest, parseKnownAnswers } = await load("known_answers");
 const { pinSubgroupSize, withSubgroupSize } = await load("subgroup_size");
@@ -25,20 +25,24 @@ function askForSubgroupSize() {
     const adapter = await requestAdapter(options);
     const requestDevice = adapter.requestDevice.bind(adapter);
     adapter.requestDevice = (descriptor) =>
-      requestDevice({ ...descriptor, requiredFeatures: withSubgroupSize(descriptor.requiredFeatures ?? [], adapter.features) });
+      requestDevice({
+        ...descriptor,
+        requiredFeatures: withSubgroupSize(descriptor.requiredFeatures ?? [], adapter.features),
+      });
     return adapter;
   };
 }
 
 async function main() {
   if (job.pin) askForSubgroupSize();
-  const { device, description } = await openDevice(tvmjs, (...args) => log.push(args.join(" ")));
+  const tvmjs = loadRuntime(NODE_MODULES);
+  const opened = await openDevice(tvmjs);
+  const { device, description } = opened;
   const wasm = await fs.readFile(path.join(job.package, job.library));
-  const tvm = await tvmjs.instantiate(wasm, tvmjs.createPolyfillWASI(), (...args) => log.push(args.join(" ")));
-  tvm.initWebGPU(device);
-  tvm.beginScope();
-  const vm = tvm.createVirtualMachine(tvm.webgpu());
-  const metadata = job.metadata ?? vm.getFunction("_metadata")().toString();
+  const library = await openLibrary(tvmjs, device, wasm, logger);
+  library.tvm.beginScope();
+  const metadata = job.metadata ?? library.vm.getFunction("_metadata")().toString();
+  library.tvm.endScope();
   const answers = parseKnownAnswers(metadata);
   const adapter = { ...description, device: "", subgroupMinSize: description.subgroupMinSize };
   const test = new KnownAnswerTest(device, answers, adapter);
@@ -64,7 +68,7 @@ async function main() {
     asked.push(descriptor);
     return UNUSED;
   };
-  await tvm.asyncLoadWebGPUPipelines(vm.getInternalModule());
+  await compilePipelines(library);
   const checks = [];
   let milliseconds = 0;
   for (const { layout, compute } of asked) {
@@ -83,16 +87,15 @@ async function main() {
     checks.push(await test.check(kernel, pipeline, layouts.get(layout)));
     milliseconds += performance.now() - begin;
   }
-  await settle(device);
-  return { problems: checks.filter(Boolean), passed: test.passed, cases: answers.cases.length, milliseconds, pinned, device: description };
+  await settle(opened);
+  return {
+    problems: checks.filter(Boolean),
+    passed: test.passed,
+    cases: answers.cases.length,
+    milliseconds,
+    pinned,
+    device: description,
+  };
 }
 
-let outcome;
-try {
-  outcome = await main();
-} catch (error) {
-  outcome = { error: String(error?.stack ?? error) };
-}
-await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ ...outcome, errors, log }));
-release();
-process.exit(outcome.error || errors.length ? 1 : 0);
+await runJob(job, main);

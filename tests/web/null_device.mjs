@@ -1,11 +1,13 @@
 // Checks WGSL on Dawn's null device, which has every feature and runs nothing.
 // usage: node null_device.mjs: a trial's kernels, and one that is wrong; a line `found: ...` each with its errors.
-import { dawn } from "../../benchmarks/webgpu/packages.mjs";
+import { fileURLToPath } from "node:url";
 import { FEATURE, SHAPES, code } from "../../benchmarks/webgpu/subgroup_matrix_kernel.mjs";
+import { loadDawn, startDawn } from "../../gemma4_compile/verification/webgpu_device.mjs";
 
-Object.assign(globalThis, dawn.globals);
-const gpu = dawn.create(["backend=null", "enable-dawn-features=allow_unsafe_apis"]);
-const adapter = await gpu.requestAdapter();
+const NODE_MODULES = fileURLToPath(new URL("node_modules", import.meta.url));
+
+startDawn(await loadDawn(NODE_MODULES), { backend: "null", enable: ["allow_unsafe_apis"] });
+const adapter = await navigator.gpu.requestAdapter();
 const device = await adapter.requestDevice({ requiredFeatures: [FEATURE, "shader-f16"] });
 device.addEventListener("uncapturederror", () => {}); // said below
 const size = { cols: 5376, outputs: 18432 };

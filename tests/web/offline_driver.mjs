@@ -23,7 +23,11 @@ const { writeWorker } = await import(job.plugin);
 
 async function withContext(action, flags = FLAGS) {
   const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
-  const context = await chromium.launchPersistentContext(profile, { executablePath: job.chromium, headless: true, args: flags });
+  const context = await chromium.launchPersistentContext(profile, {
+    executablePath: job.chromium,
+    headless: true,
+    args: flags,
+  });
   context.setDefaultTimeout(STEP_MS);
   try {
     return await action(context);
@@ -103,8 +107,14 @@ const SCENARIOS = {
     await ask(page);
     const kept = await keptFiles(page);
     assert.equal(kept.caches.length, 1);
-    assert.ok(kept.files.includes("/index.html") && kept.files.some((name) => /^\/assets\/worker-/.test(name)), String(kept.files));
-    assert.deepEqual(kept.files.filter((name) => !/^\/(index\.html|icon\.svg|assets\/[\w.-]+\.(js|css))$/.test(name)), []);
+    assert.ok(
+      kept.files.includes("/index.html") && kept.files.some((name) => /^\/assets\/worker-/.test(name)),
+      String(kept.files),
+    );
+    assert.deepEqual(
+      kept.files.filter((name) => !/^\/(index\.html|icon\.svg|assets\/[\w.-]+\.(js|css))$/.test(name)),
+      [],
+    );
     server.kill("SIGKILL");
     await new Promise((resolve) => server.once("exit", resolve));
 
@@ -115,7 +125,18 @@ const SCENARIOS = {
     await page.locator("#page-storage", { hasText: "starts without a network" }).waitFor();
     // What is no part of the page is not answered by its worker: a package's file and a path of the API.
     for (const path of ["/package/provenance.json", "/v1/models", "/health"]) {
-      assert.equal(await page.evaluate((address) => fetch(address).then(() => "answered", () => "refused"), path), "refused", path);
+      assert.equal(
+        await page.evaluate(
+          (address) =>
+            fetch(address).then(
+              () => "answered",
+              () => "refused",
+            ),
+          path,
+        ),
+        "refused",
+        path,
+      );
     }
     // The bare address, which the server sends on to the package.
     await page.goto(address);
@@ -130,18 +151,29 @@ const SCENARIOS = {
       await page.goto(url);
       await state(page, "choose");
       const old = await keptFiles(page);
-      assert.ok(old.files.every((name) => name.startsWith(BELOW)), String(old.files));
+      assert.ok(
+        old.files.every((name) => name.startsWith(BELOW)),
+        String(old.files),
+      );
       await build(2);
       const from = server.requests.length;
       await page.reload();
       await state(page, "choose");
       assert.equal(await page.title(), "Build 2");
-      await until(page, async ([prefix, name]) => {
-        const names = (await caches.keys()).filter((each) => each.startsWith(prefix));
-        return names.length === 1 && names[0] !== name;
-      }, [PAGE_CACHE, old.caches[0]]);
+      await until(
+        page,
+        async ([prefix, name]) => {
+          const names = (await caches.keys()).filter((each) => each.startsWith(prefix));
+          return names.length === 1 && names[0] !== name;
+        },
+        [PAGE_CACHE, old.caches[0]],
+      );
       const asked = server.requests.slice(from).map((request) => request.path.slice(BELOW.length));
-      assert.deepEqual(asked.filter((name) => /^assets\/index-1/.test(name)), [], "no file of the old build");
+      assert.deepEqual(
+        asked.filter((name) => /^assets\/index-1/.test(name)),
+        [],
+        "no file of the old build",
+      );
       await server.close();
       await page.goto(url);
       await state(page, "choose");
@@ -167,8 +199,11 @@ const SCENARIOS = {
       await first.evaluate((address) => import(address), before[0]); // gone from the server
       await first.close();
       await second.reload();
-      await until(second, async (prefix) =>
-        (await caches.keys()).filter((each) => each.startsWith(prefix)).length === 1, PAGE_CACHE);
+      await until(
+        second,
+        async (prefix) => (await caches.keys()).filter((each) => each.startsWith(prefix)).length === 1,
+        PAGE_CACHE,
+      );
       assert.equal(await second.title(), "Build 2");
       await second.context().newPage(); // the browser ends with its last tab
       await second.close();
@@ -187,7 +222,8 @@ const SCENARIOS = {
       await fs.writeFile(path.join(folder, "index.html"), html); // of the old build
       const from = server.requests.length;
       await page.reload();
-      while (!server.requests.slice(from).some(({ path }) => path.endsWith("/index.html"))) await page.waitForTimeout(50);
+      while (!server.requests.slice(from).some(({ path }) => path.endsWith("/index.html")))
+        await page.waitForTimeout(50);
       await until(page, async () => {
         const { installing, waiting } = await navigator.serviceWorker.getRegistration();
         return !installing && !waiting;
@@ -232,8 +268,13 @@ const SCENARIOS = {
       await fs.writeFile(path.join(folder, "index.html"), "<title>Another program</title>");
       await page.goto(url);
       assert.equal(await page.title(), "Another program");
-      await until(page, async (prefix) =>
-        !(await navigator.serviceWorker.getRegistration()) && !(await caches.keys()).some((name) => name.startsWith(prefix)), PAGE_CACHE);
+      await until(
+        page,
+        async (prefix) =>
+          !(await navigator.serviceWorker.getRegistration()) &&
+          !(await caches.keys()).some((name) => name.startsWith(prefix)),
+        PAGE_CACHE,
+      );
     });
   },
 };
@@ -252,11 +293,14 @@ async function withoutFlags() {
     }, plain);
     const flags = told.split(" ").filter((word) => word.startsWith("--"));
     assert.ok(flags.includes("--enable-unsafe-webgpu"), told);
-    await withContext(async (context) => {
-      const [page] = context.pages();
-      await page.goto(server.url);
-      await state(page, "choose");
-    }, [...plain, ...flags]);
+    await withContext(
+      async (context) => {
+        const [page] = context.pages();
+        await page.goto(server.url);
+        await state(page, "choose");
+      },
+      [...plain, ...flags],
+    );
   } finally {
     await server.close();
   }
@@ -267,7 +311,10 @@ for (const [name, scenario] of Object.entries({ ...SCENARIOS, without_flags: wit
   if (job.only && !job.only.includes(name)) continue;
   const started = Date.now();
   const run = scenario === withoutFlags ? withoutFlags() : withContext((context) => scenario(context));
-  const error = await run.then(() => null, (problem) => String(problem?.stack ?? problem));
+  const error = await run.then(
+    () => null,
+    (problem) => String(problem?.stack ?? problem),
+  );
   scenarios[name] = { seconds: (Date.now() - started) / 1000, error };
 }
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

@@ -4,7 +4,7 @@ import fs from "node:fs/promises";
 import path from "node:path";
 
 /** Works in a page of its own, in a browser without chats. */
-export async function inPage(context, action, { server }) {
+export async function inPage(context, { server }, action) {
   const page = await context.newPage();
   await page.goto(server.url);
   await page.evaluate(async () => {
@@ -16,7 +16,10 @@ export async function inPage(context, action, { server }) {
       opening.onsuccess = () => {
         const writing = opening.result.transaction("conversations", "readwrite");
         writing.objectStore("conversations").clear();
-        writing.oncomplete = () => (opening.result.close(), resolve());
+        writing.oncomplete = () => {
+          opening.result.close();
+          resolve();
+        };
       };
     });
   });
@@ -54,10 +57,21 @@ async function downloaded(page, click) {
 }
 
 async function importFile(page, name, content) {
-  await page.locator("#import-file").setInputFiles({ name, mimeType: "application/json", buffer: Buffer.from(content) });
+  await page
+    .locator("#import-file")
+    .setInputFiles({ name, mimeType: "application/json", buffer: Buffer.from(content) });
 }
 
-const chat = (...messages) => ({ title: "", created: 1, updated: 2, system: "", thinking: false, tools: false, forgotten: 0, messages });
+const chat = (...messages) => ({
+  title: "",
+  created: 1,
+  updated: 2,
+  system: "",
+  thinking: false,
+  tools: false,
+  forgotten: 0,
+  messages,
+});
 const asked = (text) => ({ id: "1", role: "user", text });
 const said = (raw) => ({ id: "1", role: "assistant", state: "done", rounds: [{ opened: "", raw, results: [] }] });
 const chats = (...conversations) => JSON.stringify({ schema: "gemma4-chats", schema_version: 1, conversations });
@@ -65,7 +79,7 @@ const chats = (...conversations) => JSON.stringify({ schema: "gemma4-chats", sch
 export const CHATS = {
   /** By menu, by keyboard, and taken back by Escape; a name is text, and outlives a reload. */
   async rename({ context, open, state, accessible, shot, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       await chatAbout(tools, page, "First question");
@@ -95,19 +109,24 @@ export const CHATS = {
       await page.keyboard.press("Enter");
       assert.deepEqual(await titles(page), ["Two", "<b>Trees</b> & more"]);
       assert.equal(await page.locator("#title").innerText(), "Two");
-      assert.ok(await page.locator("#conversations .open").first().evaluate((open) => open === document.activeElement));
+      assert.ok(
+        await page
+          .locator("#conversations .open")
+          .first()
+          .evaluate((open) => open === document.activeElement),
+      );
       await page.reload();
       assert.deepEqual(await titles(page), ["Two", "<b>Trees</b> & more"]);
       await choose(page, "Two", "Rename");
       await field.fill("");
       await page.locator("#title").click(); // looking away keeps, and an empty name is none
       assert.deepEqual((await titles(page))[0], "Second question");
-    }, tools);
+    });
   },
 
   /** Everything about the list without a mouse; the focus is never lost. */
   async keyboard_only({ context, open, state, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       const focused = () => page.evaluate(() => document.activeElement.textContent || document.activeElement.id);
@@ -138,12 +157,12 @@ export const CHATS = {
       assert.equal(await focused(), "Two");
       await remove();
       assert.equal(await focused(), "New chat");
-    }, tools);
+    });
   },
 
   /** In titles and in what was said, in any case, with and without accents. */
   async search({ context, open, state, accessible, shot, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       assert.ok(await page.locator("#search-box").isHidden());
@@ -171,12 +190,12 @@ export const CHATS = {
       await page.keyboard.press("ArrowDown");
       await page.keyboard.press("Enter");
       assert.equal(await page.locator("#title").innerText(), "Über Bäume");
-    }, tools);
+    });
   },
 
   /** One chat and all chats out and in again: the same words, ids of their own, nothing replaced; and Undo. */
   async export_and_import({ context, open, state, accessible, shot, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       await chatAbout(tools, page, "First question", "Show me markdown");
@@ -213,18 +232,23 @@ export const CHATS = {
       await page.waitForFunction(() => document.querySelectorAll("#conversations .title").length === 4);
       await page.reload();
       await state(page, "ready");
-      assert.deepEqual((await titles(page)).sort(), ["Second question", "Second question", "Über <Bäume>", "Über <Bäume>"]);
+      assert.deepEqual((await titles(page)).sort(), [
+        "Second question",
+        "Second question",
+        "Über <Bäume>",
+        "Über <Bäume>",
+      ]);
       await page.locator("#conversations .open", { hasText: "Über" }).first().click();
       assert.equal(await page.locator("#messages").innerText(), words);
       // It can be gone on with.
       await tools.ask(page, "Hello");
       assert.match(await (await tools.answered(page)).innerText(), /Answer/);
-    }, tools);
+    });
   },
 
   /** Files that are none, damaged, too large or meant to do harm: said in words, and nothing is imported. */
   async damaged_imports({ context, open, state, accessible, shot, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       await chatAbout(tools, page, "Mine");
@@ -240,7 +264,10 @@ export const CHATS = {
         [JSON.stringify({ conversations: [] }), /no chats of this page/],
         [whole.replace('"schema_version":1', '"schema_version":2'), /version 2/],
         [chats(), /holds no chats/],
-        [chats(chat(asked("A"), said("B")), chat(asked("C"), { ...said("D"), rounds: 7 })), /conversations\[1\]\.messages\[1\]\.rounds is no list/],
+        [
+          chats(chat(asked("A"), said("B")), chat(asked("C"), { ...said("D"), rounds: 7 })),
+          /conversations\[1\]\.messages\[1\]\.rounds is no list/,
+        ],
         [chats(chat(said("B"))), /messages\[0\]\.role should be user/],
         [chats(chat(asked("A"), asked("B"))), /messages\[1\]\.role should be assistant/],
         [chats(chat(asked(["A"]))), /messages\[0\]\.text is no text/],
@@ -252,10 +279,13 @@ export const CHATS = {
       ];
       for (const [content, words] of cases) {
         await importFile(page, "chats.json", content);
-        await page.locator("#transfer-error", { hasText: words }).waitFor({ timeout: 5000 }).catch(async () => {
-          throw new Error(`${words}: ${await page.locator("#transfer-error").innerText()}`);
-        });
-        assert.match(await page.locator("#transfer-error").innerText(), /chats\.json[^]*Nothing was imported/);
+        await page
+          .locator("#transfer-error", { hasText: words })
+          .waitFor({ timeout: 5000 })
+          .catch(async () => {
+            throw new Error(`${words}: ${await page.locator("#transfer-error").innerText()}`);
+          });
+        assert.match(await page.locator("#transfer-error").innerText(), /chats\.json[\s\S]*Nothing was imported/);
       }
       await accessible(page, "after a damaged import");
       await shot(page, "import-error-desktop-light");
@@ -269,22 +299,33 @@ export const CHATS = {
       await page.locator("#close-settings").click();
       assert.deepEqual(await titles(page), ["Mine"]);
 
-      const evil = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>[x](javascript:window.hacked=1)';
-      const harm = { ...chat(asked(evil), { ...said(evil), state: "writing" }), title: `${evil}\u202e`, id: "__proto__", updated: 8e15 };
+      const evil =
+        '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>[x](javascript:window.hacked=1)';
+      const harm = {
+        ...chat(asked(evil), { ...said(evil), state: "writing" }),
+        title: `${evil}\u202e`,
+        id: "__proto__",
+        updated: 8e15,
+      };
       await openChats(page);
       await importFile(page, "evil.json", chats(harm).replace('"title"', '"__proto__":{"polluted":1},"title"'));
       await page.locator("#transfer-state", { hasText: "1 chat imported" }).waitFor();
       await page.locator("#close-settings").click();
       assert.equal((await titles(page)).length, 2);
-      assert.equal(await page.locator("#messages :is(img, script), #messages a[href^=javascript], #conversations :is(img, script)").count(), 0);
+      assert.equal(
+        await page
+          .locator("#messages :is(img, script), #messages a[href^=javascript], #conversations :is(img, script)")
+          .count(),
+        0,
+      );
       assert.deepEqual(await page.evaluate(() => [window.hacked, {}.polluted]), [undefined, undefined]);
       assert.equal(await page.locator("#messages li:last-child").getAttribute("data-state"), "interrupted");
-    }, tools);
+    });
   },
 
   /** Two tabs: what one does with the chats, the other shows; nothing is written over. */
   async two_tabs({ context, open, state, ...tools }) {
-    await inPage(context, async (first) => {
+    await inPage(context, tools, async (first) => {
       await open(first, "tiny");
       await state(first, "ready");
       await chatAbout(tools, first, "Shared question");
@@ -331,12 +372,12 @@ export const CHATS = {
       await first.reload();
       assert.deepEqual(await titles(first), ["Named meanwhile"]);
       await second.close();
-    }, tools);
+    });
   },
 
   /** Deleted while it is written: it does not come back. */
   async delete_while_writing({ context, open, state, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       await chatAbout(tools, page);
@@ -348,6 +389,6 @@ export const CHATS = {
       await page.reload();
       await state(page, "ready");
       assert.deepEqual(await titles(page), []);
-    }, tools);
+    });
   },
 };

@@ -55,7 +55,8 @@ async function openBrowser({ real }) {
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   await context.addInitScript(() => {
     addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI }) =>
-      console.error(`CSP violation: ${violatedDirective} ${blockedURI}`));
+      console.error(`CSP violation: ${violatedDirective} ${blockedURI}`),
+    );
   });
   await context.route("**/assets/worker-*.js", async (route) => {
     const headers = { ...HEADERS, "content-type": "text/javascript" };
@@ -84,7 +85,9 @@ async function openBrowser({ real }) {
 /** What a scenario works with. */
 function toolsFor(browser, server, real) {
   const state = (page, ...kinds) =>
-    page.locator(kinds.map((kind) => `body[data-state="${kind}"]`).join(", ")).waitFor({ timeout: real ? 150_000 : STEP_MS });
+    page
+      .locator(kinds.map((kind) => `body[data-state="${kind}"]`).join(", "))
+      .waitFor({ timeout: real ? 150_000 : STEP_MS });
   return {
     job,
     server,
@@ -105,7 +108,9 @@ function toolsFor(browser, server, real) {
       await page.locator("#prompt").press("Enter");
     },
     answered: async (page, timeout = STEP_MS) => {
-      await page.locator('#messages li:last-child[data-role="assistant"]:not([data-state="writing"])').waitFor({ timeout });
+      await page
+        .locator('#messages li:last-child[data-role="assistant"]:not([data-state="writing"])')
+        .waitFor({ timeout });
       return page.locator("#messages > li:last-child");
     },
     /** Fails on what axe finds wrong for people who use the page by keyboard or screen reader. */
@@ -114,7 +119,9 @@ function toolsFor(browser, server, real) {
       await page.evaluate(axe);
       const { violations } = await page.evaluate(() => axe.run(document, { resultTypes: ["violations"] }));
       if (violations.length) {
-        const told = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join("; ")}`);
+        const told = violations.map(
+          ({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join("; ")}`,
+        );
         throw new Error(`${what}: ${told.join("\n")}`);
       }
     },

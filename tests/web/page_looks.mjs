@@ -7,8 +7,8 @@ const PHONES = [360, 390, 430];
 
 export const LOOKS = {
   /** A model of the hub by its id, typed into the field; the hub is played by this test. */
-  async hub_id({ context, server, state, job, expectComplaint, ...tools }) {
-    await inPage(context, async (page) => {
+  async hub_id({ context, server, state, job, expectComplaint }) {
+    await inPage(context, { server }, async (page) => {
       const asked = [];
       await context.route("https://huggingface.co/**", async (route) => {
         const { pathname } = new URL(route.request().url());
@@ -26,7 +26,7 @@ export const LOOKS = {
         await page.locator("#package").press("Enter");
       };
       await type("me/my-checkpoint");
-      await page.locator("#error", { hasText: /holds no package[^]*gemma4-compile me\/my-checkpoint/ }).waitFor();
+      await page.locator("#error", { hasText: /holds no package[\s\S]*gemma4-compile me\/my-checkpoint/ }).waitFor();
       await type("you/private");
       await page.locator("#error", { hasText: "private" }).waitFor();
       for (const status of [404, 401]) expectComplaint(new RegExp(String(status)));
@@ -35,12 +35,12 @@ export const LOOKS = {
       assert.ok(asked.includes("/me/my-model/resolve/v2/model.wasm"), String(asked));
       await page.evaluate(() => localStorage.clear());
       await context.unroute("https://huggingface.co/**");
-    }, { server });
+    });
   },
 
   /** A caret while a reply is written, at its end; it stands still where motion is not wanted. */
   async caret({ context, open, state, shot, accessible, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       const caret = page.locator("#messages .caret");
@@ -60,12 +60,12 @@ export const LOOKS = {
       await page.keyboard.press("Escape");
       await tools.answered(page);
       assert.equal(await caret.count(), 0);
-    }, tools);
+    });
   },
 
   /** The settings have sections, with a way to each by keyboard. */
   async settings_sections({ context, open, state, shot, accessible, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       for (const width of [1280, 360]) {
@@ -93,19 +93,20 @@ export const LOOKS = {
         await shot(page, `settings-sections-${width}`);
         await page.keyboard.press("Escape");
       }
-    }, tools);
+    });
   },
 
   /** The context's numbers stay on one line on phones, even long ones, and nothing sticks out. */
   async phones({ context, open, state, shot, accessible, ...tools }) {
-    await inPage(context, async (page) => {
+    await inPage(context, tools, async (page) => {
       await open(page, "tiny");
       await state(page, "ready");
       await chatAbout(tools, page, "A question with a title that is longer than the screen of a phone is wide");
       for (const width of PHONES) {
         await page.setViewportSize({ width, height: 780 });
         for (const text of [undefined, "131,072 of 262,144"]) {
-          if (text) await page.locator("#context-text").evaluate((element, words) => (element.firstChild.data = words), text);
+          if (text)
+            await page.locator("#context-text").evaluate((element, words) => (element.firstChild.data = words), text);
           const told = await page.locator("#context-text").evaluate((element) => {
             const range = document.createRange();
             range.selectNodeContents(element.firstChild);
@@ -122,7 +123,9 @@ export const LOOKS = {
         // The drawer, its menu and the field for a name.
         await page.locator("#open-sidebar").click();
         await page.getByRole("button", { name: /^More for the chat/ }).click();
-        const { left, right, bottom } = await page.locator("#chat-menu").evaluate((menu) => menu.getBoundingClientRect().toJSON());
+        const { left, right, bottom } = await page
+          .locator("#chat-menu")
+          .evaluate((menu) => menu.getBoundingClientRect().toJSON());
         assert.ok(left >= 0 && right <= width && bottom <= 780, `${width} px: ${[left, right, bottom]}`);
         await accessible(page, `a menu, ${width} px`);
         await shot(page, `phone-menu-${width}`);
@@ -137,6 +140,6 @@ export const LOOKS = {
         await page.locator("#close-sidebar").waitFor({ state: "hidden" });
         assert.ok(await page.locator("#open-sidebar").evaluate((button) => button === document.activeElement));
       }
-    }, tools);
+    });
   },
 };

@@ -61,7 +61,10 @@ export const REAL = {
     }
     // As many tokens as the template's own prompt has, and the last reply.
     assert.equal(used, job.answers.memoryTokens);
-    assert.match(await page.locator("#messages li .stats").last().innerText(), / tokens · [\d.]+ tokens\/s · first after \d/);
+    assert.match(
+      await page.locator("#messages li .stats").last().innerText(),
+      / tokens · [\d.]+ tokens\/s · first after \d/,
+    );
   },
 
   /** Most of those answers' steps ran ahead of the client. */
@@ -136,7 +139,8 @@ export const REAL = {
     await page.reload();
     await state(page, "ready");
     await page.locator("#new-chat").click();
-    for (const [question, answer] of job.answers.memory.slice(0, 2)) assert.equal(await answerOf({ ...tools }, page, question), answer);
+    for (const [question, answer] of job.answers.memory.slice(0, 2))
+      assert.equal(await answerOf({ ...tools }, page, question), answer);
     assert.equal(await fastState(page), "Off for this model.");
     await setFast(page, true);
   },
@@ -156,12 +160,18 @@ export const REAL = {
     const from = server.requests.length;
     await page.reload();
     await page.locator("#progress-title", { hasText: "Starting the model" }).waitFor({ timeout: READY_MS });
-    assert.deepEqual(requested(from, HEAVY).map((request) => request.path), ["/tiny/params_shard_0.bin"]);
+    assert.deepEqual(
+      requested(from, HEAVY).map((request) => request.path),
+      ["/tiny/params_shard_0.bin"],
+    );
     const repaired = await page.evaluate(async (url) => {
       const data = await (await caches.match(url)).arrayBuffer();
       return new Uint8Array(data)[1000];
     }, damaged);
-    assert.equal(repaired, new Uint8Array(await (await fetch(`${server.url}tiny/params_shard_0.bin`)).arrayBuffer())[1000]);
+    assert.equal(
+      repaired,
+      new Uint8Array(await (await fetch(`${server.url}tiny/params_shard_0.bin`)).arrayBuffer())[1000],
+    );
     assert.equal(await page.locator("#messages").innerText(), before);
     assert.ok((await page.locator("#conversations li").count()) >= 3);
   },

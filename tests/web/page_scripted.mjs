@@ -25,9 +25,9 @@ export const SCRIPTED = {
   /** What cannot work is said before anything large is asked for. */
   async refusals({ context, server, open, state, requested, expectComplaint, shot, accessible }) {
     const cases = [
-      ["tiny", "webgpu", "no-webgpu", /no WebGPU[^]*Chrome or Edge/],
-      ["tiny", "adapter", "no-webgpu", /no graphics device[^]*hardware acceleration/],
-      ["f16", undefined, "check", /16-bit floats[^]*q4f32/], // SwiftShader has none
+      ["tiny", "webgpu", "no-webgpu", /no WebGPU[\s\S]*Chrome or Edge/],
+      ["tiny", "adapter", "no-webgpu", /no graphics device[\s\S]*hardware acceleration/],
+      ["f16", undefined, "check", /16-bit floats[\s\S]*q4f32/], // SwiftShader has none
       ["missing", undefined, "failed", /404/],
       ["large", undefined, "check", /Needs about 2\.45 GiB of graphics memory/],
     ];
@@ -87,7 +87,7 @@ export const SCRIPTED = {
     await inPage(context, async (page) => {
       await open(page, "tiny", "quota");
       await state(page, "failed");
-      assert.match(await page.locator("#error").innerText(), /storage for this site is full[^]*Remove other/);
+      assert.match(await page.locator("#error").innerText(), /storage for this site is full[\s\S]*Remove other/);
     });
   },
 
@@ -98,21 +98,26 @@ export const SCRIPTED = {
       await open(page, "tiny");
       await page.locator("#status", { hasText: / of \d\.\d MiB/ }).waitFor();
       await until(page, async () =>
-        (await (await caches.open("webllm/wasm")).keys()).some(({ url }) => new URL(url).pathname.startsWith("/tiny/")));
+        (await (await caches.open("webllm/wasm")).keys()).some(({ url }) => new URL(url).pathname.startsWith("/tiny/")),
+      );
       await page.locator("#pause").click();
       await state(page, "failed");
-      assert.match(await page.locator("#start").innerText(), /paused[^]*kept/);
+      assert.match(await page.locator("#start").innerText(), /paused[\s\S]*kept/);
       const from = server.requests.length;
       await page.reload();
       await state(page, "ready");
-      assert.deepEqual(requested(from, HEAVY).map((request) => request.path), ["/tiny/params_shard_0.bin"]);
+      const again = requested(from, HEAVY).map((request) => request.path);
+      assert.deepEqual(again, ["/tiny/params_shard_0.bin"]);
     });
   },
 
   /** From here on the model is in the cache. The server is gone: the page has what it needs. */
   async offline({ context, open, state, expectComplaint, ...tools }) {
     await inPage(context, async (page) => {
-      await page.route((url) => url.pathname.startsWith("/tiny/"), (route) => route.abort("internetdisconnected"));
+      await page.route(
+        (url) => url.pathname.startsWith("/tiny/"),
+        (route) => route.abort("internetdisconnected"),
+      );
       await open(page, "tiny");
       await state(page, "ready");
       expectComplaint(/ERR_INTERNET_DISCONNECTED/);
@@ -159,12 +164,18 @@ export const SCRIPTED = {
       await page.locator("#thinking").click();
       const item = await say(tools, page, "What is 8 plus 19?");
       assert.match(await item.locator(".call").innerText(), /calculator\(8 \+ 19\)\s*= 27/);
-      assert.match(await item.innerText(), /Let me see\.[^]*8 plus 19 is 27\./);
+      assert.match(await item.innerText(), /Let me see\.[\s\S]*8 plus 19 is 27\./);
       const [first, second] = await page.workers()[0].evaluate(() => self.requests.map((request) => request.messages));
-      assert.match(first[0].content, /^<\|turn>system\n<\|think\|>\n<\|tool>declaration:calculator\{[^]*<tool\|><turn\|>\n<\|turn>user\nWhat is 8 plus 19\?<turn\|>\n<\|turn>model\n$/);
+      assert.match(
+        first[0].content,
+        /^<\|turn>system\n<\|think\|>\n<\|tool>declaration:calculator\{[\s\S]*<tool\|><turn\|>\n<\|turn>user\nWhat is 8 plus 19\?<turn\|>\n<\|turn>model\n$/,
+      );
       assert.deepEqual(second.slice(0, 1), first);
       assert.match(second[1].content, /<tool_call\|>$/);
-      assert.equal(second[2].content, '<|tool_response>response:calculator{value:<|"|>27<|"|>}<tool_response|><|channel>thought\n');
+      assert.equal(
+        second[2].content,
+        '<|tool_response>response:calculator{value:<|"|>27<|"|>}<tool_response|><|channel>thought\n',
+      );
     });
   },
 
@@ -205,8 +216,9 @@ export const SCRIPTED = {
       await state(page, "ready");
       await page.locator("#new-chat").click();
       const item = await say(tools, page, "Something long");
-      const told = /^(\d+) tokens · ([\d.]+) tokens\/s · first after (\d+) ms$/.exec(await item.locator(".stats").innerText());
-      assert.ok(told, await item.locator(".stats").innerText());
+      const stats = await item.locator(".stats").innerText();
+      const told = /^(\d+) tokens · ([\d.]+) tokens\/s · first after (\d+) ms$/.exec(stats);
+      assert.ok(told, stats);
       const speed = Number(told[2]);
       assert.ok(speed > 5 && speed <= 1000 / 15, `a token each 15 ms at best, shown as ${speed} a second`);
     });
@@ -287,7 +299,7 @@ export const SCRIPTED = {
       await state(page, "ready");
       await ask(page, "Get lost again");
       await state(page, "failed");
-      assert.match(await page.locator("#error").innerText(), /device was lost[^]*smaller package/);
+      assert.match(await page.locator("#error").innerText(), /device was lost[\s\S]*smaller package/);
       await page.locator("#again").click();
       await state(page, "ready");
       assert.equal(await page.locator("#messages li").count(), 4);
@@ -295,15 +307,17 @@ export const SCRIPTED = {
   },
 
   async one_tab_owns_the_model({ context, open, state }) {
-    await inPage(context, (first) => inPage(context, async (second) => {
-      await open(first, "tiny");
-      await state(first, "ready");
-      await open(second, "tiny");
-      await state(second, "elsewhere");
-      await second.getByRole("button", { name: "Use it here" }).click();
-      await state(second, "ready");
-      await state(first, "elsewhere");
-    }));
+    await inPage(context, (first) =>
+      inPage(context, async (second) => {
+        await open(first, "tiny");
+        await state(first, "ready");
+        await open(second, "tiny");
+        await state(second, "elsewhere");
+        await second.getByRole("button", { name: "Use it here" }).click();
+        await state(second, "ready");
+        await state(first, "elsewhere");
+      }),
+    );
   },
 
   /** Another context for a model that runs; what was downloaded and said stays. */
@@ -361,7 +375,7 @@ export const SCRIPTED = {
       await say({ ask, answered }, page, "What is 8 plus 19?");
       await say({ ask, answered }, page, "Please think");
       await say({ ask, answered }, page, "Show me markdown");
-      for (const [size, viewport] of [["desktop", DESKTOP], ["phone", PHONE]]) {
+      for (const [size, viewport] of Object.entries({ desktop: DESKTOP, phone: PHONE })) {
         await page.setViewportSize(viewport);
         const width = await page.evaluate(() => document.documentElement.scrollWidth);
         assert.equal(width, viewport.width, `${size}: nothing sticks out`);

@@ -3,12 +3,15 @@
 
 const CODE = "def longest(text):\n    return max(text.split(), key=len)\n";
 const SCRIPTS = [
-  [/markdown/, `# Title\n\nSome **bold** text, \`code\` and a [link](https://example.org/).\n\n\`\`\`python\n${CODE}\`\`\`\n\n` +
-    "| Word | Count |\n|:-----|------:|\n| tree | 3 |\n\n- one\n- two\n\n> quoted\n\n" +
-    "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\n\n" +
-    "![leak](https://example.org/leak.png) [bad](javascript:window.hacked=1)\n"],
+  [
+    /markdown/,
+    `# Title\n\nSome **bold** text, \`code\` and a [link](https://example.org/).\n\n\`\`\`python\n${CODE}\`\`\`\n\n` +
+      "| Word | Count |\n|:-----|------:|\n| tree | 3 |\n\n- one\n- two\n\n> quoted\n\n" +
+      "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\n\n" +
+      "![leak](https://example.org/leak.png) [bad](javascript:window.hacked=1)\n",
+  ],
   [/Please think/, "<|channel>thought\nThe person wants **care**.\n<channel|>A careful answer."],
-  [/tool_response>response[^]*thought\n$/, "That was easy.\n<channel|>8 plus 19 is 27."],
+  [/tool_response>response[\s\S]*thought\n$/, "That was easy.\n<channel|>8 plus 19 is 27."],
   [/tool_response>response/, "8 plus 19 is 27."],
   [/8 plus/, 'Let me see.<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>'],
   [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
@@ -24,7 +27,8 @@ const tell = (message) => postMessage(message);
 
 async function reply(id, request) {
   const begun = performance.now();
-  const chunk = (fields) => tell({ kind: "chunk", id, at: performance.now() - begun, chunk: { choices: [], ...fields } });
+  const chunk = (fields) =>
+    tell({ kind: "chunk", id, at: performance.now() - begun, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
   const asked = request.messages.at(-1).content;
@@ -33,7 +37,7 @@ async function reply(id, request) {
   }
   const text = SCRIPTS.find(([pattern]) => pattern.test(asked))?.[1] ?? `Answer ${self.requests.length}.`;
   // Pieces end in the middle of words and of marks.
-  const pieces = text.match(/[^]{1,5}/g);
+  const pieces = text.match(/[\s\S]{1,5}/g);
   let said = 0;
   for (const piece of pieces) {
     if (stopped) break;

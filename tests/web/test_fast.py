@@ -48,7 +48,7 @@ def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path
         folder = tmp_path / f"{scene}-{fast}"
         folder.mkdir()
         job = {"package": str(package), "output": str(folder), "scene": scene, **more}
-        job["capacity"] = CAPACITY
+        job |= {"library": library_of(package), "capacity": CAPACITY}
         if fast:
             job["fast"] = str(fast_module / "fast.js")
         result = run_driver("fast_conversation.mjs", job, folder, lavapipe.environment(folder))

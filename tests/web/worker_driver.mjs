@@ -30,7 +30,8 @@ async function twoTabs(page) {
   const [first, second] = [await opened(tabs[0], 1), await opened(tabs[1], 1)];
   const session = await page.context().newCDPSession(page);
   const replies = [first("both", job.requests.slice(0, 1)), second("both", job.requests.slice(1))];
-  const begun = () => first("tokens").then((count) => count > 3 || new Promise((resolve) => setTimeout(resolve, 5)).then(begun));
+  const begun = () =>
+    first("tokens").then((count) => count > 3 || new Promise((resolve) => setTimeout(resolve, 5)).then(begun));
   await begun();
   await session.send("Page.setWebLifecycleState", { state: "frozen" });
   const [other] = await replies[1];
@@ -47,8 +48,11 @@ async function oneTab(page) {
 }
 
 const server = await serve({
-  "/": path.join(HERE, "webllm_page"), "/client/": CLIENT, "/fast/": job.fast,
-  "/package/resolve/main/": job.package, "/package/": job.package,
+  "/": path.join(HERE, "webllm_page"),
+  "/client/": CLIENT,
+  "/fast/": job.fast,
+  "/package/resolve/main/": job.package,
+  "/package/": job.package,
 });
 let outcome;
 try {

@@ -28,10 +28,22 @@ export interface DriverExports {
 }
 
 const CALLED: readonly (keyof DriverExports)[] = [
-  "memory", "TVMFFIFunctionCall", "TVMFFIObjectIncRef", "TVMFFIObjectDecRef", "TVMWasmAllocSpace",
-  "gemma4_driver_interface", "gemma4_driver_tensor", "gemma4_driver_buffer", "gemma4_driver_use_count",
-  "gemma4_driver_state", "gemma4_driver_length", "gemma4_driver_version", "gemma4_driver_room",
-  "gemma4_driver_step_bytes", "gemma4_driver_step", "gemma4_driver_wrote",
+  "memory",
+  "TVMFFIFunctionCall",
+  "TVMFFIObjectIncRef",
+  "TVMFFIObjectDecRef",
+  "TVMWasmAllocSpace",
+  "gemma4_driver_interface",
+  "gemma4_driver_tensor",
+  "gemma4_driver_buffer",
+  "gemma4_driver_use_count",
+  "gemma4_driver_state",
+  "gemma4_driver_length",
+  "gemma4_driver_version",
+  "gemma4_driver_room",
+  "gemma4_driver_step_bytes",
+  "gemma4_driver_step",
+  "gemma4_driver_wrote",
 ];
 
 /** Functions of the library that the module takes part in. */
@@ -56,7 +68,8 @@ export interface Interface {
 
 /** What a text of the library's says that the module cannot use, or what it says. */
 export function readInterface(exports: WebAssembly.Exports): Interface | string {
-  if (typeof exports["gemma4_driver_interface"] !== "function") return "the library has no driver interface: it was not made by this version of gemma4-compile";
+  if (typeof exports["gemma4_driver_interface"] !== "function")
+    return "the library has no driver interface: it was not made by this version of gemma4-compile";
   const missing = CALLED.filter((name) => exports[name] === undefined);
   if (missing.length > 0) return `the library lacks ${missing.join(", ")}`;
   const driver = exports as unknown as DriverExports;
@@ -66,11 +79,13 @@ export function readInterface(exports: WebAssembly.Exports): Interface | string 
   } catch (error) {
     return `the library's driver interface cannot be read: ${String(error)}`;
   }
-  if (found?.abi !== ABI) return `the library's driver interface has version ${found?.abi}, this module understands ${ABI}`;
+  if (found?.abi !== ABI)
+    return `the library's driver interface has version ${found?.abi}, this module understands ${ABI}`;
   if (found.tvm !== MADE_FOR.tvm) return `the library holds TVM ${found.tvm}, this module was made for ${MADE_FOR.tvm}`;
   const numbers = [found.any_bytes, ...TYPES.map((name) => found.types?.[name])];
   const names = ROLES.map((role) => found.functions?.[role]);
-  if (!numbers.every(Number.isInteger) || !names.every((name) => typeof name === "string")) return "the library's driver interface is damaged";
+  if (!numbers.every(Number.isInteger) || !names.every((name) => typeof name === "string"))
+    return "the library's driver interface is damaged";
   return found;
 }
 

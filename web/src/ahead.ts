@@ -107,9 +107,12 @@ export class Ahead {
     const { native, stream } = device;
     const { temperature, topP } = this.sampling!;
     const tokens: { values?: Int32Array } = {};
-    const staging = this.staging.pop() ?? native.createBuffer({
-      size: tables.tokens.size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
-    });
+    const staging =
+      this.staging.pop() ??
+      native.createBuffer({
+        size: tables.tokens.size,
+        usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
+      });
     let resolved = false;
     let arrival: Promise<void> | undefined;
     const entries: Entry[] = [];
@@ -119,7 +122,10 @@ export class Ahead {
       const entry = (slot + k + 1) % SLOTS;
       const before = entries.at(-1);
       entries.push({
-        position: first + k, temperature, topP, uniform: bits(uniformOf(this.randomState)),
+        position: first + k,
+        temperature,
+        topP,
+        uniform: bits(uniformOf(this.randomState)),
         input: before ? () => before.read.value() : input,
         read: {
           value: () => tokens.values?.[(entry * tables.tokenStride) / 4] as number,
@@ -135,7 +141,9 @@ export class Ahead {
     tables.writeRows(slot, entries);
     this.wrote(first + size);
     stream.submit([
-      encode(native, selected, (encoder) => encoder.copyBufferToBuffer(tables.tokens, 0, staging, 0, tables.tokens.size)),
+      encode(native, selected, (encoder) =>
+        encoder.copyBufferToBuffer(tables.tokens, 0, staging, 0, tables.tokens.size),
+      ),
     ]);
     counts.batches += 1;
     this.entries.push(...entries);

@@ -82,11 +82,17 @@ export class BindGroups {
   /** The group of a kernel's launch on `storage`, with `content` in its uniform buffer. */
   kernel(layout: GPUBindGroupLayout, storage: readonly BufferState[], content: Uint8Array): Group | undefined {
     const note = noteOf(layout);
-    return note?.isKernel && note.writes.length === storage.length ? this.kept(layout, note, storage, content, content.byteLength) : undefined;
+    return note?.isKernel && note.writes.length === storage.length
+      ? this.kept(layout, note, storage, content, content.byteLength)
+      : undefined;
   }
 
   private kept(
-    layout: GPUBindGroupLayout, note: LayoutNote, storage: readonly BufferState[], content: Uint8Array, size: number | undefined,
+    layout: GPUBindGroupLayout,
+    note: LayoutNote,
+    storage: readonly BufferState[],
+    content: Uint8Array,
+    size: number | undefined,
   ): Group {
     const uniform = this.uniform(content);
     let key = `${note.id},${uniform.id}`;
@@ -95,10 +101,17 @@ export class BindGroups {
   }
 
   private make(
-    key: string, layout: GPUBindGroupLayout, note: LayoutNote, storage: readonly BufferState[], uniform: GPUBufferBinding,
+    key: string,
+    layout: GPUBindGroupLayout,
+    note: LayoutNote,
+    storage: readonly BufferState[],
+    uniform: GPUBufferBinding,
   ): Group {
     if (this.groups.size >= MAX_GROUPS) this.forget(MAX_GROUPS / 2);
-    const entries = [...storage.map(({ buffer }) => ({ buffer })), uniform].map((resource, binding) => ({ binding, resource }));
+    const entries = [...storage.map(({ buffer }) => ({ buffer })), uniform].map((resource, binding) => ({
+      binding,
+      resource,
+    }));
     const group = this.native.createBindGroup({ layout, entries });
     counts.bindGroups += 1;
     const made: Group = { group, layout, storage, writes: note.writes, uniform };

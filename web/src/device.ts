@@ -55,10 +55,17 @@ export class Device implements EncoderHost {
   private realScopes = 0;
 
   /** Until a library claims the device all methods but two are the device's own. */
-  constructor(readonly device: GPUDevice, readonly adapter: GPUAdapterInfo, private readonly owner: Owner) {
+  constructor(
+    readonly device: GPUDevice,
+    readonly adapter: GPUAdapterInfo,
+    private readonly owner: Owner,
+  ) {
     this.native = nativeOf(device);
     this.stream = new Stream(() => this.native);
-    this.groups = new BindGroups(() => this.native, () => this.stream.flush());
+    this.groups = new BindGroups(
+      () => this.native,
+      () => this.stream.flush(),
+    );
     device.createBuffer = (descriptor) => {
       if (this.isBound || this.bindIfOwned()) return this.createBuffer(descriptor);
       return this.native.createBuffer(descriptor);
@@ -108,7 +115,9 @@ export class Device implements EncoderHost {
     };
     device.createCommandEncoder = (descriptor) => {
       this.realiseScopes();
-      return this.isPlain ? native.createCommandEncoder(descriptor) : (new Encoder(this, descriptor) as unknown as GPUCommandEncoder);
+      return this.isPlain
+        ? native.createCommandEncoder(descriptor)
+        : (new Encoder(this, descriptor) as unknown as GPUCommandEncoder);
     };
     // The runtime opens three scopes around every buffer. Around one that is given out again nothing can fail.
     device.pushErrorScope = (filter) => {
@@ -120,9 +129,17 @@ export class Device implements EncoderHost {
       return native.popErrorScope();
     };
     for (const name of [
-      "createTexture", "createSampler", "createPipelineLayout", "createShaderModule", "createComputePipeline",
-      "createRenderPipeline", "createComputePipelineAsync", "createRenderPipelineAsync", "createQuerySet",
-      "createRenderBundleEncoder", "importExternalTexture",
+      "createTexture",
+      "createSampler",
+      "createPipelineLayout",
+      "createShaderModule",
+      "createComputePipeline",
+      "createRenderPipeline",
+      "createComputePipelineAsync",
+      "createRenderPipelineAsync",
+      "createQuerySet",
+      "createRenderBundleEncoder",
+      "importExternalTexture",
     ] as const) {
       const methods = device as unknown as Record<string, ((...args: unknown[]) => unknown) | undefined>;
       const original = methods[name]?.bind(device);
@@ -146,12 +163,16 @@ export class Device implements EncoderHost {
       return made;
     };
     device.createShaderModule = (descriptor) =>
-      createShaderModule.call(device, this.test ? { ...descriptor, code: this.test.pinned(descriptor.code) } : descriptor);
+      createShaderModule.call(
+        device,
+        this.test ? { ...descriptor, code: this.test.pinned(descriptor.code) } : descriptor,
+      );
     device.createComputePipelineAsync = async (descriptor) => {
       const pipeline = await createComputePipelineAsync.call(device, descriptor);
       const layout = descriptor.layout === "auto" ? undefined : layouts.get(descriptor.layout);
       if (descriptor.compute.entryPoint) this.kernelNames.set(pipeline, descriptor.compute.entryPoint);
-      if (layout && descriptor.compute.entryPoint) await this.test?.check(descriptor.compute.entryPoint, pipeline, layout);
+      if (layout && descriptor.compute.entryPoint)
+        await this.test?.check(descriptor.compute.entryPoint, pipeline, layout);
       return pipeline;
     };
   }
@@ -191,7 +212,8 @@ export class Device implements EncoderHost {
   // --- Buffers ---
 
   private createBuffer(descriptor: GPUBufferDescriptor): GPUBuffer {
-    const isSmall = descriptor.size <= SMALL_BYTES && descriptor.usage === tensorUsage() && !descriptor.mappedAtCreation;
+    const isSmall =
+      descriptor.size <= SMALL_BYTES && descriptor.usage === tensorUsage() && !descriptor.mappedAtCreation;
     const again = isSmall && !this.isPlain ? this.spare.get(descriptor.size)?.pop() : undefined;
     if (again) {
       counts.buffersReused += 1;
@@ -201,7 +223,8 @@ export class Device implements EncoderHost {
     this.realiseScopes();
     const buffer = this.native.createBuffer(descriptor);
     counts.buffers += 1;
-    const state = (this.lastCreated = new BufferState(buffer));
+    const state = new BufferState(buffer);
+    this.lastCreated = state;
     const destroy = buffer.destroy.bind(buffer);
     buffer.destroy = () => this.destroyBuffer(state, isSmall, destroy);
     if (descriptor.usage & GPUBufferUsage.MAP_READ) this.overrideMapping(buffer, state);

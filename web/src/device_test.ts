@@ -53,17 +53,26 @@ export class DeviceTest {
       counts.device = "passed before";
       return;
     }
-    const { createBuffer, createBindGroup, createCommandEncoder, pushErrorScope, popErrorScope, writeBuffer, submit } = this.device.native;
+    const { createBuffer, createBindGroup, createCommandEncoder, pushErrorScope, popErrorScope, writeBuffer, submit } =
+      this.device.native;
     const tested: TestedDevice = {
-      createBuffer, createBindGroup, createCommandEncoder, limits: device.limits,
-      pushErrorScope: pushErrorScope as TestedDevice["pushErrorScope"], popErrorScope, queue: { writeBuffer, submit: submit as GPUQueue["submit"] },
+      createBuffer,
+      createBindGroup,
+      createCommandEncoder,
+      limits: device.limits,
+      pushErrorScope: pushErrorScope as TestedDevice["pushErrorScope"],
+      popErrorScope,
+      queue: { writeBuffer, submit: submit as GPUQueue["submit"] },
     };
     const { vendor, architecture, device: name, description } = adapter;
     // With their size pinned kernels do not depend on the smallest subgroup.
     const isPinned = device.features.has("subgroup-size-control" as GPUFeatureName);
     const subgroupMinSize = (adapter as { subgroupMinSize?: number }).subgroupMinSize;
     this.test = new KnownAnswerTest(
-      tested, this.answers, { vendor, architecture, device: name, description, ...(!isPinned && subgroupMinSize ? { subgroupMinSize } : {}) }, kept,
+      tested,
+      this.answers,
+      { vendor, architecture, device: name, description, ...(!isPinned && subgroupMinSize ? { subgroupMinSize } : {}) },
+      kept,
     );
   }
 }

@@ -24,8 +24,16 @@ export class CommandList {
 }
 
 const REAL_METHODS = [
-  "beginRenderPass", "copyBufferToTexture", "copyTextureToBuffer", "copyTextureToTexture", "clearBuffer",
-  "resolveQuerySet", "writeTimestamp", "pushDebugGroup", "popDebugGroup", "insertDebugMarker",
+  "beginRenderPass",
+  "copyBufferToTexture",
+  "copyTextureToBuffer",
+  "copyTextureToTexture",
+  "clearBuffer",
+  "resolveQuerySet",
+  "writeTimestamp",
+  "pushDebugGroup",
+  "popDebugGroup",
+  "insertDebugMarker",
 ] as const;
 
 export class Encoder {
@@ -69,10 +77,23 @@ export class Encoder {
     const source = stateOf(from);
     const target = stateOf(to);
     if (!source || !target || this.real) {
-      this.becomeReal("copies of unknown buffers").copyBufferToBuffer(from, sourceOffset, to, targetOffset, size ?? from.size - sourceOffset);
+      this.becomeReal("copies of unknown buffers").copyBufferToBuffer(
+        from,
+        sourceOffset,
+        to,
+        targetOffset,
+        size ?? from.size - sourceOffset,
+      );
       return;
     }
-    this.add({ kind: "copy", source, sourceOffset, target, targetOffset, bytes: size ?? from.size - sourceOffset } satisfies Copy);
+    this.add({
+      kind: "copy",
+      source,
+      sourceOffset,
+      target,
+      targetOffset,
+      bytes: size ?? from.size - sourceOffset,
+    } satisfies Copy);
   }
 
   finish(descriptor?: GPUCommandBufferDescriptor): GPUCommandBuffer {
@@ -94,7 +115,11 @@ export class Encoder {
   setBindGroup(index: number, group: GPUBindGroup | null, ...offsets: unknown[]): void {
     const known = group ? groupOf(group) : undefined;
     if (this.realPass || !known || index !== 0 || offsets.length > 0) {
-      (this.startRealPass("bind groups of another form").setBindGroup as (...args: unknown[]) => void)(index, group, ...offsets);
+      (this.startRealPass("bind groups of another form").setBindGroup as (...args: unknown[]) => void)(
+        index,
+        group,
+        ...offsets,
+      );
       return;
     }
     this.group = group!;
@@ -102,8 +127,10 @@ export class Encoder {
   }
 
   dispatchWorkgroups(x: number, y = 1, z = 1): void {
-    if (this.realPass) return this.realPass.dispatchWorkgroups(x, y, z);
-    if (!this.pipeline || !this.known) return this.startRealPass("a launch without pipeline or bind group").dispatchWorkgroups(x, y, z);
+    if (this.realPass || !this.pipeline || !this.known) {
+      this.startRealPass("a launch without pipeline or bind group").dispatchWorkgroups(x, y, z);
+      return;
+    }
     this.add({ kind: "launch", pipeline: this.pipeline, group: this.known, x, y, z } satisfies Launch);
   }
 
@@ -127,7 +154,8 @@ export class Encoder {
     if (this.real) return this.real;
     because(`an encoder was used in a way that the module does not know (${reason})`);
     if (this.commands.length === 0) this.host.opened();
-    const real = (this.real = this.host.createNative(this.descriptor));
+    const real = this.host.createNative(this.descriptor);
+    this.real = real;
     let pass: GPUComputePassEncoder | undefined;
     for (const command of this.commands) {
       this.host.encodedElsewhere(command);
@@ -139,7 +167,13 @@ export class Encoder {
       } else {
         pass?.end();
         pass = undefined;
-        real.copyBufferToBuffer(command.source.buffer, command.sourceOffset, command.target.buffer, command.targetOffset, command.bytes);
+        real.copyBufferToBuffer(
+          command.source.buffer,
+          command.sourceOffset,
+          command.target.buffer,
+          command.targetOffset,
+          command.bytes,
+        );
       }
     }
     pass?.end();

@@ -45,9 +45,14 @@ function remember<T extends object>(set: Set<WeakRef<T>>, item: T): void {
 }
 
 /** With subgroups comes their size, where a kernel may choose it. */
-function withPinning(adapter: GPUAdapter, descriptor: GPUDeviceDescriptor | undefined): GPUDeviceDescriptor | undefined {
+function withPinning(
+  adapter: GPUAdapter,
+  descriptor: GPUDeviceDescriptor | undefined,
+): GPUDeviceDescriptor | undefined {
   const asked = descriptor?.requiredFeatures;
-  return counts.enabled && asked ? { ...descriptor, requiredFeatures: withSubgroupSize(asked as Iterable<GPUFeatureName>, adapter.features) } : descriptor;
+  return counts.enabled && asked
+    ? { ...descriptor, requiredFeatures: withSubgroupSize(asked as Iterable<GPUFeatureName>, adapter.features) }
+    : descriptor;
 }
 
 function watchDevices(gpu: GPU): void {
@@ -108,7 +113,9 @@ function watchLibraries(): void {
         return library ? library.call(handle, args, count, result) : call(handle, args, count, result);
       },
     };
-    const instance = Object.create(WebAssembly.Instance.prototype, { exports: { value: driven, enumerable: true } }) as WebAssembly.Instance;
+    const instance = Object.create(WebAssembly.Instance.prototype, {
+      exports: { value: driven, enumerable: true },
+    }) as WebAssembly.Instance;
     return isInstance ? instance : { module: (made as WebAssembly.WebAssemblyInstantiatedSource).module, instance };
   };
   WebAssembly.instantiate = watched as unknown as typeof WebAssembly.instantiate;

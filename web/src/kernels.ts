@@ -38,7 +38,11 @@ export interface Memory {
 }
 
 /** Type numbers of TVM's foreign function interface that arguments of kernels have. */
-const NONE = 0, INT = 1, BOOL = 2, FLOAT = 3, POINTER = 4;
+const NONE = 0,
+  INT = 1,
+  BOOL = 2,
+  FLOAT = 3,
+  POINTER = 4;
 const MAX_KEPT = 8192;
 const MAX_GRID = 65536;
 const AXES = ["blockIdx.x", "blockIdx.y", "blockIdx.z"];
@@ -116,7 +120,8 @@ export class Kernels {
     if (!form || count !== form.count || !this.read(form, words, doubles, args, count)) return;
     const kernel = { form, pipeline: issued.pipeline, layout: issued.group.layout, kept: new Map<number, Kept[]>() };
     const own = this.make(kernel, this.hash(count));
-    if (own && own.group === issued.group && own.x === issued.x && own.y === issued.y && own.z === issued.z) this.known.set(self, kernel);
+    if (own && own.group === issued.group && own.x === issued.x && own.y === issued.y && own.z === issued.z)
+      this.known.set(self, kernel);
     else if (own) {
       because("the client launches kernels in a way that the module does not know: it goes on launching them itself");
       this.clear();

@@ -74,7 +74,8 @@ export function byteSize({ dtype, count }: KnownInput): number {
 function parseCase(value: unknown): Case {
   const fields = record(value, "case");
   const buffers = list(fields["buffers"], MAX_BUFFERS, "buffers").map(parseInput);
-  if (buffers.reduce((sum, buffer) => sum + byteSize(buffer), 0) > MAX_BYTES) throw damaged("buffers", "at most 64 MiB", "more");
+  if (buffers.reduce((sum, buffer) => sum + byteSize(buffer), 0) > MAX_BYTES)
+    throw damaged("buffers", "at most 64 MiB", "more");
   const buffer = (index: unknown) => whole(index, 0, buffers.length - 1, "buffer");
   return {
     title: text(fields["title"], "title"),
@@ -85,7 +86,9 @@ function parseCase(value: unknown): Case {
       return {
         kernel: text(launch["kernel"], "kernel"),
         grid: [x ?? 1, y ?? 1, z ?? 1],
-        scalars: list(launch["scalars"], MAX_BUFFERS, "scalars").map((scalar) => whole(scalar, 0, 0xffffffff, "scalar")),
+        scalars: list(launch["scalars"], MAX_BUFFERS, "scalars").map((scalar) =>
+          whole(scalar, 0, 0xffffffff, "scalar"),
+        ),
         buffers: list(launch["buffers"], MAX_BUFFERS, "buffers").map(buffer),
       };
     }),
@@ -128,13 +131,20 @@ function parseExpectation(fields: Record<string, unknown>, buffer: number, input
   const expected = text(fields["expected"], "expected");
   sameCount(decoded(expected).length / bytesPerElement(input.dtype), samplePositions(first, count).length, "expected");
   const common = { buffer, name: text(fields["name"], "name"), first, count, expected };
-  if (fields["moved"] !== undefined) return { ...common, absolute: 0, relative: 0, moved: whole(fields["moved"], 0, 1024, "moved") };
-  return { ...common, absolute: number(fields["absolute"], "absolute"), relative: number(fields["relative"], "relative") };
+  if (fields["moved"] !== undefined)
+    return { ...common, absolute: 0, relative: 0, moved: whole(fields["moved"], 0, 1024, "moved") };
+  return {
+    ...common,
+    absolute: number(fields["absolute"], "absolute"),
+    relative: number(fields["relative"], "relative"),
+  };
 }
 
 function damaged(what: string, expected: string, found: unknown): Error {
   const shown = String(JSON.stringify(found)).slice(0, 80);
-  return new Error(`The library's known answers are damaged: ${what} has to be ${expected}, and is ${shown}. Compile the package again.`);
+  return new Error(
+    `The library's known answers are damaged: ${what} has to be ${expected}, and is ${shown}. Compile the package again.`,
+  );
 }
 
 function sameCount(found: number, expected: number, what: string): void {
@@ -163,6 +173,7 @@ function number(value: unknown, what: string): number {
 
 function whole(value: unknown, least: number, most: number, what: string): number {
   const found = number(value, what);
-  if (!Number.isInteger(found) || found < least || found > most) throw damaged(what, `an integer from ${least} to ${most}`, found);
+  if (!Number.isInteger(found) || found < least || found > most)
+    throw damaged(what, `an integer from ${least} to ${most}`, found);
   return found;
 }

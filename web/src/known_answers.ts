@@ -1,12 +1,22 @@
 // Runs some of a library's own kernels on known inputs and compares what the device makes of them. A driver may be
 // wrong in ways that no feature or limit tells, and the model would then talk nonsense.
 import { byteSize, type Case, type Expectation, type KnownAnswers, type Launch } from "./known_answer_format";
-import { bytesPerElement, decoded, elementsOf, numbersOf, samplePositions, type Elements, type KnownInput } from "./known_inputs";
+import {
+  bytesPerElement,
+  decoded,
+  elementsOf,
+  numbersOf,
+  samplePositions,
+  type Elements,
+  type KnownInput,
+} from "./known_inputs";
 
 export { parseKnownAnswers, type KnownAnswers } from "./known_answer_format";
 
 /** What `GPUAdapterInfo` says about the device; without `subgroupMinSize` where the kernels' size is pinned. */
-export type AdapterText = Pick<GPUAdapterInfo, "vendor" | "architecture" | "device" | "description"> & { readonly subgroupMinSize?: number };
+export type AdapterText = Pick<GPUAdapterInfo, "vendor" | "architecture" | "device" | "description"> & {
+  readonly subgroupMinSize?: number;
+};
 
 type Queue = Pick<GPUQueue, "writeBuffer" | "submit">;
 export type TestedDevice = Pick<
@@ -90,7 +100,9 @@ export class KnownAnswerTest {
   check(kernel: string, pipeline: GPUComputePipeline, layout: GPUBindGroupLayout): Promise<Problem | undefined> {
     if (!this.needs(kernel)) return Promise.resolve(undefined);
     this.pipelines.set(kernel, { pipeline, layout });
-    const ready = [...this.waiting].filter(({ launches }) => launches.every((launch) => this.pipelines.has(launch.kernel)));
+    const ready = [...this.waiting].filter(({ launches }) =>
+      launches.every((launch) => this.pipelines.has(launch.kernel)),
+    );
     for (const item of ready) this.waiting.delete(item);
     const result = this.last.then(async () => {
       let problem: Problem | undefined;
@@ -139,7 +151,10 @@ export class KnownAnswerTest {
       }
       const errors = Promise.all(scopes);
       const { staging, parts } = copied;
-      const mapped = await within(PATIENCE_MS, staging.mapAsync(READ).then(() => errors));
+      const mapped = await within(
+        PATIENCE_MS,
+        staging.mapAsync(READ).then(() => errors),
+      );
       if (!mapped || mapped.some((error) => error !== null)) return undefined;
       const bytes = new Uint8Array(staging.getMappedRange()).slice();
       return parts.map(({ at, skip, size }) => bytes.slice(at + skip, at + skip + size));
@@ -148,7 +163,10 @@ export class KnownAnswerTest {
     }
   }
 
-  private submit(item: Case, create: (size: number, usage: number) => GPUBuffer): { staging: GPUBuffer; parts: Part[] } {
+  private submit(
+    item: Case,
+    create: (size: number, usage: number) => GPUBuffer,
+  ): { staging: GPUBuffer; parts: Part[] } {
     const { device } = this;
     const buffers = item.buffers.map((input) => {
       const buffer = create(byteSize(input), STORAGE | COPY_SRC | COPY_DST);
@@ -173,7 +191,12 @@ export class KnownAnswerTest {
   }
 
   /** As the client launches a kernel: the uniform ends with the grid's x, which goes along z where it is too long. */
-  private encode(encoder: GPUCommandEncoder, launch: Launch, buffers: GPUBuffer[], create: (size: number, usage: number) => GPUBuffer): void {
+  private encode(
+    encoder: GPUCommandEncoder,
+    launch: Launch,
+    buffers: GPUBuffer[],
+    create: (size: number, usage: number) => GPUBuffer,
+  ): void {
     const { device } = this;
     const { pipeline, layout } = this.pipelines.get(launch.kernel)!;
     const words = Uint32Array.from([...launch.scalars, launch.grid[0]]);
@@ -187,7 +210,13 @@ export class KnownAnswerTest {
     }
     const pass = encoder.beginComputePass();
     pass.setPipeline(pipeline);
-    pass.setBindGroup(0, device.createBindGroup({ layout, entries: bindings.map((buffer, binding) => ({ binding, resource: { buffer } })) }));
+    pass.setBindGroup(
+      0,
+      device.createBindGroup({
+        layout,
+        entries: bindings.map((buffer, binding) => ({ binding, resource: { buffer } })),
+      }),
+    );
     pass.dispatchWorkgroups(x, y, z);
     pass.end();
   }
@@ -215,7 +244,9 @@ export class KnownAnswerTest {
       ...(limits === "default" ? [] : ["--limits default"]),
       ...(item.buffers.some(({ dtype }) => dtype === "float16") ? ["--quant q4f32"] : []),
     ];
-    const compiled = others.length ? ` If that does not help, use the same model compiled with ${others.join(" or ")}, or another graphics device.` : " If that does not help, use another graphics device.";
+    const compiled = others.length
+      ? ` If that does not help, use the same model compiled with ${others.join(" or ")}, or another graphics device.`
+      : " If that does not help, use another graphics device.";
     return `The model would answer nonsense. Update the graphics driver and the browser.${compiled}`;
   }
 }
@@ -254,7 +285,10 @@ function compare(result: Expectation, { dtype }: KnownInput, bytes: Uint8Array<A
     sampled.set(bytes.subarray(begin, begin + width), index * width);
   }
   const expected = decoded(result.expected);
-  const wrong = result.moved === undefined ? differing(result, numbersOf(dtype, expected), numbersOf(dtype, sampled)) : moved(expected, sampled, result.moved);
+  const wrong =
+    result.moved === undefined
+      ? differing(result, numbersOf(dtype, expected), numbersOf(dtype, sampled))
+      : moved(expected, sampled, result.moved);
   const [index] = wrong;
   if (index === undefined) return undefined;
   return {
@@ -276,8 +310,10 @@ function differing({ absolute, relative }: Expectation, expected: number[], foun
 
 /** Words of int8 values that are off: `most` values may be off by one, where sums were rounded another way. */
 function moved(expected: Uint8Array, found: Uint8Array, most: number): number[] {
-  const off = Array.from(expected, (byte, index) => Math.abs((byte << 24 >> 24) - (found[index]! << 24 >> 24)));
-  const wordsOf = (least: number) => [...new Set([...off.keys()].filter((index) => off[index]! >= least).map((index) => index >> 2))];
+  const off = Array.from(expected, (byte, index) => Math.abs(((byte << 24) >> 24) - ((found[index]! << 24) >> 24)));
+  const wordsOf = (least: number) => [
+    ...new Set([...off.keys()].filter((index) => off[index]! >= least).map((index) => index >> 2)),
+  ];
   const far = wordsOf(2);
   return far.length || off.filter((by) => by > 0).length <= most ? far : wordsOf(1);
 }

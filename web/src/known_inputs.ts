@@ -19,7 +19,11 @@ export interface KnownInput {
   data?: string;
 }
 
-export type Elements = Float32Array<ArrayBuffer> | Int32Array<ArrayBuffer> | Uint32Array<ArrayBuffer> | Uint16Array<ArrayBuffer>;
+export type Elements =
+  | Float32Array<ArrayBuffer>
+  | Int32Array<ArrayBuffer>
+  | Uint32Array<ArrayBuffer>
+  | Uint16Array<ArrayBuffer>;
 
 // Hashes of a buffer, which then repeat.
 const PERIOD = 16_381;

@@ -34,7 +34,10 @@ export class Library {
   words = new Int32Array(0);
   doubles = new Float64Array(0);
   readonly random = new RandomNumbers();
-  private readonly kernels = new Kernels(() => this.device!, (handle) => this.buffers.get(handle));
+  private readonly kernels = new Kernels(
+    () => this.device!,
+    (handle) => this.buffers.get(handle),
+  );
   private describesKernels: Handle = 0;
   private metadata: Handle = 0; // the function that costs least
   private prefill: Handle = 0;
@@ -54,7 +57,8 @@ export class Library {
 
   /** Room in the library's memory for what its functions write. */
   get scratch(): number {
-    return (this.scratchAddress ||= this.exports.TVMWasmAllocSpace(SCRATCH_BYTES));
+    this.scratchAddress ||= this.exports.TVMWasmAllocSpace(SCRATCH_BYTES);
+    return this.scratchAddress;
   }
 
   releaseLater(handle: Handle): void {
@@ -68,7 +72,8 @@ export class Library {
     const role = this.isPlain ? undefined : this.roles.get(handle);
     if (role === "sample") this.observeDraw({ handle, args, count, result });
     if (handle === this.metadata && !this.isPlain) return this.describe(handle, args, count, result);
-    if (this.device) this.device.isPromptUndrawn = handle === this.prefill || (this.device.isPromptUndrawn && role === undefined);
+    if (this.device)
+      this.device.isPromptUndrawn = handle === this.prefill || (this.device.isPromptUndrawn && role === undefined);
     if (role !== undefined && this.device && !this.device.isLost) {
       const driver = this.driverFor(role, args, count);
       if (driver) return driver.call(role, { handle, args, count, result });
@@ -164,9 +169,11 @@ export class Library {
     if (!driver) {
       const made = StepDriver.create(this, this.device!, state, params, () => this.drivers.delete(key));
       if (!made) return undefined;
-      this.drivers.set(key, (driver = made));
+      driver = made;
+      this.drivers.set(key, driver);
     }
-    return (this.lastDriver = driver);
+    this.lastDriver = driver;
+    return driver;
   }
 
   /** Of the sampler's calls on logits that are nobody's: a prompt's, whose draw tells the random numbers. */

@@ -37,10 +37,14 @@ export class Recorder {
 
   /** Calls the library; the record, if there can be one, and a reference to the result. */
   record(
-    role: Role, call: Call, regions: [BufferState | undefined, Region][], kept: readonly BufferState[],
+    role: Role,
+    call: Call,
+    regions: [BufferState | undefined, Region][],
+    kept: readonly BufferState[],
   ): { status: number; recorded?: Recorded } {
     const { device, library } = this;
-    const recording = (device.recording = { launches: [] as Launch[], isClean: true });
+    const recording = { launches: [] as Launch[], isClean: true };
+    device.recording = recording;
     const status = library.run(call.handle, call.args, call.count, call.result);
     device.recording = undefined;
     if (status !== 0) return { status };
@@ -50,13 +54,22 @@ export class Recorder {
     const output = tensor === 0 ? undefined : library.bufferOf(tensor);
     if (!recording.isClean) return this.refuse(role, "does more than launch kernels", status);
     if (!output) return this.refuse(role, "returns something that the module does not know", status);
-    if (regions.some(([state]) => state === undefined)) return this.refuse(role, "takes tensors that the module does not know", status);
+    if (regions.some(([state]) => state === undefined))
+      return this.refuse(role, "takes tensors that the module does not know", status);
     const map = new Map(regions as [BufferState, Region][]);
     if (role === "sample") map.set(output, "drawn");
-    const record = FunctionRecord.make(device.native, recording.launches, { regions: map, kept: new Set([...kept, output]) }, this.scratch);
+    const record = FunctionRecord.make(
+      device.native,
+      recording.launches,
+      { regions: map, kept: new Set([...kept, output]) },
+      this.scratch,
+    );
     if (typeof record === "string") return this.refuse(role, record, status);
     exports.TVMFFIObjectIncRef(value.handle);
-    return { status, recorded: { record, any: library.copyOut(call.result, 4), objects: [...new Set([value.handle, tensor])], output } };
+    return {
+      status,
+      recorded: { record, any: library.copyOut(call.result, 4), objects: [...new Set([value.handle, tensor])], output },
+    };
   }
 
   private refuse(role: Role, reason: string, status = 0): { status: number } {

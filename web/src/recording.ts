@@ -4,6 +4,7 @@
 // kept (keys, values, results). What differs from step to step is bound from a slot. Everything else that the
 // function writes is scratch, which the library's pool may hand to others before the next step: private buffers
 // take its place.
+import type { Group } from "./bind_groups";
 import type { BufferState, Dependent } from "./buffers";
 import type { Native } from "./native";
 import type { Launch, ReadyLaunch } from "./stream";
@@ -20,6 +21,8 @@ export interface Binding {
 
 export type Slot = Readonly<Record<Region, Binding>>;
 
+const writtenBy = (group: Group): BufferState[] => group.storage.filter((_, i) => group.writes[i]);
+
 /** Private buffers in the place of the library's scratch. */
 export class Scratch {
   private readonly buffers = new Map<BufferState, GPUBuffer>();
@@ -30,7 +33,8 @@ export class Scratch {
     let found = this.buffers.get(state);
     if (!found) {
       const { size, usage } = state.buffer;
-      this.buffers.set(state, (found = this.native.createBuffer({ size, usage })));
+      found = this.native.createBuffer({ size, usage });
+      this.buffers.set(state, found);
       counts.buffers += 1;
     }
     return found;
@@ -74,7 +78,7 @@ export class FunctionRecord {
   static make(native: Native, launches: readonly Launch[], roles: Roles, scratch: Scratch): FunctionRecord | string {
     if (launches.length === 0) return "launches nothing";
     const writtenInAll = new Set<BufferState>();
-    for (const { group } of launches) group.storage.forEach((state, i) => group.writes[i] && writtenInAll.add(state));
+    for (const { group } of launches) for (const state of writtenBy(group)) writtenInAll.add(state);
     const written = new Set<BufferState>();
     for (const { group } of launches) {
       for (const [i, state] of group.storage.entries()) {
@@ -83,7 +87,7 @@ export class FunctionRecord {
         const isScratch = writtenInAll.has(state) && region === undefined && !roles.kept.has(state);
         if (isScratch && !group.writes[i] && !written.has(state)) return "reads what an earlier call left behind";
       }
-      group.storage.forEach((state, i) => group.writes[i] && written.add(state));
+      for (const state of writtenBy(group)) written.add(state);
     }
     const substitutes = new Map<BufferState, GPUBuffer>();
     for (const state of writtenInAll) {
@@ -95,7 +99,11 @@ export class FunctionRecord {
 
   bind(slot: Slot): ReadyLaunch[] {
     return this.launches.map((launch, i) => ({
-      pipeline: launch.pipeline, group: this.shared[i] ?? this.makeGroup(launch, slot), x: launch.x, y: launch.y, z: launch.z,
+      pipeline: launch.pipeline,
+      group: this.shared[i] ?? this.makeGroup(launch, slot),
+      x: launch.x,
+      y: launch.y,
+      z: launch.z,
     }));
   }
 

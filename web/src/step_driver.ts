@@ -15,7 +15,14 @@ import { encode, type ReadyLaunch } from "./stream";
 import { Tables } from "./tables";
 
 /** How far the client is with a token. */
-const enum Phase { None, Logits, Probabilities, Drawn, Read }
+// biome-ignore lint/suspicious/noConstEnum: no other file uses it, so that nothing of it is left when built
+const enum Phase {
+  None,
+  Logits,
+  Probabilities,
+  Drawn,
+  Read,
+}
 
 /** After the client looked at a step that ran ahead, that many plain tokens at most before the next try. */
 const MAX_PATIENCE = 64;
@@ -43,7 +50,13 @@ export class StepDriver implements Dependent, Keeper {
   private version = 0; // of the state, at the last step
   private hasEnded = false;
 
-  static create(library: Library, device: Device, state: Handle, params: Handle, onEnd: () => void): StepDriver | undefined {
+  static create(
+    library: Library,
+    device: Device,
+    state: Handle,
+    params: Handle,
+    onEnd: () => void,
+  ): StepDriver | undefined {
     const buffers = library.buffersOfState(state);
     if (!buffers) {
       because("the state is not one of gemma4-compile, or its buffers are not known");
@@ -98,7 +111,11 @@ export class StepDriver implements Dependent, Keeper {
     const decoded = this.recorded.get("decode");
     if (!decoded && this.decodeCalls > 1 && this.recorder.canRecord("decode", call)) {
       counts.plainSteps += 1;
-      const regions: [BufferState, Region][] = [[this.library.argument(call, 0)!, "token"], [this.positions, "positions"], [this.stateBuffers[1]!, "rotary"]];
+      const regions: [BufferState, Region][] = [
+        [this.library.argument(call, 0)!, "token"],
+        [this.positions, "positions"],
+        [this.stateBuffers[1]!, "rotary"],
+      ];
       return this.record("decode", call, regions, this.stateBuffers.slice(2), Phase.Logits);
     }
     if (!decoded || token === undefined || !this.single || !this.isFree() || this.device.openEncoders > 0) {
@@ -125,13 +142,16 @@ export class StepDriver implements Dependent, Keeper {
     const logits = this.library.argument(call, 0);
     const isStep = this.phase === Phase.Logits && logits !== undefined && this.owns("softmax", logits);
     if (!isStep) return this.run(call);
-    if (this.ahead && temperature !== undefined) this.ahead.sampling = { temperature, topP: this.ahead.sampling?.topP ?? 0 };
+    if (this.ahead && temperature !== undefined)
+      this.ahead.sampling = { temperature, topP: this.ahead.sampling?.topP ?? 0 };
     const softmax = this.recorded.get("softmax");
     if (!softmax && this.recorder.canRecord("softmax", call)) {
-      return this.record("softmax", call, [[this.library.argument(call, 1)!, "temperature"]], [logits], Phase.Probabilities);
+      const regions: [BufferState, Region][] = [[this.library.argument(call, 1)!, "temperature"]];
+      return this.record("softmax", call, regions, [logits], Phase.Probabilities);
     }
     if (this.current && temperature !== this.current.temperature) this.repeat();
-    if (!softmax || temperature === undefined || !this.single || this.device.openEncoders > 0) return this.disturbed(call);
+    if (!softmax || temperature === undefined || !this.single || this.device.openEncoders > 0)
+      return this.disturbed(call);
     if (!this.current) this.replay("softmax", () => this.tables!.writeTemperature(temperature));
     this.phase = Phase.Probabilities;
     return this.handOut(softmax, call);
@@ -140,18 +160,23 @@ export class StepDriver implements Dependent, Keeper {
   private sample(call: Call): number {
     const [uniform, topP] = [this.library.word(call, 2), this.library.word(call, 4)];
     const probabilities = this.library.argument(call, 0);
-    const isStep = this.phase === Phase.Probabilities && probabilities !== undefined && this.owns("sample", probabilities);
+    const isStep =
+      this.phase === Phase.Probabilities && probabilities !== undefined && this.owns("sample", probabilities);
     if (!isStep) return this.run(call);
     if (this.ahead?.sampling && topP !== undefined) this.ahead.sampling = { ...this.ahead.sampling, topP };
     const sample = this.recorded.get("sample");
     if (!sample && this.recorder.canRecord("sample", call)) {
-      const regions: [BufferState, Region][] = [[this.library.argument(call, 2)!, "uniform"], [this.library.argument(call, 4)!, "top_p"]];
+      const regions: [BufferState, Region][] = [
+        [this.library.argument(call, 2)!, "uniform"],
+        [this.library.argument(call, 4)!, "top_p"],
+      ];
       const status = this.record("sample", call, regions, [probabilities], Phase.Drawn);
       this.prepareTables();
       return status;
     }
     if (this.current && (uniform !== this.current.uniform || topP !== this.current.topP)) this.repeat();
-    if (!sample || uniform === undefined || topP === undefined || !this.single || this.device.openEncoders > 0) return this.disturbed(call);
+    if (!sample || uniform === undefined || topP === undefined || !this.single || this.device.openEncoders > 0)
+      return this.disturbed(call);
     if (!this.current) this.replay("sample", () => this.tables!.writeDraw(uniform, topP));
     this.phase = Phase.Drawn;
     return this.handOut(sample, call);
@@ -269,7 +294,13 @@ export class StepDriver implements Dependent, Keeper {
   }
 
   /** Calls the library, and keeps what it launches and returns. */
-  private record(role: Role, call: Call, regions: [BufferState | undefined, Region][], kept: BufferState[], phase: Phase): number {
+  private record(
+    role: Role,
+    call: Call,
+    regions: [BufferState | undefined, Region][],
+    kept: BufferState[],
+    phase: Phase,
+  ): number {
     this.isOurs = true;
     const { status, recorded } = this.recorder.record(role, call, regions, kept);
     this.isOurs = false;
@@ -291,13 +322,19 @@ export class StepDriver implements Dependent, Keeper {
     const alignment = device.device.limits.minStorageBufferOffsetAlignment;
     const tables = new Tables(library, device.native, state, alignment, sample.output.buffer);
     this.single = {
-      decode: decode.record.bind(tables.single), softmax: softmax.record.bind(tables.single), sample: sample.record.bind(tables.single),
+      decode: decode.record.bind(tables.single),
+      softmax: softmax.record.bind(tables.single),
+      sample: sample.record.bind(tables.single),
     };
     const launches = tables.slots.map((slot) => [decode, softmax, sample].flatMap(({ record }) => record.bind(slot)));
     this.tables = tables;
     const { exports } = library;
     this.ahead = new Ahead(
-      device, tables, launches, library.random, () => exports.gemma4_driver_room(state),
+      device,
+      tables,
+      launches,
+      library.random,
+      () => exports.gemma4_driver_room(state),
       (length) => void exports.gemma4_driver_wrote(state, length),
     );
   }

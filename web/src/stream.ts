@@ -97,7 +97,13 @@ export class Stream {
       if (target.pending) this.write(target);
       this.use(source, false);
       this.use(target, true);
-      this.opened().copyBufferToBuffer(source.buffer, command.sourceOffset, target.buffer, command.targetOffset, command.bytes);
+      this.opened().copyBufferToBuffer(
+        source.buffer,
+        command.sourceOffset,
+        target.buffer,
+        command.targetOffset,
+        command.bytes,
+      );
     }
     this.schedule();
   }
@@ -141,11 +147,13 @@ export class Stream {
 
   private launch(pipeline: GPUComputePipeline, group: GPUBindGroup, x: number, y: number, z: number): void {
     if (!this.pass) {
-      this.pass = (this.encoder ??= this.native.createCommandEncoder()).beginComputePass();
+      this.encoder ??= this.native.createCommandEncoder();
+      this.pass = this.encoder.beginComputePass();
       this.pipeline = undefined;
       counts.passes += 1;
     }
-    if (pipeline !== this.pipeline) this.pass.setPipeline((this.pipeline = pipeline));
+    if (pipeline !== this.pipeline) this.pass.setPipeline(pipeline);
+    this.pipeline = pipeline;
     this.pass.setBindGroup(0, group);
     this.pass.dispatchWorkgroups(x, y, z);
     this.launches += 1;
@@ -156,7 +164,8 @@ export class Stream {
   private opened(): GPUCommandEncoder {
     this.pass?.end();
     this.pass = undefined;
-    return (this.encoder ??= this.native.createCommandEncoder());
+    this.encoder ??= this.native.createCommandEncoder();
+    return this.encoder;
   }
 
   /** Nothing stays back when the caller waits for something that the module does not see. */
@@ -172,13 +181,18 @@ export class Stream {
 }
 
 /** Commands for `launches` alone, in one pass, and then what `after` adds. */
-export function encode(native: Native, launches: Iterable<ReadyLaunch>, after?: (encoder: GPUCommandEncoder) => void): GPUCommandBuffer {
+export function encode(
+  native: Native,
+  launches: Iterable<ReadyLaunch>,
+  after?: (encoder: GPUCommandEncoder) => void,
+): GPUCommandBuffer {
   const encoder = native.createCommandEncoder();
   const pass = encoder.beginComputePass();
   counts.passes += 1;
   let current: GPUComputePipeline | undefined;
   for (const { pipeline, group, x, y, z } of launches) {
-    if (pipeline !== current) pass.setPipeline((current = pipeline));
+    if (pipeline !== current) pass.setPipeline(pipeline);
+    current = pipeline;
     pass.setBindGroup(0, group);
     pass.dispatchWorkgroups(x, y, z);
     counts.launches += 1;

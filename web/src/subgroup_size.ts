@@ -26,7 +26,11 @@ export function pinSubgroupSize(
   const { subgroupMinSize = 0, subgroupMaxSize = 0 } = adapter;
   const offers = device.features.has(FEATURE) && size > 0 && subgroupMinSize <= size && size <= subgroupMaxSize;
   if (!offers || !/^\s*enable subgroups;/m.test(code) || code.includes("@subgroup_size")) return code;
-  const [, x = 0, y = 1, z = 1] = (/@workgroup_size\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+)\s*)?,?\s*\)/.exec(code) ?? []).map(Number).map((n) => n || undefined);
+  const [, x = 0, y = 1, z = 1] = (
+    /@workgroup_size\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+)\s*)?,?\s*\)/.exec(code) ?? []
+  )
+    .map(Number)
+    .map((n) => n || undefined);
   if (!x || x % size || (x * y * z) / size > MAX_SUBGROUPS) return code;
   return code
     .replace(/^\s*enable subgroups;/m, (line) => `${line}\nenable subgroup_size_control;`)

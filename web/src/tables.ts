@@ -42,7 +42,12 @@ export class Tables {
   ) {
     this.rotaryBytes = library.exports.gemma4_driver_step_bytes(state);
     const sizes: Record<Input, number> = {
-      token: 4, positions: POSITION_BYTES, rotary: Math.max(4, this.rotaryBytes), temperature: 4, uniform: 4, top_p: 4,
+      token: 4,
+      positions: POSITION_BYTES,
+      rotary: Math.max(4, this.rotaryBytes),
+      temperature: 4,
+      uniform: 4,
+      top_p: 4,
     };
     let offset = 0;
     for (const [name, size] of Object.entries(sizes) as [Input, number][]) {
@@ -57,7 +62,8 @@ export class Tables {
     const row = (index: number): Record<Input, Binding> =>
       Object.fromEntries(
         (Object.entries(sizes) as [Input, number][]).map(([name, size]) => [
-          name, { buffer: this.inputs, offset: index * this.rowBytes + this.offsets[name], size },
+          name,
+          { buffer: this.inputs, offset: index * this.rowBytes + this.offsets[name], size },
         ]),
       ) as Record<Input, Binding>;
     const entry = (index: number): Binding => ({ buffer: this.tokens, offset: (index % SLOTS) * alignment, size: 4 });

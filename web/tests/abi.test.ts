@@ -5,7 +5,13 @@ import { MADE_FOR } from "../src/versions";
 const INTERFACE: Interface = {
   abi: ABI,
   tvm: MADE_FOR.tvm,
-  functions: { prefill: "prefill_tokens", decode: "decode", softmax: "softmax_with_temperature", sample: "sample_with_top_p", metadata: "_metadata" },
+  functions: {
+    prefill: "prefill_tokens",
+    decode: "decode",
+    softmax: "softmax_with_temperature",
+    sample: "sample_with_top_p",
+    metadata: "_metadata",
+  },
   types: { int: 1, float: 3, raw_string: 8, string: 65, function: 66, tensor: 67, object_from: 64 },
   any_bytes: 16,
 };
@@ -32,7 +38,9 @@ describe("readInterface", () => {
 
   it("names what it cannot use", () => {
     expect(readInterface({})).toMatch(/^the library has no driver interface/);
-    expect(read({ abi: ABI + 1 })).toBe(`the library's driver interface has version ${ABI + 1}, this module understands ${ABI}`);
+    expect(read({ abi: ABI + 1 })).toBe(
+      `the library's driver interface has version ${ABI + 1}, this module understands ${ABI}`,
+    );
     expect(read({ tvm: "9.9.9" })).toBe(`the library holds TVM 9.9.9, this module was made for ${MADE_FOR.tvm}`);
     expect(readInterface(exportsOf("{"))).toMatch(/cannot be read/);
     expect(readInterface(exportsOf("null"))).toMatch(/has version undefined/);

@@ -10,13 +10,32 @@ beforeEach(() => {
   waits = 0;
   Object.assign(globalThis, { GPUBufferUsage: { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128 } });
   const nothing = () => ({});
-  queue = { submit: nothing, writeBuffer: nothing, onSubmittedWorkDone: () => ((waits += 1), Promise.resolve(undefined)) } as unknown as GPUQueue;
-  const methods = ["createBindGroup", "createBindGroupLayout", "createCommandEncoder", "createPipelineLayout", "createShaderModule",
-    "createComputePipelineAsync", "pushErrorScope", "popErrorScope"];
+  queue = {
+    submit: nothing,
+    writeBuffer: nothing,
+    onSubmittedWorkDone: async () => {
+      waits += 1;
+    },
+  } as unknown as GPUQueue;
+  const methods = [
+    "createBindGroup",
+    "createBindGroupLayout",
+    "createCommandEncoder",
+    "createPipelineLayout",
+    "createShaderModule",
+    "createComputePipelineAsync",
+    "pushErrorScope",
+    "popErrorScope",
+  ];
   const made = {
-    queue, lost: new Promise(() => undefined),
+    queue,
+    lost: new Promise(() => undefined),
     createBuffer: ({ size, usage }: GPUBufferDescriptor) =>
-      Object.assign(fakeBuffer(size, usage), { mapAsync: () => Promise.resolve(), getMappedRange: nothing, unmap: nothing }),
+      Object.assign(fakeBuffer(size, usage), {
+        mapAsync: () => Promise.resolve(),
+        getMappedRange: nothing,
+        unmap: nothing,
+      }),
     ...Object.fromEntries(methods.map((name) => [name, nothing])),
   } as unknown as GPUDevice;
   device = new Device(made, {} as GPUAdapterInfo, { claims: () => true, isCalling: () => false });

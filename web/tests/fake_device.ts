@@ -21,10 +21,16 @@ export function fakeNative(): Asked {
     end: () => calls.push("end"),
   };
   const encoder = () => ({
-    beginComputePass: () => (calls.push("pass"), pass),
+    beginComputePass: () => {
+      calls.push("pass");
+      return pass;
+    },
     copyBufferToBuffer: (a: GPUBuffer, _: number, b: GPUBuffer) => calls.push(`copy ${a.label} ${b.label}`),
     pushDebugGroup: (name: string) => calls.push(`debug ${name}`),
-    finish: () => (calls.push("finish"), {}),
+    finish: () => {
+      calls.push("finish");
+      return {};
+    },
   });
   const native = {
     createBuffer: ({ size, usage }: GPUBufferDescriptor) => fakeBuffer(size, usage),

@@ -6,9 +6,15 @@ import type { Launch } from "../src/stream";
 import { counts } from "../src/stats";
 import { fakeBuffer, fakeNative } from "./fake_device";
 
-const KERNEL = { arg_types: ["handle", "int32", "handle", "float32"], launch_param_tags: ["blockIdx.x", "threadIdx.x", "blockIdx.y", "paramWriteAccess:[0,1]"] };
+const KERNEL = {
+  arg_types: ["handle", "int32", "handle", "float32"],
+  launch_param_tags: ["blockIdx.x", "threadIdx.x", "blockIdx.y", "paramWriteAccess:[0,1]"],
+};
 const SELF = 9;
-const INT = 1, FLOAT = 3, POINTER = 4, STRING = 8;
+const INT = 1,
+  FLOAT = 3,
+  POINTER = 4,
+  STRING = 8;
 type Argument = readonly [type: number, value: number];
 
 let states: Map<number, BufferState>;
@@ -23,10 +29,22 @@ beforeEach(() => {
   Object.assign(globalThis, { GPUBufferUsage: { MAP_READ: 1, COPY_SRC: 4, COPY_DST: 8, UNIFORM: 64, STORAGE: 128 } });
   states = new Map([3, 4, 5].map((handle) => [handle, made(handle)]));
   const { native } = fakeNative();
-  groups = new BindGroups(() => native, () => undefined);
-  noteLayout(layout, { entries: ["read-only-storage", "storage", "uniform"].map((type, binding) => ({ binding, visibility: 4, buffer: { type: type as GPUBufferBindingType } })) });
+  groups = new BindGroups(
+    () => native,
+    () => undefined,
+  );
+  noteLayout(layout, {
+    entries: ["read-only-storage", "storage", "uniform"].map((type, binding) => ({
+      binding,
+      visibility: 4,
+      buffer: { type: type as GPUBufferBindingType },
+    })),
+  });
   names = new WeakMap([[pipeline, "kernel"]]);
-  kernels = new Kernels(() => ({ groups, kernelNames: names }), (handle) => states.get(handle)?.buffer);
+  kernels = new Kernels(
+    () => ({ groups, kernelNames: names }),
+    (handle) => states.get(handle)?.buffer,
+  );
   kernels.describe(JSON.stringify({ kernel: KERNEL }));
 });
 
@@ -48,7 +66,13 @@ function memory(values: readonly Argument[]) {
 }
 
 const call = (a: number, b: number, rows: number, scale: number, x = 7, y = 2): Argument[] => [
-  [POINTER, a], [INT, rows], [POINTER, b], [FLOAT, scale], [INT, x], [INT, 64], [INT, y],
+  [POINTER, a],
+  [INT, rows],
+  [POINTER, b],
+  [FLOAT, scale],
+  [INT, x],
+  [INT, 64],
+  [INT, y],
 ];
 const launch = (values: Argument[]) => kernels.launch(SELF, memory(values), 0, values.length);
 

@@ -61,8 +61,14 @@ describe("passed tests", () => {
     const refusing = { open: async () => Promise.reject(new DOMException("private window", "SecurityError")) };
     expect(await PassedTests.open({ digest: "a" }, DEVICE, "", refusing)).toBeUndefined();
     expect(await PassedTests.open({ digest: "a" }, DEVICE, "", undefined)).toBeUndefined();
-    const full = { match: async () => undefined, delete: async () => false, put: async () => Promise.reject(new Error("full")) };
-    const passed = (await PassedTests.open({ digest: "a" }, DEVICE, "", { open: async () => full as unknown as Cache }))!;
+    const full = {
+      match: async () => undefined,
+      delete: async () => false,
+      put: async () => Promise.reject(new Error("full")),
+    };
+    const passed = (await PassedTests.open({ digest: "a" }, DEVICE, "", {
+      open: async () => full as unknown as Cache,
+    }))!;
     await passed.add();
     expect(await passed.has()).toBe(false);
   });

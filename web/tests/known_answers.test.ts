@@ -12,7 +12,9 @@ function base64(elements: Float32Array | Int32Array): string {
 }
 
 /** A kernel `double` of y = 2 x, on 100 numbers of which 64 are compared. */
-function metadata(changes: { grid?: number[]; count?: number; expected?: string; kernels?: string[]; top?: object } = {}): string {
+function metadata(
+  changes: { grid?: number[]; count?: number; expected?: string; kernels?: string[]; top?: object } = {},
+): string {
   const count = changes.count ?? 100;
   const x = Float32Array.from({ length: 100 }, (_, i) => i);
   const expected = Float32Array.from(samplePositions(0, count), (position) => 2 * position);
@@ -30,8 +32,23 @@ function metadata(changes: { grid?: number[]; count?: number; expected?: string;
             { dtype: "float32", count: 100, data: base64(x) },
             { dtype: "float32", count: 100, seed: 1, spreads: [{ bits: 11, offset: -1024, step: 0.001953125 }] },
           ],
-          launches: kernels.map((kernel) => ({ kernel, grid: changes.grid ?? [7, 1, 1], scalars: [100], buffers: [0, 1] })),
-          results: [{ buffer: 1, name: "y", first: 0, count, expected: changes.expected ?? base64(expected), absolute: 1e-3, relative: 0 }],
+          launches: kernels.map((kernel) => ({
+            kernel,
+            grid: changes.grid ?? [7, 1, 1],
+            scalars: [100],
+            buffers: [0, 1],
+          })),
+          results: [
+            {
+              buffer: 1,
+              name: "y",
+              first: 0,
+              count,
+              expected: changes.expected ?? base64(expected),
+              absolute: 1e-3,
+              relative: 0,
+            },
+          ],
         },
       ],
       ...changes.top,
@@ -52,7 +69,9 @@ class FakeDevice {
 
   queue = {
     writeBuffer: (buffer: unknown, _: number, data: Uint8Array | Uint32Array) =>
-      new Uint8Array((buffer as { bytes: ArrayBuffer }).bytes).set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength)),
+      new Uint8Array((buffer as { bytes: ArrayBuffer }).bytes).set(
+        new Uint8Array(data.buffer, data.byteOffset, data.byteLength),
+      ),
     submit: () => undefined,
   };
 
@@ -79,8 +98,13 @@ class FakeDevice {
         },
         end: () => undefined,
       }),
-      copyBufferToBuffer: (from: { bytes: ArrayBuffer }, begin: number, to: { bytes: ArrayBuffer }, at: number, size: number) =>
-        new Uint8Array(to.bytes).set(new Uint8Array(from.bytes, begin, size), at),
+      copyBufferToBuffer: (
+        from: { bytes: ArrayBuffer },
+        begin: number,
+        to: { bytes: ArrayBuffer },
+        at: number,
+        size: number,
+      ) => new Uint8Array(to.bytes).set(new Uint8Array(from.bytes, begin, size), at),
       finish: () => undefined,
     };
   }
@@ -160,19 +184,28 @@ describe("a known answer", () => {
   it.each([
     ["does nothing", () => undefined],
     ["gives no numbers", ([, y]: ArrayBuffer[]) => new Float32Array(y!).fill(NaN)],
-    ["leaves the end out", ([x, y]: ArrayBuffer[]) => new Float32Array(y!).set(new Float32Array(x!).slice(0, 90).map((value) => 2 * value))],
+    [
+      "leaves the end out",
+      ([x, y]: ArrayBuffer[]) => new Float32Array(y!).set(new Float32Array(x!).slice(0, 90).map((value) => 2 * value)),
+    ],
   ])("finds a kernel that %s", async (_, kernel) => {
     const fake = new FakeDevice(kernel);
     const test = testOf(fake, metadata());
     const problem = await test.check("double", PIPELINE, LAYOUT);
     expect(problem?.kernel).toBe("double");
-    expect(problem?.message).toMatch(/^maker arch computes wrong results with this package \(doubling, kernel double\): \d+ of 64 samples of `y` are off; element \d+ has to be \d+, and is /);
+    expect(problem?.message).toMatch(
+      /^maker arch computes wrong results with this package \(doubling, kernel double\): \d+ of 64 samples of `y` are off; element \d+ has to be \d+, and is /,
+    );
     expect(problem?.message.split("\n")[1]).toContain("Update the graphics driver and the browser.");
     expect([test.passed, fake.live]).toEqual([false, 0]);
   });
 
   it("names subgroups that are too small", async () => {
-    const problem = await testOf(new FakeDevice(() => undefined), metadata(), { subgroupMinSize: 8 }).check("double", PIPELINE, LAYOUT);
+    const problem = await testOf(new FakeDevice(() => undefined), metadata(), { subgroupMinSize: 8 }).check(
+      "double",
+      PIPELINE,
+      LAYOUT,
+    );
     expect(problem?.message).toContain("here they may have 8: use the same model compiled with --limits subgroups-8");
   });
 

@@ -24,7 +24,15 @@ describe("the command stream", () => {
     launch("b", [state]);
     stream.flush();
     expect(asked.calls).toEqual([
-      "pass", "pipeline p", "group a", "dispatch 1 2 3", "group b", "dispatch 1 2 3", "end", "finish", "submit 1",
+      "pass",
+      "pipeline p",
+      "group a",
+      "dispatch 1 2 3",
+      "group b",
+      "dispatch 1 2 3",
+      "end",
+      "finish",
+      "submit 1",
     ]);
   });
 
@@ -72,7 +80,12 @@ describe("the command stream", () => {
     launch("y", [b]);
     await Promise.resolve();
     expect(asked.calls.filter((call) => /^(pass|end|copy|submit)/.test(call))).toEqual([
-      "pass", "end", `copy ${a.buffer.label} ${b.buffer.label}`, "pass", "end", "submit 1",
+      "pass",
+      "end",
+      `copy ${a.buffer.label} ${b.buffer.label}`,
+      "pass",
+      "end",
+      "submit 1",
     ]);
   });
 });

@@ -10,7 +10,11 @@ function kernel(threads = "256, 1, 1", features = "enable f16;\n\nenable subgrou
 
 describe("subgroup size", () => {
   it("is asked for beside subgroups, where it is offered", () => {
-    expect(withSubgroupSize(["shader-f16", "subgroups"], DEVICE.features)).toEqual(["shader-f16", "subgroups", "subgroup-size-control"]);
+    expect(withSubgroupSize(["shader-f16", "subgroups"], DEVICE.features)).toEqual([
+      "shader-f16",
+      "subgroups",
+      "subgroup-size-control",
+    ]);
     expect(withSubgroupSize(["shader-f16"], DEVICE.features)).toEqual(["shader-f16"]);
     expect(withSubgroupSize(["subgroups"], new Set(["subgroups"]))).toEqual(["subgroups"]);
   });

@@ -22,7 +22,9 @@ if (options.has("empty")) {
   // Such kernels answer nothing: the known-answer test is taken as passed before.
   const { match } = Cache.prototype;
   Cache.prototype.match = function (key, ...rest) {
-    return String(key).startsWith("https://known-answers.invalid/") ? Promise.resolve(new Response(String(Date.now() - 1000))) : match.call(this, key, ...rest);
+    return String(key).startsWith("https://known-answers.invalid/")
+      ? Promise.resolve(new Response(String(Date.now() - 1000)))
+      : match.call(this, key, ...rest);
   };
 }
 // When commands of the reply that runs now went to the queue, and when the host's copies of buffers arrived.
@@ -49,7 +51,9 @@ async function load(library) {
   engine = await webllm.CreateMLCEngine("m", {
     appConfig: {
       cacheBackend: "cache",
-      model_list: [{ model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" }],
+      model_list: [
+        { model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" },
+      ],
     },
     logLevel: "WARN",
   });
@@ -78,7 +82,11 @@ async function chat(request) {
   const gaps = [];
   let last = start;
   let usage;
-  const stream = await engine.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } });
+  const stream = await engine.chat.completions.create({
+    ...request,
+    stream: true,
+    stream_options: { include_usage: true },
+  });
   for await (const chunk of stream) {
     const now = performance.now();
     if (firstChunkMs === null) firstChunkMs = now - start;
@@ -89,7 +97,9 @@ async function chat(request) {
   await engine.resetChat();
   // Of the prompt: the first submission, the last one before the first copy arrived, and that.
   const [arrived] = timeline.arrived;
-  const promptMs = [timeline.submitted[0], timeline.submitted.findLast((at) => at < arrived), arrived].map((at) => at - start);
+  const promptMs = [timeline.submitted[0], timeline.submitted.findLast((at) => at < arrived), arrived].map(
+    (at) => at - start,
+  );
   return { ids, usage, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs, promptMs };
 }
 

@@ -18,7 +18,9 @@ const isOurs = (name) => Object.hasOwn(BUILD.files, name);
 /** A file's path below the page's folder; undefined for what lies elsewhere. */
 function nameOf(address) {
   const { origin, pathname } = new URL(address);
-  return origin === SCOPE.origin && pathname.startsWith(SCOPE.pathname) ? pathname.slice(SCOPE.pathname.length) : undefined;
+  return origin === SCOPE.origin && pathname.startsWith(SCOPE.pathname)
+    ? pathname.slice(SCOPE.pathname.length)
+    : undefined;
 }
 
 self.addEventListener("install", (event) => event.waitUntil(install()));
@@ -33,7 +35,9 @@ self.addEventListener("fetch", (event) => {
   if (request.mode === "navigate") {
     if (name === "" || name === INDEX) event.respondWith(page(event));
   } else if (isOurs(name)) {
-    event.respondWith(HASHED.test(name) ? kept(name).then((found) => found ?? fetch(request)) : networkFirst(request, name));
+    event.respondWith(
+      HASHED.test(name) ? kept(name).then((found) => found ?? fetch(request)) : networkFirst(request, name),
+    );
   }
 });
 

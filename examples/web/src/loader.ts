@@ -139,7 +139,8 @@ export class Loader {
       this.events.state({ kind: "elsewhere" });
       return;
     }
-    const abort = (this.abort = new AbortController());
+    const abort = new AbortController();
+    this.abort = abort;
     const awake = await keepAwake();
     this.downloading = true;
     this.events.state({ kind: "progress", title: `Checking ${pack.title}`, share: 0, text: "", pausable: true });
@@ -148,14 +149,25 @@ export class Loader {
     } catch (error) {
       if (!abort.signal.aborted) throw error;
       if (abort.signal.reason !== PAUSED) return; // another package, or another tab
-      this.events.state({ kind: "failed", title: "The download is paused.", hint: "What has arrived is kept.", retry: "Go on" });
+      this.events.state({
+        kind: "failed",
+        title: "The download is paused.",
+        hint: "What has arrived is kept.",
+        retry: "Go on",
+      });
       return;
     } finally {
       this.downloading = false;
       void awake?.release();
     }
     const starting = (share: number, detail: string) =>
-      this.events.state({ kind: "progress", title: "Starting the model", share, text: startingText(detail), pausable: false });
+      this.events.state({
+        kind: "progress",
+        title: "Starting the model",
+        share,
+        text: startingText(detail),
+        pausable: false,
+      });
     starting(0, "");
     let engine: Engine | undefined;
     const options = { context: this.context(), fast: this.session.settings.fast };
@@ -168,7 +180,7 @@ export class Loader {
   private downloadReporter(pack: Package): (progress: Progress) => void {
     const meter = new RateMeter();
     let counted = 0;
-    let timer: ReturnType<typeof setTimeout> | undefined;
+    let isDue = false;
     const show = ({ checkedBytes, downloadedBytes, totalBytes, repaired, waiting }: Progress) => {
       const now = performance.now();
       const done = checkedBytes + downloadedBytes;
@@ -185,8 +197,10 @@ export class Loader {
     return (progress) => {
       meter.add(Math.max(0, progress.downloadedBytes - counted), performance.now());
       counted = progress.downloadedBytes;
-      timer ??= setTimeout(() => {
-        timer = undefined;
+      if (isDue) return;
+      isDue = true;
+      setTimeout(() => {
+        isDue = false;
         if (this.abort && !this.abort.signal.aborted && this.downloading) show(progress);
       }, SHOW_EVERY_MS);
     };
@@ -203,7 +217,12 @@ export class Loader {
       this.events.state({ kind: "failed", title: error.message, hint: error.hint, retry: "Start again" });
       return;
     }
-    this.events.failed(new UserError(error.message, "The model starts again. The conversation is kept; write the answer again when it is there."));
+    this.events.failed(
+      new UserError(
+        error.message,
+        "The model starts again. The conversation is kept; write the answer again when it is there.",
+      ),
+    );
     void this.attempt(() => this.load(), "Start again");
   }
 

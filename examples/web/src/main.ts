@@ -109,7 +109,9 @@ async function main(): Promise<void> {
   }
 
   function showContext(): void {
-    const last = session.current.messages.findLast((message): message is AssistantMessage => message.role === "assistant");
+    const last = session.current.messages.findLast(
+      (message): message is AssistantMessage => message.role === "assistant",
+    );
     const limit = session.engine?.contextLength ?? 0;
     const used = last?.stats?.contextTokens ?? 0;
     const meter = byId<HTMLMeterElement>("context-used");
@@ -118,12 +120,16 @@ async function main(): Promise<void> {
     meter.high = 0.85 * meter.max;
     meter.optimum = 0;
     meter.value = used;
-    byId("context-text").replaceChildren(`${formatCount(used)} of ${formatCount(limit)}`, h("span", { class: "unit" }, " tokens"));
+    byId("context-text").replaceChildren(
+      `${formatCount(used)} of ${formatCount(limit)}`,
+      h("span", { class: "unit" }, " tokens"),
+    );
   }
 
   document.addEventListener("keydown", (event) => {
     const command = event.ctrlKey || event.metaKey;
-    if (event.key === "Escape" && session.busy && !document.querySelector("dialog[open], :popover-open")) session.stop();
+    if (event.key === "Escape" && session.busy && !document.querySelector("dialog[open], :popover-open"))
+      session.stop();
     if (event.key.toLowerCase() === "o" && event.shiftKey && command) {
       event.preventDefault();
       newChat();

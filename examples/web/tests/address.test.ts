@@ -43,8 +43,17 @@ describe("packageUrl", () => {
   });
 
   it.each([
-    "", "javascript:alert(1)", "file:///etc", "http://", "me/my-model@", "me/my-model@a b", "-me/model", "me/mo--del",
-    "https://huggingface.co/me", "https://huggingface.co/datasets/me/data", `me/${"x".repeat(97)}`,
+    "",
+    "javascript:alert(1)",
+    "file:///etc",
+    "http://",
+    "me/my-model@",
+    "me/my-model@a b",
+    "-me/model",
+    "me/mo--del",
+    "https://huggingface.co/me",
+    "https://huggingface.co/datasets/me/data",
+    `me/${"x".repeat(97)}`,
   ])("refuses %j", (text) => expect(() => packageUrl(text, "http://a.b/")).toThrow(/no|cannot/));
 
   it("knows the model of a folder", () => {
@@ -58,7 +67,13 @@ describe("a model of the hub", () => {
   let status = 200;
   const encode = (value: unknown) => JSON.stringify(value);
   const files: Record<string, string> = {
-    "provenance.json": encode({ schema: "gemma4_compile.package", schema_version: 1, library: "model.wasm", build: {}, files: {} }),
+    "provenance.json": encode({
+      schema: "gemma4_compile.package",
+      schema_version: 1,
+      library: "model.wasm",
+      build: {},
+      files: {},
+    }),
     "mlc-model-manifest.json": encode({ schema: "mlc.model-package", tasks: { "chat.completions": {} } }),
     "mlc-chat-config.json": encode({ quantization: "q4f32_1", context_window_size: 1024 }),
     "tensor-cache.json": encode({ records: [] }),
@@ -77,7 +92,11 @@ describe("a model of the hub", () => {
 
   it("is read from its revision's files", async () => {
     const pack = await readPackage(packageUrl("me/my-model@v2", "http://a.b/"));
-    expect(asked.sort()).toEqual(Object.keys(files).map((name) => `${HUB}v2/${name}`).sort());
+    expect(asked.sort()).toEqual(
+      Object.keys(files)
+        .map((name) => `${HUB}v2/${name}`)
+        .sort(),
+    );
     expect(pack).toMatchObject({ url: `${HUB}v2/`, title: "my-model", recipe: "q4f32_1" });
   });
 

@@ -12,8 +12,10 @@ const AGENTS = {
   firefoxLinux: "Mozilla/5.0 (X11; Linux x86_64; rv:150.0) Gecko/20100101 Firefox/150.0",
   firefoxWindows: "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:140.0) Gecko/20100101 Firefox/140.0",
   firefoxAndroid: "Mozilla/5.0 (Android 14; Mobile; rv:150.0) Gecko/150.0 Firefox/150.0",
-  safari: "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.5 Safari/605.1.15",
-  iphone: "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) CriOS/150.0 Mobile/15E148 Safari/604.1",
+  safari:
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.5 Safari/605.1.15",
+  iphone:
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 18_5 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) CriOS/150.0 Mobile/15E148 Safari/604.1",
 };
 
 describe("what helps without a graphics device", () => {
@@ -23,14 +25,17 @@ describe("what helps without a graphics device", () => {
     expect(first).toContain("--enable-unsafe-webgpu");
   });
 
-  it.each(Object.entries(AGENTS).filter(([name]) => name !== "linux"))("names no flags of Linux elsewhere: %s", (_, agent) => {
-    for (const hasApi of [true, false]) {
-      const ways = waysToWebGpu(agent, hasApi).join(" ");
-      expect(ways).not.toContain("--enable-unsafe-webgpu");
-      expect(ways).not.toContain("--ozone");
-      expect(ways).not.toBe("");
-    }
-  });
+  it.each(Object.entries(AGENTS).filter(([name]) => name !== "linux"))(
+    "names no flags of Linux elsewhere: %s",
+    (_, agent) => {
+      for (const hasApi of [true, false]) {
+        const ways = waysToWebGpu(agent, hasApi).join(" ");
+        expect(ways).not.toContain("--enable-unsafe-webgpu");
+        expect(ways).not.toContain("--ozone");
+        expect(ways).not.toBe("");
+      }
+    },
+  );
 
   it.each([
     [AGENTS.firefoxLinux, /^Firefox on Linux/],

@@ -28,12 +28,16 @@ describe("describeFast", () => {
   });
 
   it("gives the reasons where it is not active", () => {
-    const old = statsOf({ libraries: 0, plainSteps: 0, reasons: ["the library has no driver interface: compile the package again"] });
+    const old = statsOf({
+      libraries: 0,
+      plainSteps: 0,
+      reasons: ["the library has no driver interface: compile the package again"],
+    });
     expect(describeFast(old, true)).toBe("Not active: the library has no driver interface: compile the package again.");
     expect(describeFast(statsOf({ libraries: 0 }), true)).toBe("Not active: the model's library is not known to it.");
-    expect(describeFast(statsOf({ enabled: false, libraries: 0, reasons: ["there is no WebGPU in this thread"] }), true)).toBe(
-      "Not active: there is no WebGPU in this thread.",
-    );
+    expect(
+      describeFast(statsOf({ enabled: false, libraries: 0, reasons: ["there is no WebGPU in this thread"] }), true),
+    ).toBe("Not active: there is no WebGPU in this thread.");
   });
 
   it("says when the switch and the model that runs differ", () => {

@@ -9,14 +9,16 @@ function reply(...raws: string[]): AssistantMessage {
 
 function conversation(...texts: string[]): Conversation {
   const made = newConversation(0);
-  texts.forEach((text, index) => made.messages.push(index % 2 ? reply(text) : newUserMessage(text)));
+  for (const [index, text] of texts.entries()) made.messages.push(index % 2 ? reply(text) : newUserMessage(text));
   made.messages.push(newReply());
   return made;
 }
 
 /** What the client forwards: the messages one behind the other. */
 function prompt(of: Conversation, opening = ""): string {
-  return toMessages(of, opening).map((message) => message.content as string).join("");
+  return toMessages(of, opening)
+    .map((message) => message.content as string)
+    .join("");
 }
 
 describe("toMessages", () => {
@@ -32,7 +34,9 @@ describe("toMessages", () => {
     made.thinking = true;
     expect(prompt(made)).toBe("<|turn>system\n<|think|>\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n");
     Object.assign(made, { system: " ", thinking: false, tools: true });
-    expect(prompt(made)).toMatch(/^<\|turn>system\n<\|tool>declaration:calculator\{[^]*<tool\|><turn\|>\n<\|turn>user\n/);
+    expect(prompt(made)).toMatch(
+      /^<\|turn>system\n<\|tool>declaration:calculator\{[\s\S]*<tool\|><turn\|>\n<\|turn>user\n/,
+    );
   });
 
   it("opens the new reply with an empty thought where the model's template does, and no earlier one", () => {

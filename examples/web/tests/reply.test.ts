@@ -78,8 +78,11 @@ describe("the notation of tools", () => {
   });
 });
 
-it.each(["<|channel>\nx<channel|>", "<|tool_call>x<tool_call|>", "<|tool_call>call:a{<tool_call|>"])("%s over and over is split at once", (marks) => {
-  const started = performance.now();
-  expect(splitReply(marks.repeat(40_000))).toHaveLength(40_000);
-  expect(performance.now() - started).toBeLessThan(2000);
-});
+it.each(["<|channel>\nx<channel|>", "<|tool_call>x<tool_call|>", "<|tool_call>call:a{<tool_call|>"])(
+  "%s over and over is split at once",
+  (marks) => {
+    const started = performance.now();
+    expect(splitReply(marks.repeat(40_000))).toHaveLength(40_000);
+    expect(performance.now() - started).toBeLessThan(2000);
+  },
+);

@@ -36,7 +36,10 @@ describe("judge", () => {
   it("finds nothing wrong where all fits", () => expect(blocks(PACK, DEVICE)).toEqual([]));
 
   it("says where a device is none", () => {
-    const texts = (device: Device) => judge(PACK, device, 4096, 0, GIB).map(({ text }) => text).join(" ");
+    const texts = (device: Device) =>
+      judge(PACK, device, 4096, 0, GIB)
+        .map(({ text }) => text)
+        .join(" ");
     expect(texts(DEVICE)).not.toContain("software");
     expect(texts({ ...DEVICE, isSoftware: true })).toContain("computes in software");
     expect(blocks(PACK, { ...DEVICE, isSoftware: true })).toEqual([]);
@@ -110,7 +113,10 @@ describe("a package's small files", () => {
     return new Map([
       ["mlc-chat-config.json", config],
       ["mlc-model-manifest.json", encode({ schema: "mlc.model-package", tasks: { "chat.completions": {} } })],
-      ["tensor-cache.json", encode({ records: [{ dataPath: "params_shard_0.bin", records: [{ dtype: "float16", nbytes: 8 }] }] })],
+      [
+        "tensor-cache.json",
+        encode({ records: [{ dataPath: "params_shard_0.bin", records: [{ dtype: "float16", nbytes: 8 }] }] }),
+      ],
       [
         "provenance.json",
         encode({
@@ -142,7 +148,13 @@ describe("a package's small files", () => {
 
 describe("numbers", () => {
   it("are written as people read them", () => {
-    expect([0, 1023, 1536, 40 * MIB, 2.61 * GIB].map(formatBytes)).toEqual(["0 B", "1023 B", "1.5 KiB", "40 MiB", "2.61 GiB"]);
+    expect([0, 1023, 1536, 40 * MIB, 2.61 * GIB].map(formatBytes)).toEqual([
+      "0 B",
+      "1023 B",
+      "1.5 KiB",
+      "40 MiB",
+      "2.61 GiB",
+    ]);
     expect([0.2, 59, 60, 125, 4320].map(formatSeconds)).toEqual(["1 s", "59 s", "1 min", "2 min 5 s", "1 h 12 min"]);
     expect([0.0004, 0.045, 0.0994, 0.1, 12.34].map(formatShort)).toEqual(["0 ms", "45 ms", "99 ms", "0.1 s", "12.3 s"]);
   });

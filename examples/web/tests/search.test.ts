@@ -3,11 +3,22 @@ import { searchChats } from "../src/chat/search";
 import { newConversation, newReply, newUserMessage, type Conversation } from "../src/chat/transcript";
 
 function chat(title: string, ...said: string[]): Conversation {
-  const reply = (raw: string) => ({ ...newReply(), state: "done" as const, rounds: [{ opened: "", raw, results: [] }] });
-  return { ...newConversation(), title, messages: said.map((text, index) => (index % 2 ? reply(text) : newUserMessage(text))) };
+  const reply = (raw: string) => ({
+    ...newReply(),
+    state: "done" as const,
+    rounds: [{ opened: "", raw, results: [] }],
+  });
+  return {
+    ...newConversation(),
+    title,
+    messages: said.map((text, index) => (index % 2 ? reply(text) : newUserMessage(text))),
+  };
 }
 
-const CHATS = [chat("Über Bäume", "Which trees?", "Birch\nand an old OAK, far behind many other words of this line"), chat("Cooking", "Soup?", "<|channel>thought\nleeks<channel|>Yes.")];
+const CHATS = [
+  chat("Über Bäume", "Which trees?", "Birch\nand an old OAK, far behind many other words of this line"),
+  chat("Cooking", "Soup?", "<|channel>thought\nleeks<channel|>Yes."),
+];
 const found = (query: string) => searchChats(CHATS, query).map(({ conversation }) => conversation.title);
 
 describe("search", () => {

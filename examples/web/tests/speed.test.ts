@@ -3,7 +3,7 @@ import { addPace, NO_PACE, ReplyClock, tokensPerSecond } from "../src/engine/spe
 
 function clockOf(...milliseconds: number[]): ReplyClock {
   const clock = new ReplyClock();
-  milliseconds.forEach((at) => clock.hear(at));
+  for (const at of milliseconds) clock.hear(at);
   return clock;
 }
 

@@ -3,14 +3,28 @@ import { readChatFile, toFile } from "../src/chat/transfer";
 import { newConversation, newReply, newUserMessage, type Conversation } from "../src/chat/transcript";
 
 function chat(title = ""): Conversation {
-  const reply = { ...newReply(), state: "done" as const, rounds: [{ opened: "<|channel>thought\n", raw: "a<channel|>b", results: [{ name: "calculator", text: "27" }] }] };
+  const reply = {
+    ...newReply(),
+    state: "done" as const,
+    rounds: [{ opened: "<|channel>thought\n", raw: "a<channel|>b", results: [{ name: "calculator", text: "27" }] }],
+  };
   const stats = { promptTokens: 3, contextTokens: 9, tokens: 6, firstTokenSeconds: 0.25, tokensPerSecond: 40.5 };
-  return { ...newConversation(1000), updated: 2000, title, system: "Be kind.", thinking: true, messages: [newUserMessage("Who?"), { ...reply, stats }] };
+  return {
+    ...newConversation(1000),
+    updated: 2000,
+    title,
+    system: "Be kind.",
+    thinking: true,
+    messages: [newUserMessage("Who?"), { ...reply, stats }],
+  };
 }
 
 const file = (content: string | Uint8Array<ArrayBuffer>) => new File([content], "chats.json");
-const withoutIds = (value: unknown) => JSON.parse(JSON.stringify(value, (key, each) => (key === "id" ? undefined : each)));
-const change = (edit: (data: any) => void) => {
+const withoutIds = (value: unknown) =>
+  JSON.parse(JSON.stringify(value, (key, each) => (key === "id" ? undefined : each)));
+// biome-ignore lint/suspicious/noExplicitAny: the tests break the file in ways that no type has
+type Parsed = any;
+const change = (edit: (data: Parsed) => void) => {
   const data = JSON.parse(toFile([chat(), chat()]).text);
   edit(data);
   return file(JSON.stringify(data));
@@ -58,7 +72,7 @@ describe("chats as files", () => {
     expect(read!.messages).toMatchObject([{ role: "user" }, { role: "assistant", state: "interrupted", rounds: [] }]);
   });
 
-  it.each<[string, (data: any) => void, RegExp]>([
+  it.each<[string, (data: Parsed) => void, RegExp]>([
     ["another schema", (data) => (data.schema = "x"), /no chats of this page/],
     ["a later version", (data) => (data.schema_version = 2), /version 2/],
     ["no version", (data) => delete data.schema_version, /version unknown/],
@@ -72,10 +86,17 @@ describe("chats as files", () => {
 
   it("of more than anybody says in a chat are refused", async () => {
     const long = "x".repeat(1_500_000);
-    const question = () => [{ role: "user", text: long }, { role: "assistant", state: "done", rounds: [{ raw: "" }] }];
-    await expect(readChatFile(change(({ conversations: [first] }) => (first.messages = [...question(), ...question()])))).resolves.toHaveLength(2);
+    const question = () => [
+      { role: "user", text: long },
+      { role: "assistant", state: "done", rounds: [{ raw: "" }] },
+    ];
     await expect(
-      readChatFile(change(({ conversations: [first] }) => (first.messages = [...question(), ...question(), ...question()]))),
+      readChatFile(change(({ conversations: [first] }) => (first.messages = [...question(), ...question()]))),
+    ).resolves.toHaveLength(2);
+    await expect(
+      readChatFile(
+        change(({ conversations: [first] }) => (first.messages = [...question(), ...question(), ...question()])),
+      ),
     ).rejects.toThrow(/4,000,000 characters in one chat/);
   });
 

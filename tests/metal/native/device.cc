@@ -90,8 +90,8 @@ class EmulatedMetal final : public DeviceAPI {
  protected:
   void CopyDataFromTo(const void* from, size_t from_offset, void* to, size_t to_offset, size_t size,
                       Device from_device, Device to_device, DLDataType, TVMStreamHandle) final {
-    const char* source = from_device.device_type == kDLMetal ? data_of(from)
-                                                             : static_cast<const char*>(from);
+    const char* source =
+        from_device.device_type == kDLMetal ? data_of(from) : static_cast<const char*>(from);
     char* target = to_device.device_type == kDLMetal ? data_of(to) : static_cast<char*>(to);
     std::memcpy(target + to_offset, source + from_offset, size);
   }
@@ -107,7 +107,8 @@ struct EmulatedKernel {
   LaunchParamConfig config;
 
   void operator()(ffi::PackedArgs args, ffi::Any*, const ArgUnion64* numbers) const {
-    if (emulate == nullptr) TVM_FFI_THROW(RuntimeError) << "no kernel `" << name << "`: " << problem;
+    if (emulate == nullptr)
+      TVM_FFI_THROW(RuntimeError) << "no kernel `" << name << "`: " << problem;
     std::vector<void*> arguments(buffer_count);
     for (size_t i = 0; i < buffer_count; ++i) {
       arguments[i] = data_of(args[static_cast<int>(i)].cast<void*>());
@@ -139,7 +140,9 @@ class EmulatedModule final : public ffi::ModuleObj {
     if (problem_.empty() && library_ == nullptr) problem_ = dlerror();
   }
   const char* kind() const final { return "metal"; }
-  int GetPropertyMask() const final { return ffi::Module::kBinarySerializable | ffi::Module::kRunnable; }
+  int GetPropertyMask() const final {
+    return ffi::Module::kBinarySerializable | ffi::Module::kRunnable;
+  }
   ffi::Optional<ffi::Function> GetFunction(const ffi::String& name) final {
     const auto info = infos_.Get(name);
     if (!info.has_value()) return std::nullopt;

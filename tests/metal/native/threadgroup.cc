@@ -29,9 +29,9 @@ struct Fiber {
   char* stack = nullptr;
   bool started = false;
   State state = State::kEnded;
-  int line = 0;         // where it waits
-  size_t arrays = 0;    // threadgroup arrays that it has declared
-  uint32_t turn = 0;    // simdgroup functions that it has called
+  int line = 0;       // where it waits
+  size_t arrays = 0;  // threadgroup arrays that it has declared
+  uint32_t turn = 0;  // simdgroup functions that it has called
   Index thread{};
 };
 
@@ -44,7 +44,8 @@ struct Threadgroup {
   std::vector<Array> arrays;
   size_t used = kArenaBytes;  // of the arena, since the arrays are known
   alignas(64) unsigned char arena[kArenaBytes];
-  alignas(16) char values[2][kMaxThreads * kLaneBytes];  // of two calls: lanes may be one call apart
+  // Of two calls: lanes may be one call apart.
+  alignas(16) char values[2][kMaxThreads * kLaneBytes];
   jmp_buf scheduler;
   Fiber* current = nullptr;
   uint32_t threads = 0;
@@ -243,7 +244,8 @@ const char* run(const Launch& launch, Body body) {
   all.arrays.clear();
   all.used = kArenaBytes;
   all.threads = launch.block.x * launch.block.y * launch.block.z;
-  if (all.threads == 0 || all.threads > kMaxThreads) note("%u threads in a threadgroup", all.threads);
+  if (all.threads == 0 || all.threads > kMaxThreads)
+    note("%u threads in a threadgroup", all.threads);
   const MemoryGuard guard;
   Index& at = all.index;
   for (at.z = 0; at.z < launch.grid.z && !all.failed; ++at.z) {
@@ -313,7 +315,9 @@ void fail(const char* format, ...) {
 
 extern "C" {
 void __ubsan_handle_out_of_bounds_minimal() { emulator::fail("an index outside of its array"); }
-void __ubsan_handle_out_of_bounds_minimal_abort() { emulator::fail("an index outside of its array"); }
+void __ubsan_handle_out_of_bounds_minimal_abort() {
+  emulator::fail("an index outside of its array");
+}
 void __ubsan_handle_type_mismatch_minimal() { emulator::fail("a misaligned access"); }
 void __ubsan_handle_type_mismatch_minimal_abort() { emulator::fail("a misaligned access"); }
 void __ubsan_handle_alignment_assumption_minimal() { emulator::fail("a misaligned access"); }

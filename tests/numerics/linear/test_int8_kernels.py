@@ -86,7 +86,7 @@ def of_model(preset: str, limits: str) -> list[Operator]:
     """The int8 operators of a released size."""
     spec = replace(target_spec("webgpu", limits), activations=INT8)
     found = operators(config_of(preset), "q4f16", spec, PART_BYTES)
-    return [operator for operator in found if operator.kind.startswith(("int8", "rounded"))]
+    return [operator for operator in found if operator.kind.startswith(("int8", "quantized"))]
 
 
 def packed_gates(x: Array, gate: Array, up: Array) -> Array:

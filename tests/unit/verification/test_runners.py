@@ -40,6 +40,26 @@ def test_the_versions_to_install_are_those_that_are_tested() -> None:
         assert versions[name] == version
 
 
+# Calls that only a driver of the runtime makes, and the file that makes them for everybody.
+ONE_DRIVER = {
+    "-dawn-features": "webgpu_device.mjs",
+    ".detectGPUDevice(": "webgpu_device.mjs",
+    "createPolyfillWASI": "webgpu_model.mjs",
+    "fetchTensorCache": "webgpu_model.mjs",
+    "vm.builtin.kv_state_": "webgpu_model.mjs",
+}
+
+
+@pytest.mark.parametrize("call", ONE_DRIVER)
+def test_the_web_runtime_has_one_driver(call: str) -> None:
+    folders = (ROOT / name for name in ("gemma4_compile", "tests", "benchmarks"))
+    scripts = [path for folder in folders for path in folder.rglob("*.mjs")]
+    found = {
+        path for path in scripts if "node_modules" not in path.parts and call in path.read_text()
+    }
+    assert found == {ROOT / "gemma4_compile" / "verification" / ONE_DRIVER[call]}
+
+
 def test_a_missing_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gemma4_compile.runtime.device.DEVICE_TYPES", {"cpu": 1})
     with pytest.raises(ArtifactError, match="packages for `metal` do not run here"):

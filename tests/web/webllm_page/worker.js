@@ -12,7 +12,9 @@ async function load({ library, engines: count }) {
     const engine = new MLCEngine({ logLevel: "WARN" });
     engine.setAppConfig({
       cacheBackend: "cache",
-      model_list: [{ model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" }],
+      model_list: [
+        { model: base, model_id: "m", model_lib: base + library, model_manifest: "mlc-model-manifest.json" },
+      ],
     });
     await engine.reload("m");
     engines.push(engine);

@@ -64,7 +64,10 @@ export function answerText(raw: string): string {
 /** What a message says: a question as it is, a reply without thoughts and calls. */
 export function textOf(message: Message): string {
   if (message.role === "user") return message.text;
-  return message.rounds.map((round) => answerText(round.opened + round.raw)).filter(Boolean).join("\n\n");
+  return message.rounds
+    .map((round) => answerText(round.opened + round.raw))
+    .filter(Boolean)
+    .join("\n\n");
 }
 
 /** The calls that a finished reply asks for. */

@@ -39,14 +39,20 @@ function foldedOf(conversation: Conversation): Folded {
   const key = `${conversation.updated} ${conversation.messages.length} ${conversation.title}`;
   const found = known.get(conversation);
   if (found?.key === key) return found;
-  const folded = { key, title: fold(titleOf(conversation)), texts: conversation.messages.map((message) => fold(textOf(message))) };
+  const folded = {
+    key,
+    title: fold(titleOf(conversation)),
+    texts: conversation.messages.map((message) => fold(textOf(message))),
+  };
   known.set(conversation, folded);
   return folded;
 }
 
 function snippetOf(conversation: Conversation, word: string): string | undefined {
   for (const message of conversation.messages) {
-    const line = textOf(message).split("\n").find((each) => fold(each).includes(word));
+    const line = textOf(message)
+      .split("\n")
+      .find((each) => fold(each).includes(word));
     if (line === undefined) continue;
     const from = Math.max(0, fold(line).indexOf(word) - BEFORE); // near enough where folding changes lengths
     const start = from > 0 ? `…${line.slice(from)}` : line;

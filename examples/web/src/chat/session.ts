@@ -148,7 +148,8 @@ export class Session {
       const found = this.conversations.find((conversation) => conversation.id === id);
       if (!read) continue;
       if (!found) this.conversations.push(read);
-      else if (found === this.writing?.conversation) found.title = read.title; // what is written here is newer
+      else if (found === this.writing?.conversation)
+        found.title = read.title; // what is written here is newer
       else mergeInto(found, read);
       if (found === this.current) this.events.conversationRefreshed();
     }
@@ -235,7 +236,8 @@ export class Session {
     const conversation = this.current;
     const reply = newReply();
     conversation.messages.push(reply);
-    const writing: Writing = (this.writing = { conversation, reply, stopped: false, pace: NO_PACE });
+    const writing: Writing = { conversation, reply, stopped: false, pace: NO_PACE };
+    this.writing = writing;
     this.changed(conversation);
     this.events.conversationChanged();
     this.events.busyChanged();

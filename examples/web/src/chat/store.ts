@@ -50,7 +50,10 @@ export class Store {
     const found = (await this.database?.getAll(TABLE)) ?? [];
     const damaged = found.filter((each) => !isConversation(each));
     if (damaged.length) console.warn("conversations that cannot be read:", damaged);
-    return found.filter(isConversation).map(afterReload).sort((a, b) => b.updated - a.updated);
+    return found
+      .filter(isConversation)
+      .map(afterReload)
+      .sort((a, b) => b.updated - a.updated);
   }
 
   async get(id: string): Promise<Conversation | undefined> {

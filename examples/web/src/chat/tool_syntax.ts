@@ -40,8 +40,7 @@ export function declare({ name, description, parameters, required }: Declaration
       const { type, description: text } = parameters[key]!;
       return `${key}:{description:${format(text)},type:${format(type.toUpperCase())}}`;
     });
-  const schema =
-    `{properties:{${properties.join(",")}},` + `required:${format(required)},type:${format("OBJECT")}}`;
+  const schema = `{properties:{${properties.join(",")}},` + `required:${format(required)},type:${format("OBJECT")}}`;
   return `<|tool>declaration:${name}{description:${format(description)},parameters:${schema}}<tool|>`;
 }
 

@@ -90,14 +90,18 @@ export function titleOf(conversation: Conversation): string {
 
 /** A name that a person gave, on one line, without signs that would turn the text around it. */
 export function cleanTitle(text: string): string {
-  const line = text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "").replace(/[\s\p{Cc}]+/gu, " ").trim();
+  const line = text
+    .replace(/[\u202a-\u202e\u2066-\u2069]/g, "")
+    .replace(/[\s\p{Cc}]+/gu, " ")
+    .trim();
   return [...line].slice(0, LONGEST_NAME).join("");
 }
 
 /** Whether what was kept can be shown: a browser's storage may be damaged, or another version's. */
 export function isConversation(value: unknown): value is Conversation {
   const { id, messages } = (value ?? {}) as Partial<Conversation>;
-  const isMessage = (message: Message) => (message?.role === "user" ? typeof message.text === "string" : Array.isArray(message?.rounds));
+  const isMessage = (message: Message) =>
+    message?.role === "user" ? typeof message.text === "string" : Array.isArray(message?.rounds);
   return typeof id === "string" && Array.isArray(messages) && messages.every(isMessage);
 }
 

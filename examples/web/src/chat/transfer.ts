@@ -42,7 +42,8 @@ export async function readChatFile(file: File): Promise<Conversation[]> {
   const fail = (what: string): never => {
     throw new UserError(`${file.name || "The file"} ${what}.`, NOTHING);
   };
-  if (file.size > LARGEST_BYTES) fail(`has ${formatBytes(file.size)}; at most ${formatBytes(LARGEST_BYTES)} can be imported`);
+  if (file.size > LARGEST_BYTES)
+    fail(`has ${formatBytes(file.size)}; at most ${formatBytes(LARGEST_BYTES)} can be imported`);
   if (file.size === 0) fail("is empty");
   let data: unknown;
   try {
@@ -64,7 +65,8 @@ class Reader {
   chats(data: unknown): Conversation[] {
     if (!isRecord(data) || data["schema"] !== SCHEMA) return this.fail("holds no chats of this page");
     const version = data["schema_version"];
-    if (version !== VERSION) return this.fail(`is of version ${JSON.stringify(version) ?? "unknown"}, and this page reads version ${VERSION}`);
+    if (version !== VERSION)
+      return this.fail(`is of version ${JSON.stringify(version) ?? "unknown"}, and this page reads version ${VERSION}`);
     const chats = this.list(data["conversations"], "conversations", MOST_CHATS);
     if (!chats.length) return this.fail("holds no chats");
     return chats.map((chat, index) => this.chat(chat, `conversations[${index}]`));
@@ -118,7 +120,10 @@ class Reader {
       raw: this.text(from["raw"], `${at}.raw`),
       results: results.map((result, index) => {
         const { name, text } = this.record(result, `${at}.results[${index}]`);
-        return { name: this.text(name, `${at}.results[${index}].name`), text: this.text(text, `${at}.results[${index}].text`) };
+        return {
+          name: this.text(name, `${at}.results[${index}].name`),
+          text: this.text(text, `${at}.results[${index}].text`),
+        };
       }),
     };
   }
@@ -147,14 +152,17 @@ class Reader {
 
   private list(value: unknown, at: string, most: number): unknown[] {
     if (!Array.isArray(value)) return this.wrong(value, at, "a list");
-    if (value.length > most) this.fail(`has ${formatCount(value.length)} entries in ${at}; at most ${formatCount(most)} can be imported`);
+    if (value.length > most)
+      this.fail(`has ${formatCount(value.length)} entries in ${at}; at most ${formatCount(most)} can be imported`);
     return value;
   }
 
   private text(value: unknown, at: string): string {
     if (typeof value !== "string") return this.wrong(value, at, "text");
     if (value.length > LONGEST_TEXT) {
-      this.fail(`has ${formatCount(value.length)} characters in ${at}; at most ${formatCount(LONGEST_TEXT)} can be imported`);
+      this.fail(
+        `has ${formatCount(value.length)} characters in ${at}; at most ${formatCount(LONGEST_TEXT)} can be imported`,
+      );
     }
     this.characters += value.length;
     if (this.characters > LONGEST_CHAT) {
@@ -168,7 +176,9 @@ class Reader {
   }
 
   private count(value: unknown, at: string): number {
-    return typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER ? value : this.wrong(value, at, "a number from 0");
+    return typeof value === "number" && value >= 0 && value <= Number.MAX_SAFE_INTEGER
+      ? value
+      : this.wrong(value, at, "a number from 0");
   }
 
   private wrong(value: unknown, at: string, wanted: string): never {
@@ -182,6 +192,11 @@ function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 function slug(title: string): string {
-  const words = title.normalize("NFKD").replace(/\p{M}/gu, "").replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").toLowerCase();
+  const words = title
+    .normalize("NFKD")
+    .replace(/\p{M}/gu, "")
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-|-$/g, "")
+    .toLowerCase();
   return words.slice(0, 40).replace(/-$/, "") || "untitled";
 }

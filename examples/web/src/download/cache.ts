@@ -34,9 +34,7 @@ export async function missingBytes(pack: Package): Promise<number> {
   for (const scope of SCOPES) {
     for (const { url } of await (await caches.open(scope)).keys()) present.add(url);
   }
-  return pack.files
-    .filter((file) => !present.has(keyOf(pack, file.name)))
-    .reduce((sum, file) => sum + file.nbytes, 0);
+  return pack.files.filter((file) => !present.has(keyOf(pack, file.name))).reduce((sum, file) => sum + file.nbytes, 0);
 }
 
 export async function dropOtherVersions(pack: Package): Promise<void> {

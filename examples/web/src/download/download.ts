@@ -117,7 +117,11 @@ class Download {
     for (let attempt = 0; ; attempt++) {
       try {
         const headers: HeadersInit = filled ? { range: `bytes=${filled}-` } : {};
-        const response = await fetchChecked(this.pack.url + this.file.name, { cache: mode, headers, signal: this.signal });
+        const response = await fetchChecked(this.pack.url + this.file.name, {
+          cache: mode,
+          headers,
+          signal: this.signal,
+        });
         if (filled && response.status !== 206) {
           this.count(-filled); // the server does not do ranges: from the beginning
           filled = 0;
@@ -156,7 +160,11 @@ class Download {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, ms);
       addEventListener("online", () => resolve(), { once: true });
-      this.signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+      const giveUp = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+      this.signal.addEventListener("abort", giveUp, { once: true });
     });
     this.progress.waiting = false;
     this.signal.throwIfAborted();

@@ -30,7 +30,10 @@ export async function fetchChecked(url: string, init: RequestInit = {}): Promise
     );
   }
   if (response.status >= 500) {
-    throw new Unreachable(`${url} answers ${response.status} ${response.statusText}.`, "The server has a problem; try again later.");
+    throw new Unreachable(
+      `${url} answers ${response.status} ${response.statusText}.`,
+      "The server has a problem; try again later.",
+    );
   }
   if (!response.ok) {
     throw new Refused(

@@ -88,17 +88,24 @@ export class Engine {
       required_features: pack.requirements.features.filter((feature) => feature === "shader-f16"),
       overrides: { ...CONVERSATION_OVERRIDES, context_window_size: this.contextLength },
     };
-    await this.listen((resolve) => (message) => {
-      if (message.kind === "progress") report(message.share, message.text);
-      else if (message.kind === "started") {
-        this.fast = message.fast;
-        resolve();
-      }
-    }, { kind: "start", model: MODEL_ID, fast, config: { cacheBackend: "cache", model_list: [record] } });
+    await this.listen(
+      (resolve) => (message) => {
+        if (message.kind === "progress") report(message.share, message.text);
+        else if (message.kind === "started") {
+          this.fast = message.fast;
+          resolve();
+        }
+      },
+      { kind: "start", model: MODEL_ID, fast, config: { cacheBackend: "cache", model_list: [record] } },
+    );
   }
 
   /** Streams a reply to `take`. `stop` ends it early; a lost device ends it with EngineLost. */
-  async reply(messages: ChatCompletionMessageParam[], options: GenerationOptions, take: (piece: Piece) => void): Promise<void> {
+  async reply(
+    messages: ChatCompletionMessageParam[],
+    options: GenerationOptions,
+    take: (piece: Piece) => void,
+  ): Promise<void> {
     const reused = this.history !== undefined && same(this.history, messages.slice(0, -1));
     this.history = undefined;
     const id = ++this.replies;
@@ -106,20 +113,23 @@ export class Engine {
     let finish = "";
     const clock = new ReplyClock();
     try {
-      await this.listen((resolve) => (message) => {
-        if (!("id" in message) || message.id !== id) return;
-        if (message.kind === "end") {
-          this.fast = message.fast;
-          resolve();
-        }
-        if (message.kind !== "chunk") return;
-        if (message.chunk.choices.length) clock.hear(message.at);
-        for (const piece of this.piecesOf(message.chunk, reused, finish, clock)) {
-          if ("text" in piece) text += piece.text;
-          if ("finish" in piece) finish = piece.finish;
-          take(piece);
-        }
-      }, { kind: "reply", id, request: request(messages, options) });
+      await this.listen(
+        (resolve) => (message) => {
+          if (!("id" in message) || message.id !== id) return;
+          if (message.kind === "end") {
+            this.fast = message.fast;
+            resolve();
+          }
+          if (message.kind !== "chunk") return;
+          if (message.chunk.choices.length) clock.hear(message.at);
+          for (const piece of this.piecesOf(message.chunk, reused, finish, clock)) {
+            if ("text" in piece) text += piece.text;
+            if ("finish" in piece) finish = piece.finish;
+            take(piece);
+          }
+        },
+        { kind: "reply", id, request: request(messages, options) },
+      );
     } catch (error) {
       const failure = asUserError(error);
       if (failure instanceof EngineLost) this.lose(failure);
@@ -141,7 +151,10 @@ export class Engine {
     URL.revokeObjectURL(this.libraryUrl);
   }
 
-  private async listen(listener: (resolve: () => void) => (message: FromWorker) => void, message: ToWorker): Promise<void> {
+  private async listen(
+    listener: (resolve: () => void) => (message: FromWorker) => void,
+    message: ToWorker,
+  ): Promise<void> {
     if (this.ended) throw this.ended;
     await new Promise<void>((resolve, fail) => {
       this.listener = { hear: listener(resolve), fail };
@@ -166,7 +179,12 @@ export class Engine {
     if (!this.ended) this.worker.postMessage(message);
   }
 
-  private piecesOf({ choices, usage }: ChatCompletionChunk, reused: boolean, finish: string, clock: ReplyClock): Piece[] {
+  private piecesOf(
+    { choices, usage }: ChatCompletionChunk,
+    reused: boolean,
+    finish: string,
+    clock: ReplyClock,
+  ): Piece[] {
     const pieces: Piece[] = [];
     const [choice] = choices;
     if (choice?.delta.content) pieces.push({ text: choice.delta.content });

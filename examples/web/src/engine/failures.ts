@@ -11,7 +11,7 @@ export const RESTART =
   "Start the model again; it is still downloaded. If this repeats, choose a shorter context (Settings, Model) or a smaller package.";
 
 // What a test of the package's kernels found (web/src/known_answers.ts): the fault, and on the next line what to do.
-const WRONG_DEVICE = /^(?:\w*Error: )*(.* computes wrong results .*)\n([^]*)$/;
+const WRONG_DEVICE = /^(?:\w*Error: )*(.* computes wrong results .*)\n([\s\S]*)$/;
 
 /** What the client threw, which crosses the worker's border as text. */
 export function asUserError(error: unknown): UserError {
@@ -33,6 +33,10 @@ export function asUserError(error: unknown): UserError {
   }
   const told = text.replace(/^Error: /, "");
   // An exception in the compiled program ends it for good.
-  if (/RuntimeError|unreachable|disposed|device.*lost/i.test(text)) return new EngineLost(`The model stopped: ${told}`, RESTART);
-  return new UserError(`The model did not answer: ${told}`, "Write the answer again; if this repeats, reload the page.");
+  if (/RuntimeError|unreachable|disposed|device.*lost/i.test(text))
+    return new EngineLost(`The model stopped: ${told}`, RESTART);
+  return new UserError(
+    `The model did not answer: ${told}`,
+    "Write the answer again; if this repeats, reload the page.",
+  );
 }

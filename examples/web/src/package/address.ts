@@ -25,7 +25,8 @@ export interface HubModel {
  */
 export function packageUrl(text: string, base: string): string {
   const typed = text.trim();
-  if (!typed) throw new UserError("There is no address.", "Give a model's id on the hub, owner/name, or a folder's address.");
+  if (!typed)
+    throw new UserError("There is no address.", "Give a model's id on the hub, owner/name, or a folder's address.");
   const id = ID.exec(typed);
   if (id && !HOST.test(typed) && !LOCAL.test(typed) && !/^\.\.?$/.test(id[1]!)) return hubFolder(id[1]!, id[2]!, id[3]);
   const scheme = LOCAL.test(typed) ? "http://" : HOST.test(typed) ? "https://" : "";
@@ -39,7 +40,10 @@ export function packageUrl(text: string, base: string): string {
     );
   }
   if (!["http:", "https:"].includes(url.protocol)) {
-    throw new UserError(`${url.protocol} addresses cannot be read from a page.`, "Serve the package over https or from localhost.");
+    throw new UserError(
+      `${url.protocol} addresses cannot be read from a page.`,
+      "Serve the package over https or from localhost.",
+    );
   }
   if (HUB_HOSTS.includes(url.hostname)) return fromHubPage(url);
   url.hash = "";
@@ -71,11 +75,17 @@ function fromHubPage({ pathname }: URL): string {
 function hubFolder(owner: string, name: string, revision = MAIN): string {
   for (const part of [owner, name]) {
     if (!/^[\w.-]+$/.test(part) || /^[-.]|[-.]$|--|\.\./.test(part) || part.length > LONGEST_NAME) {
-      throw new UserError(`\`${owner}/${name}\` is no id of a model.`, "Ids of the hub are owner/name, in letters, digits, `-`, `_` and `.`");
+      throw new UserError(
+        `\`${owner}/${name}\` is no id of a model.`,
+        "Ids of the hub are owner/name, in letters, digits, `-`, `_` and `.`",
+      );
     }
   }
   if (!/^[^\s\\^~:?*[]+$/.test(revision)) {
-    throw new UserError(`\`${revision}\` is no revision.`, "Give a branch, tag or commit behind the `@`, or leave both out.");
+    throw new UserError(
+      `\`${revision}\` is no revision.`,
+      "Give a branch, tag or commit behind the `@`, or leave both out.",
+    );
   }
   // A branch's name may hold slashes, and is one part of the address.
   return `${HUB}${owner}/${name}/resolve/${encodeURIComponent(revision)}/`;

@@ -1,7 +1,8 @@
 // Which browsers have WebGPU, and what helps in the one that reads this. docs/web.md has the same list.
 
 /** What Chromium on Linux has to be started with where it does not offer the graphics device by itself. */
-export const LINUX_FLAGS = "--enable-unsafe-webgpu --ozone-platform=x11 --use-angle=vulkan --enable-features=Vulkan,VulkanFromANGLE";
+export const LINUX_FLAGS =
+  "--enable-unsafe-webgpu --ozone-platform=x11 --use-angle=vulkan --enable-features=Vulkan,VulkanFromANGLE";
 
 const CHROMIUM = "Chrome or Edge 113 and newer on Windows, macOS and ChromeOS; Chrome 121 and newer on Android 12.";
 const CHROMIUM_ON_LINUX =
@@ -54,10 +55,14 @@ function ofBrowser(browser: Browser, system: System, hasApi: boolean): string[] 
     ];
   }
   if (system === "linux" && browser === "firefox") {
-    return ["Firefox on Linux has WebGPU in Nightly; in others dom.webgpu.enabled in about:config may turn it on.", CHROMIUM_ON_LINUX];
+    return [
+      "Firefox on Linux has WebGPU in Nightly; in others dom.webgpu.enabled in about:config may turn it on.",
+      CHROMIUM_ON_LINUX,
+    ];
   }
   if (hasApi) return [];
-  if (browser === "firefox" && system === "android") return ["Firefox on Android does not have WebGPU yet; Chrome 121 and newer has, on Android 12."];
+  if (browser === "firefox" && system === "android")
+    return ["Firefox on Android does not have WebGPU yet; Chrome 121 and newer has, on Android 12."];
   if (browser === "firefox") return [FIREFOX];
   if (browser === "safari") return [SAFARI];
   return [CHROMIUM];

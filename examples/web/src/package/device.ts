@@ -19,7 +19,10 @@ export async function findDevice(): Promise<Device> {
   const limits = {} as Record<LimitName, number>;
   for (const name of Object.keys(CLIENT_LIMITS) as LimitName[]) limits[name] = adapter.limits[name];
   const { description, vendor, architecture } = adapter.info;
-  const { subgroupMinSize, isFallbackAdapter } = adapter.info as { subgroupMinSize?: number; isFallbackAdapter?: boolean };
+  const { subgroupMinSize, isFallbackAdapter } = adapter.info as {
+    subgroupMinSize?: number;
+    isFallbackAdapter?: boolean;
+  };
   return {
     name: description || [vendor, architecture].filter(Boolean).join(" ") || "this graphics device",
     features: new Set(adapter.features),

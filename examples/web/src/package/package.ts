@@ -181,7 +181,11 @@ function titleFrom({ build }: Provenance, url: string): string {
   const { kind, model } = build.source ?? {};
   if (model) return model.split("/").pop()!;
   if (kind === "tiny") return "tiny";
-  return decodeURIComponent(new URL(url).pathname.replace(/\/resolve\/[^/]+\/$/, "/")).split("/").at(-2) || "model";
+  return (
+    decodeURIComponent(new URL(url).pathname.replace(/\/resolve\/[^/]+\/$/, "/"))
+      .split("/")
+      .at(-2) || "model"
+  );
 }
 
 function requirementsFrom({ build }: Provenance, shards: TensorCache["records"]): Requirements {

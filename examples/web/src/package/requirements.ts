@@ -40,7 +40,12 @@ export const CLIENT_LIMITS = {
 const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
 const F16 = "shader-f16";
 // Profiles of --limits that use subgroups, by the threads that the smallest one must have.
-const SUBGROUP_PROFILES = [[32, "subgroups"], [16, "subgroups-16"], [8, "subgroups-8"], [4, "subgroups-4"]] as const;
+const SUBGROUP_PROFILES = [
+  [32, "subgroups"],
+  [16, "subgroups-16"],
+  [8, "subgroups-8"],
+  [4, "subgroups-4"],
+] as const;
 // Below this nobody has to think about memory.
 const SMALL_BYTES = 256 * MIB;
 const LEAST_CONTEXT = 256;
@@ -64,8 +69,19 @@ export function contextLengths(pack: Pick<Package, "contextLength">): number[] {
  * `context` is the chosen length, `allowedBytes` the memory that the person allows (0: no limit),
  * `missingBytes` what is still to be downloaded.
  */
-export function judge(pack: Package, device: Device, context: number, allowedBytes: number, missingBytes: number): Finding[] {
-  return [...judgeFeatures(pack, device), ...judgeLimits(pack, device), judgeMemory(pack, device, context, allowedBytes), judgeStorage(device, missingBytes)];
+export function judge(
+  pack: Package,
+  device: Device,
+  context: number,
+  allowedBytes: number,
+  missingBytes: number,
+): Finding[] {
+  return [
+    ...judgeFeatures(pack, device),
+    ...judgeLimits(pack, device),
+    judgeMemory(pack, device, context, allowedBytes),
+    judgeStorage(device, missingBytes),
+  ];
 }
 
 function judgeFeatures(pack: Package, device: Device): Finding[] {
@@ -74,11 +90,13 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
   if (!missing.length && device.subgroupSize < subgroupSize) {
     const known = device.subgroupSize > 0;
     const profile = SUBGROUP_PROFILES.find(([size]) => size <= device.subgroupSize)?.[1] ?? "default";
-    return [{
-      kind: known ? "blocks" : "risk",
-      text: `The package was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupSize}` : "this browser does not say how large they are here"}.`,
-      hint: `With smaller ones its answers would be wrong. Use the same model compiled with --limits ${profile}.`,
-    }];
+    return [
+      {
+        kind: known ? "blocks" : "risk",
+        text: `The package was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupSize}` : "this browser does not say how large they are here"}.`,
+        hint: `With smaller ones its answers would be wrong. Use the same model compiled with --limits ${profile}.`,
+      },
+    ];
   }
   return missing.map((feature) =>
     feature === F16
@@ -129,7 +147,10 @@ function judgeMemory(pack: Package, device: Device, context: number, allowedByte
   const usable = device.memoryBytes * 0.75;
   const limit = allowedBytes || usable;
   if (!limit || needed <= limit || (!allowedBytes && needed <= SMALL_BYTES)) {
-    return { kind: "fits", text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context` };
+    return {
+      kind: "fits",
+      text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context`,
+    };
   }
   const reason = allowedBytes
     ? `you allow ${formatBytes(allowedBytes)}`
@@ -138,9 +159,7 @@ function judgeMemory(pack: Package, device: Device, context: number, allowedByte
   return {
     kind: allowedBytes ? "blocks" : "risk",
     text: `Needs about ${size} of graphics memory at ${formatCount(context)} tokens of context, and ${reason}.`,
-    hint: shorter
-      ? `Choose a context of ${formatCount(shorter)} tokens.`
-      : smallerPackage(pack, limit),
+    hint: shorter ? `Choose a context of ${formatCount(shorter)} tokens.` : smallerPackage(pack, limit),
   };
 }
 

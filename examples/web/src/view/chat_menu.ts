@@ -61,7 +61,9 @@ export class ChatMenu {
     if (event.key === "Escape") event.stopPropagation(); // closes the menu, and not the drawer that it is in
     const at = this.items.indexOf(document.activeElement as HTMLButtonElement);
     const last = this.items.length - 1;
-    const next = { ArrowDown: at === last ? 0 : at + 1, ArrowUp: at <= 0 ? last : at - 1, Home: 0, End: last }[event.key];
+    const next = { ArrowDown: at === last ? 0 : at + 1, ArrowUp: at <= 0 ? last : at - 1, Home: 0, End: last }[
+      event.key
+    ];
     if (next !== undefined) {
       event.preventDefault();
       this.items[next]?.focus();

@@ -27,7 +27,12 @@ export function byId<T extends HTMLElement = HTMLElement>(id: string): T {
 }
 
 /** A button with an icon, and its name for those who do not see it. */
-export function iconButton(icon: SVGElement, label: string, onclick: () => void, className = "icon"): HTMLButtonElement {
+export function iconButton(
+  icon: SVGElement,
+  label: string,
+  onclick: () => void,
+  className = "icon",
+): HTMLButtonElement {
   return h("button", { type: "button", class: className, "aria-label": label, title: label, onclick }, icon);
 }
 

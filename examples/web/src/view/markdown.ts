@@ -31,12 +31,12 @@ rules["table_open"] = () => '<div class="table" tabindex="0" role="group" aria-l
 rules["table_close"] = () => "</table></div>";
 
 function codeBlock(code: string, language: string): string {
-  const escape = parser.utils.escapeHtml;
-  const name = language ? escape(language) : "text";
+  const { escapeHtml } = parser.utils;
+  const name = language ? escapeHtml(language) : "text";
   return (
     `<div class="code"><div class="code-head"><span>${name}</span>` +
     `<button type="button" class="copy-code" aria-label="Copy code">Copy</button></div>` +
-    `<pre tabindex="0" aria-label="Code, ${name}"><code>${escape(code)}</code></pre></div>`
+    `<pre tabindex="0" aria-label="Code, ${name}"><code>${escapeHtml(code)}</code></pre></div>`
   );
 }
 rules["fence"] = (tokens, index) => codeBlock(tokens[index]!.content, tokens[index]!.info.trim().split(/\s+/)[0]!);

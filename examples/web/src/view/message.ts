@@ -176,10 +176,14 @@ export class MessageView {
         send();
       }
     });
+    const onsubmit = (event: Event) => {
+      event.preventDefault();
+      send();
+    };
     this.body.replaceChildren(
       h(
         "form",
-        { class: "edit", onsubmit: (event: Event) => (event.preventDefault(), send()) },
+        { class: "edit", onsubmit },
         field,
         h(
           "div",

@@ -16,9 +16,13 @@ function show(kind: "error" | "info", lines: string[], actions: Action[]): HTMLE
   notice.append(
     icon(kind === "error" ? "warning" : "check"),
     h("div", { class: "lines" }, ...lines.map((line) => h("p", {}, line))),
-    ...actions.map(({ label, run }) =>
-      h("button", { type: "button", class: "quiet", onclick: () => (close(), run()) }, label),
-    ),
+    ...actions.map(({ label, run }) => {
+      const onclick = () => {
+        close();
+        run();
+      };
+      return h("button", { type: "button", class: "quiet", onclick }, label);
+    }),
     iconButton(icon("close"), "Dismiss", close),
   );
   byId("notices").append(notice);
@@ -35,12 +39,12 @@ export function showError(error: unknown, actions: Action[] = []): void {
 }
 
 export function showUndo(what: string, undo: () => void): void {
-  document.querySelectorAll("#notices .info").forEach((notice) => notice.remove());
+  for (const notice of document.querySelectorAll("#notices .info")) notice.remove();
   const notice = show("info", [what], [{ label: "Undo", run: undo }]);
   setTimeout(() => notice.remove(), UNDO_MS);
 }
 
 /** Takes away errors: something new begins. */
 export function clearErrors(): void {
-  document.querySelectorAll("#notices .error").forEach((notice) => notice.remove());
+  for (const notice of document.querySelectorAll("#notices .error")) notice.remove();
 }

@@ -43,8 +43,13 @@ export class SettingsDialog {
     private readonly session: Session,
     private readonly actions: SettingsActions,
   ) {
-    byId("change-model").addEventListener("click", () => (this.dialog.close(), actions.review()));
-    byId("other-model").addEventListener("click", () => (this.dialog.close(), actions.choose()));
+    const leave = (id: string, go: () => void) =>
+      byId(id).addEventListener("click", () => {
+        this.dialog.close();
+        go();
+      });
+    leave("change-model", () => actions.review());
+    leave("other-model", () => actions.choose());
     byId("open-settings").addEventListener("click", () => void this.open());
     byId("close-settings").addEventListener("click", () => this.dialog.close());
     this.dialog.addEventListener("click", (event) => {

@@ -9,7 +9,8 @@ export function setUpSettingsNav(): () => void {
   const sections = [...scroller.querySelectorAll<HTMLElement>("section")];
   const buttons = sections.map((section) => {
     const heading = section.querySelector("h3")!;
-    section.setAttribute("aria-labelledby", (heading.id ||= `section-${sections.indexOf(section)}`));
+    heading.id ||= `section-${sections.indexOf(section)}`;
+    section.setAttribute("aria-labelledby", heading.id);
     heading.tabIndex = -1;
     const go = () => {
       section.scrollIntoView({ block: "start" });
@@ -26,7 +27,8 @@ export function setUpSettingsNav(): () => void {
       if (isPresent) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
       // Only the row of buttons moves, where it is one.
-      if (isPresent) nav().scrollLeft = button.offsetLeft - nav().offsetLeft - (nav().clientWidth - button.offsetWidth) / 2;
+      if (isPresent)
+        nav().scrollLeft = button.offsetLeft - nav().offsetLeft - (nav().clientWidth - button.offsetWidth) / 2;
     });
   };
   const showPresent = () => {
@@ -37,10 +39,14 @@ export function setUpSettingsNav(): () => void {
   };
   let isMoved = false; // by a button, whose section holds although it may be too short to reach the top
   nav().addEventListener("click", () => (isMoved = true));
-  scroller.addEventListener("scroll", () => {
-    if (!isMoved) showPresent();
-    isMoved = false;
-  }, { passive: true });
+  scroller.addEventListener(
+    "scroll",
+    () => {
+      if (!isMoved) showPresent();
+      isMoved = false;
+    },
+    { passive: true },
+  );
   return () => {
     scroller.scrollTop = 0;
     mark(sections[0]!);

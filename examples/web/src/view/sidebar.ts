@@ -49,7 +49,10 @@ export class Sidebar {
       rows.set(id, row);
     }
     this.rows = rows;
-    placeChildren(this.list, [...rows.values()].map((row) => row.item));
+    placeChildren(
+      this.list,
+      [...rows.values()].map((row) => row.item),
+    );
     byId("no-conversations").hidden = conversations.length > 0;
     byId("search-box").hidden = conversations.length === 0 && !this.query.value;
     byId("search-state").textContent = this.stateOf(hits.length);
@@ -144,7 +147,13 @@ class Row {
   startRename(): void {
     const { id } = this.conversation!;
     const before = titleOf(this.conversation!);
-    const field = h("input", { type: "text", class: "rename", "aria-label": "Name of the chat", maxlength: "120", autocomplete: "off" });
+    const field = h("input", {
+      type: "text",
+      class: "rename",
+      "aria-label": "Name of the chat",
+      maxlength: "120",
+      autocomplete: "off",
+    });
     field.value = before;
     let ended = false; // taking the field away makes it lose the focus, which ends it, too
     const end = (keep: boolean) => {

@@ -10,7 +10,15 @@ import { icon } from "./icons";
 export type StartState =
   | { kind: "choose"; stored: string[] }
   | { kind: "busy"; text: string }
-  | { kind: "check"; pack: Package; findings: Finding[]; missing: number; contexts: number[]; context: number; allowed: number }
+  | {
+      kind: "check";
+      pack: Package;
+      findings: Finding[];
+      missing: number;
+      contexts: number[];
+      context: number;
+      allowed: number;
+    }
   | { kind: "progress"; title: string; share: number; text: string; pausable: boolean }
   | { kind: "failed"; title: string; hint: string; retry: string }
   | { kind: "no-webgpu"; error: NoWebGpu }
@@ -147,19 +155,41 @@ export class StartView {
       ),
     );
     const label = missing ? `Download ${formatBytes(missing)}` : "Start";
-    const go = h("button", { id: "download", type: "button", class: "primary", onclick: () => this.actions.start() }, label);
+    const go = h(
+      "button",
+      { id: "download", type: "button", class: "primary", onclick: () => this.actions.start() },
+      label,
+    );
     go.disabled = blocked;
     return [
       h("h2", {}, icon("chip"), pack.title),
-      h("p", { class: "lead" }, `${pack.recipe} · ${formatBytes(pack.totalBytes)} · ${formatCount(pack.contextLength)} tokens of context`),
+      h(
+        "p",
+        { class: "lead" },
+        `${pack.recipe} · ${formatBytes(pack.totalBytes)} · ${formatCount(pack.contextLength)} tokens of context`,
+      ),
       blocked
         ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)
         : h("ul", { class: "findings" }, ...items),
       h(
         "div",
         { class: "fields" },
-        choice("context", "Context", contexts, context, (tokens) => `${formatCount(tokens)} tokens`, this.actions.setContext),
-        choice("allowed", "Graphics memory to use", ALLOWANCES, allowed, (bytes) => (bytes ? `at most ${bytes / GIB} GiB` : "what it needs"), this.actions.setAllowed),
+        choice(
+          "context",
+          "Context",
+          contexts,
+          context,
+          (tokens) => `${formatCount(tokens)} tokens`,
+          this.actions.setContext,
+        ),
+        choice(
+          "allowed",
+          "Graphics memory to use",
+          ALLOWANCES,
+          allowed,
+          (bytes) => (bytes ? `at most ${bytes / GIB} GiB` : "what it needs"),
+          this.actions.setAllowed,
+        ),
       ),
       h("div", { class: "buttons" }, go, this.other()),
     ];
@@ -168,7 +198,11 @@ export class StartView {
   private drawProgress(state: Extract<StartState, { kind: "progress" }>): HTMLElement[] {
     const bar = h("progress", { id: "progress", max: "1", "aria-label": state.title });
     bar.value = state.share;
-    const pause = h("button", { id: "pause", type: "button", class: "quiet", onclick: () => this.actions.pause() }, "Pause");
+    const pause = h(
+      "button",
+      { id: "pause", type: "button", class: "quiet", onclick: () => this.actions.pause() },
+      "Pause",
+    );
     return [
       h("h2", { id: "progress-title" }, state.title),
       bar,

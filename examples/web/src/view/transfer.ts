@@ -55,7 +55,10 @@ export class TransferButtons {
 function asUserError(error: unknown): UserError {
   if (error instanceof UserError) return error;
   if ((error as Error)?.name === "QuotaExceededError") {
-    return new UserError("The browser's storage for this site is full.", "Nothing was imported. Remove models or chats, or free the disk.");
+    return new UserError(
+      "The browser's storage for this site is full.",
+      "Nothing was imported. Remove models or chats, or free the disk.",
+    );
   }
   console.error(error);
   return new UserError(error instanceof Error ? error.message : String(error), "The browser's console says more.");
