@@ -147,6 +147,29 @@ def library_report(module: tvm.IRModule) -> LibraryReport:
     )
 
 
+def build_module(
+    config: Gemma4Config,
+    plan: Sequence[StoredParameter],
+    recipe: Recipe,
+    target: TargetSpec,
+    options: LibraryOptions,
+) -> tvm.IRModule:
+    """Export the model for a target: calls of operators, before any pass."""
+    module, names = export_module(
+        config,
+        StoredMatrices(plan, kernel_limits(target)),
+        decoder_options(
+            *(recipe, target, options.prefill_chunk, options.suppressed),
+            probe=options.probe,
+            package=options.package,
+        ),
+        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
+    )
+    planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
+    assert names == planned, "the modules declare their parameters in the order of the storage plan"
+    return module
+
+
 def build_executable(
     config: Gemma4Config,
     plan: Sequence[StoredParameter],
@@ -171,19 +194,7 @@ def build_executable(
         If a kernel breaks a limit of the target.
     """
     dump = options.dump or (lambda name, text: None)
-    matrices = StoredMatrices(plan, kernel_limits(target))
-    module, names = export_module(
-        config,
-        matrices,
-        decoder_options(
-            *(recipe, target, options.prefill_chunk, options.suppressed),
-            probe=options.probe,
-            package=options.package,
-        ),
-        SamplerOptions(softmax_blocks=SOFTMAX_BLOCKS),
-    )
-    planned = tuple(tensor.name for stored in plan for tensor in stored.tensors)
-    assert names == planned, "the modules declare their parameters in the order of the storage plan"
+    module = build_module(config, plan, recipe, target, options)
     metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
     dump("model", module.script())
     module = lower(module, target)
