@@ -7,8 +7,6 @@ gemma4_compile/operators/attention.py. The splits are put together in attention_
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -20,6 +18,7 @@ from gemma4_compile.operators.attention import (
 )
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.decode_block import (
     DecodeBlock,
     DecodeShape,
@@ -31,9 +30,14 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def _store_empty(
-    operator: SplitAttention, shape: DecodeShape, means: Any, stats: Any, split: Any, first: Any,
-    thread: Any,
-) -> None:  # fmt: skip
+    operator: SplitAttention,
+    shape: DecodeShape,
+    means: Buffer,
+    stats: Buffer,
+    split: Expr,
+    first: Expr,
+    thread: Expr,
+) -> None:
     """The results of a split without keys."""
     vectors = shape.vectors
     with strided(thread, shape.threads, shape.heads * shape.columns) as item:
@@ -116,7 +120,8 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
             g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
             block = DecodeBlock(operator, shape, key, value, thread)
             if owns:
-                block.new = tuple(shared((dim,), operator.cache_dtype) for _ in range(2))
+                dtype = operator.cache_dtype
+                block.new = shared((dim,), dtype), shared((dim,), dtype)
             last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
             norms = DecodeNorms(operator, block, (qkv, q_norm, k_norm, rotary), step)
             with T.If(begin < end):

@@ -8,7 +8,6 @@ Definition: `QkNormRopeCache.definition` in gemma4_compile/operators/attention.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import tirx
 
@@ -16,6 +15,7 @@ from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     inverse_rms,
@@ -67,7 +67,9 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
                 squares.add(qkv[i, column + d] * qkv[i, column + d])
             inverse = inverse_rms(reduce(squares.value), dim, operator.eps)
 
-            def head(weight: Any, rotate: bool, target: Callable[[Any, Any], None]) -> None:
+            def head(
+                weight: Buffer | None, rotate: bool, target: Callable[[Expr, Expr], None]
+            ) -> None:
                 """Channel j pairs with j + head_dim / 2.
 
                 Pairs beyond `operator.pairs` are not rotated.
@@ -90,7 +92,7 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
 
             with when(block < heads):
                 head(q_norm, True, lambda d, y: store(q, y, i, column + d))
-            if operator.owns_kv:
+            if key is not None and value is not None:
                 dtype = operator.cache_dtype
                 with when((block >= heads) & (block < heads + kv_heads)):
                     head(

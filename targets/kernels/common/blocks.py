@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 QUAD = 4
 WARP = 32  # TVM's arguments of an exchange; the generators that know subgroups take no other
-Operation = Callable[[Any, Any], Any]
 
 
 @contextmanager
-def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any, Any, Any]]:
+def launch(
+    threads: int, grid_x: Index, grid_y: Index | None = None
+) -> Iterator[tuple[Expr, Expr, Expr]]:
     """Open a grid.
 
     Yields blockIdx.x, blockIdx.y (0 if there is none) and threadIdx.x, all int32.
@@ -37,12 +38,12 @@ def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any,
                 yield block_x, block_y, thread
 
 
-def shared(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+def shared(shape: tuple[int, ...], dtype: str = "float32") -> Buffer:
     """Memory of the thread block."""
     return T.alloc_buffer(shape, dtype, scope="shared")
 
 
-def local(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+def local(shape: tuple[int, ...], dtype: str = "float32") -> Buffer:
     """Memory of the thread."""
     return T.alloc_buffer(shape, dtype, scope="local")
 
@@ -52,12 +53,12 @@ def barrier() -> None:
     T.evaluate(T.tvm_storage_sync("shared"))
 
 
-def add(a: Any, b: Any) -> Any:
+def add(a: Expr, b: Expr) -> Expr:
     """Sum, as a reduction's operation."""
     return a + b
 
 
-def tree(values: Sequence[Any], combine: Operation) -> Any:
+def tree(values: Sequence[Expr], combine: Operation) -> Expr:
     """All of some values, pairs of them first: the loads of the values do not wait for sums."""
     while len(values) > 1:
         pairs = [combine(*values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
@@ -65,7 +66,7 @@ def tree(values: Sequence[Any], combine: Operation) -> Any:
     return values[0]
 
 
-def sum_over_subgroup(value: Any, lanes: int, operation: Operation = add) -> LocalVar:
+def sum_over_subgroup(value: Expr, lanes: int, operation: Operation = add) -> LocalVar:
     """Combine a float32 of some neighbouring threads, at most a subgroup; all threads call it.
 
     The result is right in the first of each `lanes`. TVM's calls are opaque to its passes, so that
@@ -78,7 +79,7 @@ def sum_over_subgroup(value: Any, lanes: int, operation: Operation = add) -> Loc
     return total
 
 
-def max_over_neighbours(value: Any, count: int) -> Any:
+def max_over_neighbours(value: Expr, count: int) -> Expr:
     """The largest of `count` neighbouring threads, a part of a subgroup; each of them gets it."""
     top = LocalVar("float32", value)
     while count > 1:
@@ -87,7 +88,7 @@ def max_over_neighbours(value: Any, count: int) -> Any:
     return bind(top.value)
 
 
-def _from_thread(where: str, value: Any, number: int) -> Any:
+def _from_thread(where: str, value: Expr, number: int) -> Expr:
     """The value of the thread `number` further down a subgroup, or of the one of that number."""
     shuffle = T.tvm_warp_shuffle_down if where == "down" else T.tvm_warp_shuffle
     return shuffle(T.tvm_warp_activemask(), value, number, WARP, WARP)
@@ -101,7 +102,7 @@ class BlockReduction:
     only if they are many: two or three barriers, or none if there is one subgroup.
     """
 
-    def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
+    def __init__(self, thread: Expr, threads: int, simd_width: int) -> None:
         assert threads & (threads - 1) == 0, "columns of equal length"
         self.thread, self.threads, self._simd = thread, threads, min(simd_width, threads)
         if self._simd == threads:
@@ -117,7 +118,7 @@ class BlockReduction:
         """Shared memory of the form without subgroups."""
         return 4 * (threads + min(threads, REDUCTION_COLUMNS))
 
-    def __call__(self, value: Any, operation: Operation = add) -> Any:
+    def __call__(self, value: Expr, operation: Operation = add) -> Expr:
         """Reduce `value` over the block."""
         result, place = value, self.thread
         if self._simd:
@@ -164,7 +165,7 @@ class BlockSums:
     at_once : vectors that have memory of their own; more take iterations
     """
 
-    def __init__(self, thread: Any, threads: int, simd_width: int, at_once: int = 1) -> None:
+    def __init__(self, thread: Expr, threads: int, simd_width: int, at_once: int = 1) -> None:
         self._thread, self._threads, self._simd = thread, threads, simd_width
         self._columns = min(threads, REDUCTION_COLUMNS)
         assert threads % self._columns == 0, "columns of equal length"
@@ -178,7 +179,7 @@ class BlockSums:
         """Shared memory of the form without subgroups."""
         return 4 * QUAD * at_once * (threads + min(threads, REDUCTION_COLUMNS))
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
+    def __call__(self, values: Sequence[Expr]) -> list[Expr]:
         """The sums, in the order of the values."""
         if self._simd:
             sums = sum_over_lanes(values, self._thread, self._threads, self._threads, self._simd)
@@ -190,10 +191,10 @@ class BlockSums:
             totals += self._sum_vec4s(vec4s[first : first + step])
         return totals[: len(values)]
 
-    def _sum_vec4s(self, vec4s: Sequence[Sequence[Any]]) -> list[Any]:
+    def _sum_vec4s(self, vec4s: Sequence[Sequence[Expr]]) -> list[Expr]:
         thread, columns, memories = self._thread, self._columns, self._memories[: len(vec4s)]
 
-        def at(item: Any) -> Any:
+        def at(item: Index) -> Expr:
             return T.ramp(item * QUAD, 1, QUAD)
 
         # What an earlier call left has been read: each part is behind the other's barrier.
@@ -221,7 +222,7 @@ class LaneSums:
     has memory of its own: TVM would see a race between them and refuse.
     """
 
-    def __init__(self, count: int, thread: Any, threads: int, lanes: int, simd_width: int) -> None:
+    def __init__(self, count: int, thread: Expr, threads: int, lanes: int, simd_width: int) -> None:
         self._thread, self._whole = thread, lanes == threads
         self._lane = thread if self._whole else bind(tirx.floormod(thread, lanes))
         self._lanes, self._simd = lanes, min(simd_width, lanes)
@@ -229,11 +230,11 @@ class LaneSums:
         is_needed = self._simd < lanes
         self._memories = [shared((places,)) for _ in range(count)] if is_needed else []
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
+    def __call__(self, values: Sequence[Expr]) -> list[Expr]:
         """The sums, right in each group's first thread; of a whole block, in every thread."""
         return self._of_subgroups(values) if self._simd else self._by_halving(values)
 
-    def _of_subgroups(self, values: Sequence[Any]) -> list[Any]:
+    def _of_subgroups(self, values: Sequence[Expr]) -> list[Expr]:
         thread, simd = self._thread, self._simd
         cells = [sum_over_subgroup(value, simd) for value in values]
         if simd == self._lanes:
@@ -256,7 +257,7 @@ class LaneSums:
             barrier()
         return [tree([memory[first + i] for i in range(count)], add) for memory in self._memories]
 
-    def _by_halving(self, values: Sequence[Any]) -> list[Any]:
+    def _by_halving(self, values: Sequence[Expr]) -> list[Expr]:
         thread = self._thread
         for memory, value in zip(self._memories, values, strict=True):
             store(memory, value, thread)
@@ -272,14 +273,14 @@ class LaneSums:
 
 
 def sum_over_lanes(
-    values: Sequence[Any], thread: Any, threads: int, lanes: int, simd_width: int
-) -> list[Any]:
+    values: Sequence[Expr], thread: Expr, threads: int, lanes: int, simd_width: int
+) -> list[Expr]:
     """`LaneSums`, once."""
     return LaneSums(len(values), thread, threads, lanes, simd_width)(values)
 
 
 @contextmanager
-def strided(thread: Any, threads: int, count: int) -> Iterator[Any]:
+def strided(thread: Expr, threads: int, count: int) -> Iterator[Expr]:
     """The items thread, thread + threads, ... below `count`."""
     with T.serial(0, -(-count // threads)) as iteration:
         item = bind(iteration * threads + thread)
@@ -300,11 +301,11 @@ def row_threads(width: int, limit: int) -> int:
     return power_of_two_at_most(max(1, min(width, limit, 256)))
 
 
-def zero() -> Any:
+def zero() -> Expr:
     """0.0 in float32."""
     return f32(0.0)
 
 
-def inverse_rms(squares: Any, width: int, eps: float) -> Any:
+def inverse_rms(squares: Expr, width: int, eps: float) -> Expr:
     """1 / rms of a row of `width` channels, of which this is the sum of squares."""
     return bind(materialize(tirx.rsqrt(squares / f32(width) + f32(eps)), "float32"))

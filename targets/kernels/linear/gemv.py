@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -19,6 +18,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.blocks import (
     launch,
@@ -98,7 +98,7 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
             sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
             owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
-            def accumulate(part: Sequence[Any], begin: int) -> None:
+            def accumulate(part: Sequence[Buffer], begin: int) -> None:
                 local = [row - begin for row in owned]
                 accumulate_rows(
                     weights, part, local, lambda k: as_f32(x[0, k]), lane, shape.lanes, sums
@@ -119,10 +119,10 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 def accumulate_rows(
     weights: WeightReader,
-    part: Sequence[Any],
-    rows: Sequence[Any],
-    read_x: Callable[[Any], Any],
-    lane: Any,
+    part: Sequence[Buffer],
+    rows: Sequence[Expr],
+    read_x: Callable[[Expr], Expr],
+    lane: Expr,
     lanes: int,
     sums: Sequence[LocalVar],
 ) -> None:

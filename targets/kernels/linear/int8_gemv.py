@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -38,6 +37,7 @@ from gemma4_compile.operators.tir import (
     store,
     when,
 )
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockSums,
     barrier,
@@ -160,7 +160,7 @@ def tiles_of_block(tiles: int, threads: int, tuning: Int8GemvTuning) -> int:
     return iterations if is_full else 1
 
 
-QuadMaker = Callable[[Any, Any, Any], list[Any]]
+QuadMaker = Callable[[Expr, Buffer | None, Expr], list[Expr]]
 """Makes a thread's vec4s of the vector, from the thread, where the new residual goes, and whether
 this block writes it."""
 
@@ -175,10 +175,9 @@ def _declare_source(
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
     if isinstance(operator, Int8NormedLinear):
-        norm = operator.norm
-        norm_args = router.norm_arguments if router else declare_norm(build, norm)
+        norm_args = router.norm_arguments if router else declare_norm(build, operator.norm)
         return lambda thread, out, writes: norm_vec4s(
-            norm, norm_args, out, writes, thread, threads, simd_width
+            norm_args, out, writes, thread, threads, simd_width
         )
     if isinstance(operator, Int8CombinedLinear):
         heads, splits = operator.heads, declare_splits(build, operator, operator.in_dtype)
@@ -227,7 +226,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
             slot = bind(tirx.floordiv(thread, shape.lanes))
             first = bind(block * (iterations * shape.tile))
 
-            def row_of(iteration: Any) -> tuple[Any, Any]:
+            def row_of(iteration: Index) -> tuple[Expr, Expr]:
                 own = tirx.min(first + iteration * shape.slots + slot, rows - 1)
                 if iterations == 1:
                     return own, first
@@ -251,7 +250,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
                 share.load(staged.read)
             sums = RowSums(shape, thread)
 
-            def multiply_tile(iteration: Any) -> None:
+            def multiply_tile(iteration: Index) -> None:
                 rows_of.run_some(
                     iteration * shape.rows,
                     shape.rows,
@@ -282,11 +281,11 @@ def _store(
     operator: Int8Linear,
     shape: Int8Shape,
     sums: RowSums,
-    first: Any,
-    thread: Any,
-    y: Any,
-    gate: Any,
-    layer: Any,
+    first: Expr,
+    thread: Expr,
+    y: Buffer,
+    gate: Buffer | None,
+    layer: Expr | None,
 ) -> None:
     step = 2 if operator.epilogue == Epilogue.GELU_PAIRS.value else 1
     with strided(thread, shape.threads, shape.tile // step) as item:
@@ -298,13 +297,13 @@ def _store(
 def store_packed(
     shape: Int8Shape,
     sums: RowSums,
-    block: Any,
-    thread: Any,
-    results: Sequence[Any],
-    position: Any,
+    block: Expr,
+    thread: Expr,
+    results: Sequence[Buffer],
+    position: Index,
     interleaved: bool,
     simd_width: int,
-    exists: Any = None,
+    exists: Expr | None = None,
 ) -> None:
     """Gate and up to rounded products: a group of results from PACKED_ROWS rows.
 
@@ -328,7 +327,7 @@ def store_packed(
     words, scales = results
     groups = outputs // GROUP
 
-    def put(buffer: Any, value: Any, place: Any) -> None:
+    def put(buffer: Buffer, value: Expr, place: Expr) -> None:
         with nullcontext() if exists is None else when(exists):
             store(buffer, value, position, place)
 

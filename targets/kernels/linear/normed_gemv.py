@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -20,8 +19,8 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.combine import merged_channel
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
@@ -44,7 +43,7 @@ from gemma4_compile.targets.kernels.linear.gemv import (
 )
 from gemma4_compile.targets.kernels.linear.int8_gemv import tiles_of_block
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, declare_norm
-from gemma4_compile.targets.kernels.moe.expert_norms import expert_norm
+from gemma4_compile.targets.kernels.moe.expert_norms import ExpertNormArguments, expert_norm
 from gemma4_compile.targets.kernels.moe.router_blocks import (
     behind_router,
     declare_router,
@@ -75,14 +74,14 @@ class StagedVector:
         self._memory = shared((width,))
         self._unit, self._units = weights.unit, weights.units
 
-    def _place(self, k: Any) -> Any:
+    def _place(self, k: Expr) -> Expr:
         return tirx.floormod(k, self._unit) * self._units + tirx.floordiv(k, self._unit)
 
-    def write(self, k: Any, value: Any) -> None:
+    def write(self, k: Expr, value: Expr) -> None:
         """Set channel k."""
         store(self._memory, value, self._place(k))
 
-    def read(self, k: Any) -> Any:
+    def read(self, k: Expr) -> Expr:
         """Channel k, float32."""
         return self._memory[self._place(k)]
 
@@ -99,12 +98,12 @@ def multiply_staged(
     weights: WeightReader,
     vector: StagedVector,
     shape: GemvShape,
-    block: Any,
-    thread: Any,
-    y: Any,
+    block: Expr,
+    thread: Expr,
+    y: Buffer,
     simd_width: int,
-    ple: Any = None,
-    layer: Any = None,
+    ple: Buffer | None = None,
+    layer: Expr | None = None,
 ) -> None:
     """The block's rows of the matrix times the staged vector, and the epilogue."""
     rows = operator.layout.rows
@@ -114,7 +113,7 @@ def multiply_staged(
     sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
     owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
-    def accumulate(part: Sequence[Any], begin: int) -> None:
+    def accumulate(part: Sequence[Buffer], begin: int) -> None:
         local = [row - begin for row in owned]
         accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
 
@@ -150,25 +149,24 @@ def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimF
 
 
 def _normed_share(
-    norm: NormVector,
     args: NormArguments,
-    out: Any,
-    writes: Any,
+    out: Buffer,
+    writes: Expr,
     row_slice: RowSlice,
     simd_width: int,
-) -> list[Any]:
+) -> list[Expr]:
     """The thread's slice of x; r' is written to `out` where `writes` holds."""
-    reduce = BlockReduction(row_slice.thread, row_slice.threads, simd_width)
+    norm, reduce = args.norm, BlockReduction(row_slice.thread, row_slice.threads, simd_width)
 
-    def scale_of(values: Sequence[Any]) -> Any:
+    def scale_of(values: Sequence[Expr]) -> Expr:
         return row_slice.splat(
             inverse_rms(reduce(row_slice.dot(values, values)), norm.width, norm.eps)
         )
 
     mine, old = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
     branch_weight = row_slice.load(args.w_branch)
-    next_weight = row_slice.load(args.w_next) if norm.normed else []
-    factor = row_slice.splat(bind(args.scalar[0]) if norm.scaled else f32(1.0))
+    next_weight = row_slice.load(args.w_next) if args.w_next is not None else []
+    factor = row_slice.splat(bind(args.scalar[0]) if args.scalar is not None else f32(1.0))
     scale = scale_of(mine)
     total = row_slice.map(lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight)
     with when(writes):
@@ -195,7 +193,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     norm, simd = operator.norm, spec.simd_width
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
-        args: Any = router.norm_arguments if router else declare_norm(build, norm)
+        args = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
@@ -217,11 +215,11 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         ):
             vector = StagedVector(weights, width)
             row_slice = RowSlice(thread, shape.threads, width)
-            if isinstance(norm, ExpertNormVector):
+            if isinstance(args, ExpertNormArguments):
                 sums = BlockSums(thread, shape.threads, simd)
-                x = expert_norm(norm, args, out, block == 0, row_slice, sums)
+                x = expert_norm(args, out, block == 0, row_slice, sums)
             else:
-                x = _normed_share(norm, args, out, block == 0, row_slice, simd)
+                x = _normed_share(args, out, block == 0, row_slice, simd)
             row_slice.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
             multiply = partial(multiply_staged, operator, weights, vector, shape)
             if iterations == 1:

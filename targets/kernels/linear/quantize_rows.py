@@ -5,8 +5,6 @@ Definitions: gemma4_compile/operators/activation_quantization.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -20,8 +18,8 @@ from gemma4_compile.operators.activation_quantization import (
 from gemma4_compile.operators.attention import declare_splits
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import bind, function, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.combine import merge_shape, merge_slice
 from gemma4_compile.targets.kernels.common.blocks import launch, row_threads
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
@@ -57,11 +55,11 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
             item = bind(tirx.min(first + thread, vec4s - 1))
             vec4 = bind(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
 
-            def put_word(mine: Any, word: Any) -> None:
+            def put_word(mine: Expr, word: Expr) -> None:
                 with when(first + mine < vec4s):
                     store(words, word, i, first + mine)
 
-            def put_scale(group: Any, scale: Any) -> None:
+            def put_scale(group: Expr, scale: Expr) -> None:
                 with when(first + group * QUADS < vec4s):
                     store(scales, scale, i, tirx.floordiv(first, QUADS) + group)
 
@@ -79,16 +77,16 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
 
 
 def _own_vec4(
-    norm: NormVector,
     args: NormArguments,
-    out: Any,
-    block: Any,
-    thread: Any,
+    out: Buffer,
+    block: Expr,
+    thread: Expr,
     threads: int,
     spec: TargetSpec,
-) -> Any:
+) -> Expr:
     """The thread's vec4 of x; its vec4 of r' is written."""
-    width, vec4s = norm.width, norm.width // WORD
+    assert args.w_next is not None, "what is rounded is normed"
+    norm, width, vec4s = args.norm, args.norm.width, args.norm.width // WORD
     row_slice = RowSlice(thread, threads, width)
     item = bind(block * threads + thread)
     place = T.ramp(bind(tirx.min(item, vec4s - 1)) * WORD, 1, WORD)
@@ -96,7 +94,7 @@ def _own_vec4(
     own_branch = bind(args.branch[0, place] * args.w_branch[place])
     own_residual = bind(args.residual[0, place])
     branch, residual = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
-    scalar = bind(args.scalar[0]) if norm.scaled else f32(1.0)
+    scalar = bind(args.scalar[0]) if args.scalar is not None else f32(1.0)
     weighed = row_slice.map(lambda b, w: b * w, branch, row_slice.load(args.w_branch))
     squares = norm_squares(norm, row_slice, branch, residual, weighed, spec.simd_width)
     scale, scale_next = norm_scales(norm, row_slice, squares, scalar)
@@ -107,16 +105,15 @@ def _own_vec4(
 
 
 def _own_vec4_behind_experts(
-    norm: ExpertNormVector,
     args: ExpertNormArguments,
-    out: Any,
-    block: Any,
-    thread: Any,
+    out: Buffer,
+    block: Expr,
+    thread: Expr,
     threads: int,
     spec: TargetSpec,
-) -> Any:
+) -> Expr:
     """The thread's vec4 of x, in the block's turn of its slice; the first block writes r'."""
-    x = norm_vec4s(norm, args, out, block == 0, thread, threads, spec.simd_width)
+    x = norm_vec4s(args, out, block == 0, thread, threads, spec.simd_width)
     own = x[0]
     for iteration, vec4 in enumerate(x[1:], 1):
         own = bind(tirx.Select(block == iteration, vec4, own))
@@ -129,26 +126,26 @@ def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimF
     Grid: vec4s / threads. Shared: a vector a thread, two behind two branches. Reference:
     `QuantizedNorm.definition`.
     """
-    norm, width, vec4s = operator.norm, operator.width, operator.width // WORD
+    width, vec4s = operator.width, operator.width // WORD
     threads = row_threads(vec4s, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        args = declare_norm(build, norm)
+        args = declare_norm(build, operator.norm)
         out = build.arg("out", (1, width), "float32")
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), quantized_specs(width), strict=True)
         )
         with launch(threads, -(-vec4s // threads)) as (block, _, thread):
-            if isinstance(norm, ExpertNormVector):
-                x = _own_vec4_behind_experts(norm, args, out, block, thread, threads, spec)
+            if isinstance(args, ExpertNormArguments):
+                x = _own_vec4_behind_experts(args, out, block, thread, threads, spec)
             else:
-                x = _own_vec4(norm, args, out, block, thread, threads, spec)
+                x = _own_vec4(args, out, block, thread, threads, spec)
 
-            def put_word(vec4: Any, word: Any) -> None:
+            def put_word(vec4: Expr, word: Expr) -> None:
                 with when(block * threads + vec4 < vec4s):
                     store(words, word, 0, block * threads + vec4)
 
-            def put_scale(group: Any, scale: Any) -> None:
+            def put_scale(group: Expr, scale: Expr) -> None:
                 with when((block * threads + group * QUADS) < vec4s):
                     store(scales, scale, 0, block * (threads // QUADS) + group)
 
@@ -184,11 +181,11 @@ def make_quantized_combine(operator: QuantizedCombine, spec: TargetSpec) -> tirx
             first = bind(head * vec4s + slice_ * width)
             end = bind((head + 1) * vec4s)
 
-            def put_word(vec4: Any, word: Any) -> None:
+            def put_word(vec4: Expr, word: Expr) -> None:
                 with when(first + vec4 < end):
                     store(words, word, 0, first + vec4)
 
-            def put_scale(group: Any, scale: Any) -> None:
+            def put_scale(group: Expr, scale: Expr) -> None:
                 with when(first + group * QUADS < end):
                     store(scales, scale, 0, tirx.floordiv(first, QUADS) + group)
 

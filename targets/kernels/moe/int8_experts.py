@@ -5,8 +5,8 @@ The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/int8_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm import tirx
 
@@ -14,6 +14,7 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD, quanti
 from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.moe import routed_begin, routed_width
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
+from gemma4_compile.operators.types import Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, shared, strided, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_gemv import (
@@ -116,7 +117,7 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
             row = bind(tirx.min(block * shape.tile + slot, rows - 1))
             share = LaneShare(operator.layout, shape.lanes, lane)
 
-            def row_of(k: Any) -> tuple[Any, Any]:
+            def row_of(k: Index) -> tuple[Expr, Expr]:
                 base = bind(operator.first_row(ids[0, k]))
                 return base + row, base
 
@@ -130,9 +131,11 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
             barrier()
             total = LocalVar("float32", zero())
 
-            def add_expert(k: Any, *present: Any) -> None:
+            def add_expert(
+                k: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]
+            ) -> None:
                 share.load(lambda group: vectors.read(group, k))
-                total.add(chosen[k] * share.dot(*present))
+                total.add(chosen[k] * share.dot(words, scales))
 
             rows_of.run(add_expert)
             sums = RowSums(shape, thread)

@@ -6,7 +6,6 @@ Definitions: gemma4_compile/operators/moe.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -28,6 +27,7 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     BlockSums,
@@ -41,7 +41,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, StackRow
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.moe.expert_norms import (
@@ -88,7 +88,7 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             factor = bind(inverse * f32(operator.factor))
             chosen = choose(scores, experts, top_k, thread, threads)
 
-            def score_of(e: Any) -> Any:
+            def score_of(e: Expr) -> Expr:
                 return scores[e] * factor
 
             _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, i, thread, threads)
@@ -96,14 +96,14 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def _store_choice(
-    chosen: Any,
+    chosen: Buffer,
     top_k: int,
-    score_of: Callable[[Any], Any],
-    expert_scale: Any,
-    ids: Any,
-    weights: Any,
-    i: Any,
-    thread: Any,
+    score_of: Callable[[Expr], Expr],
+    expert_scale: Buffer,
+    ids: Buffer,
+    weights: Buffer,
+    i: Index,
+    thread: Expr,
     threads: int,
 ) -> None:
     """Ids and weights of position i, of the experts that `choose` found."""
@@ -147,7 +147,7 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
     return build.result
 
 
-def store_hidden(routed: Any, hidden: Sequence[Any], experts: int, row_slice: RowSlice) -> None:
+def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice: RowSlice) -> None:
     """Write the experts' input behind the scores."""
     begin = routed_begin(experts)
     row_slice.store_from(routed, hidden, begin, 0)
@@ -169,7 +169,7 @@ def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc
         with launch(threads, 1) as (_, _, thread):
             chosen = choose(scores, experts, top_k, thread, threads)
 
-            def score_of(e: Any) -> Any:
+            def score_of(e: Expr) -> Expr:
                 return scores[0, e]
 
             _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, 0, thread, threads)
@@ -178,12 +178,12 @@ def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc
 
 def _project(
     operator: Router,
-    projection: Any,
-    x: Any,
-    scale: Any,
-    row: Any,
+    projection: Buffer,
+    x: Buffer,
+    scale: Readable,
+    row: Expr,
     row_slice: RowSlice,
-    scores: Any,
+    scores: Buffer,
 ) -> None:
     """``scores[e] = projection[e] . (x * scale)``; LANES neighbours row_slice an expert."""
     experts, thread, threads = operator.experts, row_slice.thread, row_slice.threads
@@ -223,7 +223,7 @@ def _project(
     barrier()
 
 
-def _slots(ids: Any, i: Any, top_k: int, expert: Any) -> list[tuple[int, Any]]:
+def _slots(ids: Buffer, i: Expr, top_k: int, expert: Expr) -> list[tuple[int, Expr]]:
     """A row's slots, and whether each chose the expert: all loads come first."""
     vectors = Vectors.dividing(top_k)
     places = [vectors.at(part) for part in range(top_k // vectors.size)]
@@ -256,7 +256,7 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
                 store(counts, count.value, e)
             barrier()
 
-            def tiles_for(count: Any) -> Any:
+            def tiles_for(count: Expr) -> Expr:
                 return tirx.floordiv(count + (operator.tile - 1), i32(operator.tile))
 
             with strided(thread, threads, experts) as e:
@@ -321,5 +321,5 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
         with launch(threads, rows) as (i, _, thread):
             row_slice = RowSlice(thread, threads, width)
             sums = BlockSums(thread, threads, spec.simd_width, EXPERT_SUMS)
-            row_slice.store(hidden, expert_norm(norm, args, out, None, row_slice, sums, i), i)
+            row_slice.store(hidden, expert_norm(args, out, None, row_slice, sums, i), i)
     return build.result

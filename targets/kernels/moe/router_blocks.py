@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -26,7 +25,9 @@ from gemma4_compile.operators.moe import (
     VECTORS,
     RoutedNorm,
 )
+from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import BlockSums
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, residual_scales
@@ -48,9 +49,10 @@ class BesideRouter:
     def norm_arguments(self) -> NormArguments:
         """Those of the norm in front of the matmul."""
         w_branch, w_next = (StackRow(self._vectors, row) for row in (BRANCH_NORM, DENSE_NORM))
-        return NormArguments(self._branch, self._residual, w_branch, None, w_next)
+        norm = NormVector(self.norm.width, self.norm.eps, scaled=False, normed=True)
+        return NormArguments(norm, self._branch, self._residual, w_branch, None, w_next)
 
-    def score(self, routed: Any, e: Any, thread: Any, threads: int, simd_width: int) -> None:
+    def score(self, routed: Buffer, e: Expr, thread: Expr, threads: int, simd_width: int) -> None:
         """The score of expert e; the block of the first also leaves the experts' input."""
         norm, row_slice = self.norm, RowSlice(thread, threads, self.norm.width)
         branch, residual = row_slice.load(self._branch, 0), row_slice.load(self._residual, 0)
@@ -98,18 +100,18 @@ def routing_blocks(router: BesideRouter | None) -> int:
 @contextmanager
 def behind_router(
     router: BesideRouter | None,
-    routed: Any,
-    block: Any,
-    thread: Any,
+    routed: Buffer | None,
+    block: Expr,
+    thread: Expr,
     threads: int,
     simd_width: int,
-) -> Iterator[Any]:
+) -> Iterator[Expr]:
     """Route in the first blocks; the body is for the others, which count from 0.
 
     Loops of one iteration or none: TVM lets buffers share memory, with barriers between them, and
     does not put a barrier behind a condition.
     """
-    if router is None:
+    if router is None or routed is None:
         yield block
         return
     first = routing_blocks(router)

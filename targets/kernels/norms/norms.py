@@ -5,8 +5,6 @@ Definitions: gemma4_compile/operators/norms.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from gemma4_compile.operators.base import symbolic_rows
@@ -18,6 +16,7 @@ from gemma4_compile.operators.norms import (
     TakeLastRow,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     inverse_rms,
@@ -26,7 +25,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, StackRow
 from gemma4_compile.targets.spec import TargetSpec
 
 TAKE_THREADS = 64
@@ -60,9 +59,9 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
     with function(scheduled=True) as build:
         y = build.arg("y", (rows, width), "float32")
         residual = build.arg("residual", (rows, width), "float32")
-        scalar: Any = None
-        w_branch: Any
-        w_next: Any = None
+        scalar: Buffer | None = None
+        w_branch: Readable
+        w_next: Readable | None = None
         if operator.stacked:
             weights = build.arg("weights", (operator.stacked, width), "float32")
             w_branch, w_next = StackRow(weights, 0), StackRow(weights, 1)
@@ -79,8 +78,8 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             row_slice = RowSlice(thread, threads, width)
             branch, old = row_slice.load(y, i), row_slice.load(residual, i)
             branch_weight = row_slice.load(w_branch)
-            next_weight = row_slice.load(w_next) if operator.next_dtype else []
-            factor = row_slice.splat(bind(scalar[0]) if operator.scaled else f32(1.0))
+            next_weight = row_slice.load(w_next) if w_next is not None else []
+            factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
             squares = reduce(row_slice.dot(branch, branch))
             scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
             total = row_slice.map(

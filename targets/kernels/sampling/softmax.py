@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from gemma4_compile.operators.math import f32
@@ -14,6 +12,7 @@ from gemma4_compile.operators.sampling import (
     weight_of,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
+from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     launch,
@@ -72,7 +71,7 @@ def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFun
             top = reduce(highest.value, tirx.max)
             with strided(thread, threads, blocks) as b:
                 total.add(partials[b, 1] * weight_of(partials[b, 0], top, temperature[0]))
-            whole: Any = reduce(total.value)
+            whole: Expr = reduce(total.value)
             with strided(thread, threads, run) as item:
                 v = bind(block * run + item)
                 with when(v < vocab):

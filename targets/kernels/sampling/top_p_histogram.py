@@ -6,7 +6,6 @@ Definition: `TopPHistogram.definition` in gemma4_compile/operators/sampling.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -21,6 +20,7 @@ from gemma4_compile.operators.sampling import (
     bits_of,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr, IndexT
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
@@ -74,8 +74,8 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
             before = _sums_before(totals, columns, thread, shares)
             for share, tokens, own, base in zip(shares, held, running, before, strict=True):
                 after = [bind(base + value) for value in own]
-                for item, value in enumerate(after):
-                    store(values, value, _place(share * HELD + item))
+                for number, value in enumerate(after):
+                    store(values, value, _place(share * HELD + number))
                 for half in range(0, HELD, QUAD):
                     place = T.ramp(share * HELD + half, 1, QUAD)
                     for buffer, row in ((ordered, tokens), (sums, after)):
@@ -89,7 +89,7 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
     return build.result
 
 
-def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
+def _probabilities(probs: Buffer, v: Expr, vocab: int) -> list[Expr]:
     """The probabilities of QUAD tokens from v on; 0 beyond the vocabulary."""
     if vocab % QUAD:  # its last tokens fill no vec4, and would be read twice and at wrong places
         return [
@@ -105,14 +105,14 @@ def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
     return [tirx.Shuffle([vec4], [lane]) for lane in range(QUAD)]
 
 
-def _place(item: Any) -> Any:
+def _place(item: IndexT) -> IndexT:
     """Where shared memory holds a token: each share of eight in other banks than the next."""
     if isinstance(item, int):
         return item + item // HELD
     return item + tirx.floordiv(item, HELD)
 
 
-def _sort(values: Any, thread: Any, threads: int) -> None:
+def _sort(values: Buffer, thread: Expr, threads: int) -> None:
     """Sort in descending order, by a bitonic network; it begins and ends with a barrier.
 
     Level m merges pairs of sorted runs of 2**(m - 1) tokens, every other pair the other way round:
@@ -135,7 +135,7 @@ def _sort(values: Any, thread: Any, threads: int) -> None:
     barrier()
 
 
-def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> None:
+def _compare(values: Buffer, share: Expr, level: Expr, low: Expr, is_first: Expr) -> None:
     """The comparisons of a level at the bits from `low` on, of one share."""
     stride = bind(tirx.shift_left(i32(1), low))
     block = tirx.shift_left(tirx.shift_right(share, low), low + HELD_BITS)
@@ -161,7 +161,7 @@ def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> No
         store(values, cell.value, place)
 
 
-def _count(values: Any, index: Any) -> Any:
+def _count(values: Buffer, index: Expr) -> Expr:
     """How many of the sorted tokens lie in a bin or above, by bisection."""
     count, begin = LocalVar("int32", i32(0)), bind(bin_bits(index))
     with T.serial(0, PLACE_BITS + 1) as step:
@@ -173,7 +173,7 @@ def _count(values: Any, index: Any) -> Any:
     return bind(count.value)
 
 
-def _running_sums(tokens: Sequence[Any]) -> list[Any]:
+def _running_sums(tokens: Sequence[Expr]) -> list[Expr]:
     """The sum of the first, the first two, ... of them."""
     sums = [tokens[0]]
     for token in tokens[1:]:
@@ -181,7 +181,9 @@ def _running_sums(tokens: Sequence[Any]) -> list[Any]:
     return sums
 
 
-def _sums_before(totals: Any, columns: Any, thread: Any, shares: Sequence[Any]) -> list[Any]:
+def _sums_before(
+    totals: Buffer, columns: Buffer, thread: Expr, shares: Sequence[Expr]
+) -> list[Expr]:
     """The sum of all shares before each of these."""
     length = SHARES // REDUCTION_COLUMNS
     within = shared((SHARES,))  # TVM would see a race if the totals were overwritten
