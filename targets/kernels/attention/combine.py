@@ -12,6 +12,7 @@ from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     barrier,
     launch,
@@ -172,7 +173,7 @@ def _write_factors(
 ) -> None:
     """The share of each split in the result; 0 behind the last, which stands for repeated loads."""
     threads, splits = shape.threads, shape.splits
-    reduce = BlockReduction(thread, threads, shape.simd_width)
+    reduce = BlockReduction(Block(thread, threads, shape.simd_width))
     found = []
     for iteration in range(-(-splits // threads)):
         split = bind(thread + iteration * threads)

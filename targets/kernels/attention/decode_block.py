@@ -18,6 +18,7 @@ from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     add,
     barrier,
     local,
@@ -177,10 +178,11 @@ class DecodeBlock:
     """One block's operands, registers and shared memory."""
 
     def __init__(
-        self, operator: SplitAttention, shape: DecodeShape, key: Buffer, value: Buffer, thread: Expr
+        self, operator: SplitAttention, shape: DecodeShape, key: Buffer, value: Buffer, block: Block
     ) -> None:
         self.operator, self.shape, self.key, self.value = operator, shape, key, value
-        self.thread, self.vectors = thread, shape.vectors
+        thread = block.thread
+        self.block, self.thread, self.vectors = block, thread, shape.vectors
         heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
         self.query = shared((heads, shape.query_width))
         self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
@@ -208,7 +210,7 @@ class DecodeBlock:
         """Write the zeros behind the query heads."""
         padding, vectors = self.shape.padding, self.vectors
         if padding:
-            with strided(self.thread, self.shape.threads, self.shape.heads * padding) as item:
+            with strided(self.block, self.shape.heads * padding) as item:
                 h, place = tirx.floordiv(item, padding), tirx.floormod(item, padding)
                 nothing = vectors.splat(zero())
                 store(self.query, nothing, h, vectors.at(self.shape.columns + place))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -16,6 +17,23 @@ from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 QUAD = 4
 WARP = 32  # TVM's arguments of an exchange; the generators that know subgroups take no other
+
+
+@dataclass(frozen=True)
+class Block:
+    """A thread and its block, as the kernel's text is written for one thread of many.
+
+    Attributes
+    ----------
+    thread : the thread's number in the block
+    threads : of the block
+    subgroup_width : neighbouring threads that exchange values without shared memory; 0 where their
+        number is not known
+    """
+
+    thread: Expr
+    threads: int
+    subgroup_width: int
 
 
 @contextmanager
@@ -102,9 +120,11 @@ class BlockReduction:
     only if they are many: two or three barriers, or none if there is one subgroup.
     """
 
-    def __init__(self, thread: Expr, threads: int, simd_width: int) -> None:
+    def __init__(self, block: Block) -> None:
+        threads = block.threads
         assert threads & (threads - 1) == 0, "columns of equal length"
-        self.thread, self.threads, self._simd = thread, threads, min(simd_width, threads)
+        self.thread, self.threads = block.thread, threads
+        self._simd = min(block.subgroup_width, threads)
         if self._simd == threads:
             return
         self._results = threads // max(self._simd, 1)
@@ -165,13 +185,13 @@ class BlockSums:
     at_once : vectors that have memory of their own; more take iterations
     """
 
-    def __init__(self, thread: Expr, threads: int, simd_width: int, at_once: int = 1) -> None:
-        self._thread, self._threads, self._simd = thread, threads, simd_width
+    def __init__(self, block: Block, at_once: int = 1) -> None:
+        threads, self._block = block.threads, block
         self._columns = min(threads, REDUCTION_COLUMNS)
         assert threads % self._columns == 0, "columns of equal length"
         self._memories = [
             (shared((threads * QUAD,)), shared((self._columns * QUAD,)))
-            for _ in range(0 if simd_width else at_once)
+            for _ in range(0 if block.subgroup_width else at_once)
         ]
 
     @staticmethod
@@ -181,8 +201,8 @@ class BlockSums:
 
     def __call__(self, values: Sequence[Expr]) -> list[Expr]:
         """The sums, in the order of the values."""
-        if self._simd:
-            sums = sum_over_lanes(values, self._thread, self._threads, self._threads, self._simd)
+        if self._block.subgroup_width:
+            sums = sum_over_lanes(self._block, values, self._block.threads)
             return [bind(total) for total in sums]
         padded = [*values, *[zero()] * (-len(values) % QUAD)]
         vec4s = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
@@ -192,7 +212,7 @@ class BlockSums:
         return totals[: len(values)]
 
     def _sum_vec4s(self, vec4s: Sequence[Sequence[Expr]]) -> list[Expr]:
-        thread, columns, memories = self._thread, self._columns, self._memories[: len(vec4s)]
+        thread, columns, memories = self._block.thread, self._columns, self._memories[: len(vec4s)]
 
         def at(item: Index) -> Expr:
             return T.ramp(item * QUAD, 1, QUAD)
@@ -203,7 +223,7 @@ class BlockSums:
                   at(thread))  # fmt: skip
         barrier()
         with when(thread < columns):
-            steps = range(self._threads // columns)
+            steps = range(self._block.threads // columns)
             for every, row in memories:
                 parts = [every[at(step * columns + thread)] for step in steps]
                 store(row, tree(parts, add), at(thread))
@@ -222,10 +242,11 @@ class LaneSums:
     has memory of its own: TVM would see a race between them and refuse.
     """
 
-    def __init__(self, count: int, thread: Expr, threads: int, lanes: int, simd_width: int) -> None:
+    def __init__(self, block: Block, count: int, lanes: int) -> None:
+        thread, threads = block.thread, block.threads
         self._thread, self._whole = thread, lanes == threads
         self._lane = thread if self._whole else bind(tirx.floormod(thread, lanes))
-        self._lanes, self._simd = lanes, min(simd_width, lanes)
+        self._lanes, self._simd = lanes, min(block.subgroup_width, lanes)
         places = threads // self._simd if self._simd else threads
         is_needed = self._simd < lanes
         self._memories = [shared((places,)) for _ in range(count)] if is_needed else []
@@ -272,16 +293,15 @@ class LaneSums:
         return [memory[0 if self._whole else thread] for memory in self._memories]
 
 
-def sum_over_lanes(
-    values: Sequence[Expr], thread: Expr, threads: int, lanes: int, simd_width: int
-) -> list[Expr]:
+def sum_over_lanes(block: Block, values: Sequence[Expr], lanes: int) -> list[Expr]:
     """`LaneSums`, once."""
-    return LaneSums(len(values), thread, threads, lanes, simd_width)(values)
+    return LaneSums(block, len(values), lanes)(values)
 
 
 @contextmanager
-def strided(thread: Expr, threads: int, count: int) -> Iterator[Expr]:
+def strided(block: Block, count: int) -> Iterator[Expr]:
     """The items thread, thread + threads, ... below `count`."""
+    thread, threads = block.thread, block.threads
     with T.serial(0, -(-count // threads)) as iteration:
         item = bind(iteration * threads + thread)
         if count % threads == 0:

@@ -11,7 +11,7 @@ from tvm import tirx
 
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import zero
+from gemma4_compile.targets.kernels.common.blocks import Block, zero
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
 Readable: TypeAlias = "Buffer | StackRow"
@@ -23,11 +23,11 @@ class RowSlice:
 
     Attributes
     ----------
-    thread, threads, width : of the block and the row
+    block : whose threads share the row
+    width : channels of the row
     """
 
-    thread: Expr
-    threads: int
+    block: Block
     width: int
 
     @property
@@ -48,13 +48,13 @@ class RowSlice:
     @property
     def iterations(self) -> int:
         """Groups of a thread, at most."""
-        return -(-self.groups // self.threads)
+        return -(-self.groups // self.block.threads)
 
     def _group(self, iteration: int) -> Expr:
-        return self.thread + iteration * self.threads
+        return self.block.thread + iteration * self.block.threads
 
     def _is_ragged(self, iteration: int) -> bool:
-        return (iteration + 1) * self.threads > self.groups
+        return (iteration + 1) * self.block.threads > self.groups
 
     def splat(self, value: Expr) -> Expr:
         """A named scalar as a value of the row_slice's type."""

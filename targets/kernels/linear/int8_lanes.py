@@ -15,7 +15,14 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared, strided, zero
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    local,
+    shared,
+    strided,
+    zero,
+)
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS, round_vec4s
@@ -30,13 +37,11 @@ class StagedVector:
         self._words = shared((QUADS * self._pitch,), "uint32")
         self._scales = shared((self._groups,))
 
-    def fill(
-        self, vec4s: Sequence[Expr], thread: Expr, threads: int, interleaved: bool, simd_width: int
-    ) -> None:
+    def fill(self, block: Block, vec4s: Sequence[Expr], interleaved: bool) -> None:
         """Round the threads' vec4s into it; ends with a barrier."""
         put_word, put_scale = self._put_word, self._put_scale
         count = self._groups * QUADS
-        round_vec4s(vec4s, thread, threads, count, interleaved, put_word, put_scale, simd_width)
+        round_vec4s(vec4s, block, count, interleaved, put_word, put_scale)
         barrier()
 
     def _put_word(self, vec4: Expr, word: Expr) -> None:
@@ -65,16 +70,16 @@ class QuantizedVector:
         words = _words(self._words, row, group * QUADS, QUADS)
         return words, bind(self._scales[row, group])
 
-    def copy(self, thread: Expr, threads: int) -> tuple[Buffer, Buffer]:
+    def copy(self, block: Block) -> tuple[Buffer, Buffer]:
         """Words and scales of all rows in shared memory, row after row; ends without a barrier."""
         groups, rows = self.groups, self._rows
         words = shared((rows * groups * QUADS,), "uint32")
         scales = shared((rows * groups,))
         vec4s = groups * QUADS // 4
-        with strided(thread, threads, rows * vec4s) as item:
+        with strided(block, rows * vec4s) as item:
             row, at = bind(tirx.floordiv(item, vec4s)), bind(tirx.floormod(item, vec4s) * 4)
             store(words, self._words[row, T.ramp(at, 1, 4)], T.ramp(item * 4, 1, 4))
-        with strided(thread, threads, rows * groups) as item:
+        with strided(block, rows * groups) as item:
             row, group = bind(tirx.floordiv(item, groups)), bind(tirx.floormod(item, groups))
             store(scales, self._scales[row, group], item)
         return words, scales
@@ -83,8 +88,8 @@ class QuantizedVector:
 class StagedRows:
     """Packed vectors, copied into shared memory once by all threads."""
 
-    def __init__(self, packed: QuantizedVector, thread: Expr, threads: int) -> None:
-        self._words, self._scales = packed.copy(thread, threads)
+    def __init__(self, packed: QuantizedVector, block: Block) -> None:
+        self._words, self._scales = packed.copy(block)
         self._groups = packed.groups
 
     def read(self, group: Expr, row: Expr) -> tuple[list[Expr], Expr]:

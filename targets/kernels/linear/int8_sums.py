@@ -8,7 +8,7 @@ from tvm import tirx
 
 from gemma4_compile.operators.tir import bind, store
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
+from gemma4_compile.targets.kernels.common.blocks import Block, add, barrier, shared, strided, tree
 
 RUN = 16  # sums that one thread adds up
 
@@ -50,8 +50,8 @@ class Int8Shape:
 class RowSums:
     """The lanes' partial sums of a block's rows, and their totals."""
 
-    def __init__(self, shape: Int8Shape, thread: Expr) -> None:
-        self._shape, self._thread = shape, thread
+    def __init__(self, shape: Int8Shape, block: Block) -> None:
+        self._shape, self._block = shape, block
         self._memory = shared((shape.tile * shape.pitch,))
         self._runs = shared((shape.tile * (shape.runs + 1),)) if shape.runs > 1 else None
 
@@ -65,7 +65,7 @@ class RowSums:
         barrier()
         if self._runs is None:
             return
-        with strided(self._thread, shape.threads, shape.tile * runs) as item:
+        with strided(self._block, shape.tile * runs) as item:
             row, run = bind(tirx.floordiv(item, runs)), bind(tirx.floormod(item, runs))
             store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
                   row * (runs + 1) + run)  # fmt: skip

@@ -32,6 +32,7 @@ from gemma4_compile.operators.tir import (
 )
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockSums,
     add,
     barrier,
@@ -70,13 +71,11 @@ def _lanes(vec4: Expr) -> list[Expr]:
 
 def round_vec4s(
     vec4s: Sequence[Expr],
-    thread: Expr,
-    threads: int,
+    block: Block,
     count: int,
     interleaved: bool,
     put_word: Put,
     put_scale: Put,
-    simd_width: int,
 ) -> None:
     """Round a block's slice of a vector, all threads together; it ends without a barrier.
 
@@ -86,7 +85,8 @@ def round_vec4s(
         of `count`
     put_word, put_scale : store a word by its vec4, and a scale by its group
     """
-    largest = None if simd_width >= QUADS else shared((count,))
+    thread, threads = block.thread, block.threads
+    largest = None if block.subgroup_width >= QUADS else shared((count,))
     tops = []
     for iteration, vec4 in enumerate(vec4s):
         item = bind(thread + iteration * threads)
@@ -164,9 +164,7 @@ def norm_vec4s(
     args: NormArguments | ExpertNormArguments,
     out: Buffer | None,
     writes: Expr,
-    thread: Expr,
-    threads: int,
-    simd_width: int,
+    block: Block,
 ) -> list[Expr]:
     """The thread's vec4s of x; r' is written to `out` where `writes` holds.
 
@@ -175,9 +173,9 @@ def norm_vec4s(
     r.r + 2 i r.c + i^2 c.c.
     """
     assert out is not None, "an operator with a norm has the new residual among its results"
-    row_slice = RowSlice(thread, threads, args.norm.width)
+    row_slice = RowSlice(block, args.norm.width)
     if isinstance(args, ExpertNormArguments):
-        sums = BlockSums(thread, threads, simd_width, EXPERT_SUMS)
+        sums = BlockSums(block, EXPERT_SUMS)
         return expert_norm(args, out, writes, row_slice, sums)
     branch, residual = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
     w_branch = row_slice.load(args.w_branch)
@@ -185,7 +183,7 @@ def norm_vec4s(
     scalar = bind(args.scalar[0]) if args.scalar is not None else f32(1.0)
     norm = args.norm
     weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
-    squares = norm_squares(norm, row_slice, branch, residual, weighed, simd_width)
+    squares = norm_squares(norm, row_slice, branch, residual, weighed)
     scale, scale_next = norm_scales(norm, row_slice, squares, scalar)
     total = row_slice.map(lambda r, c: (r + c * scale) * row_slice.splat(scalar), residual, weighed)
     with when(writes):
@@ -201,13 +199,12 @@ def norm_squares(
     branch: Sequence[Expr],
     residual: Sequence[Expr],
     weighed: Sequence[Expr],
-    simd_width: int,
 ) -> list[Expr]:
     """b.b, r.r, r.c and c.c of the whole row; all but the first are 0 where no norm follows."""
     pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
     parts = [row_slice.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
     missing = [zero()] * (WORD - len(parts))
-    sums = BlockSums(row_slice.thread, row_slice.threads, simd_width)
+    sums = BlockSums(row_slice.block)
     return [*sums(parts), *missing]
 
 
@@ -232,12 +229,13 @@ def residual_scales(
     return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
-def merge_vec4s(means: Buffer, stats: Buffer, heads: int, thread: Expr, threads: int) -> list[Expr]:
+def merge_vec4s(block: Block, means: Buffer, stats: Buffer, heads: int) -> list[Expr]:
     """The thread's vec4s of all merged heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once
     by one thread.
     """
+    thread, threads = block.thread, block.threads
     splits, dim = int(means.shape[0]), int(means.shape[2])
     per_head, count = dim // WORD, heads * dim // WORD
     vec4s = []
@@ -247,7 +245,7 @@ def merge_vec4s(means: Buffer, stats: Buffer, heads: int, thread: Expr, threads:
         column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
         vec4s.append((head, [bind(means[s, head, column]) for s in range(splits)]))
     weights = shared((heads * splits,))
-    with strided(thread, threads, heads * splits) as item:
+    with strided(block, heads * splits) as item:
         h, own = bind(tirx.floordiv(item, splits)), bind(tirx.floormod(item, splits))
         pairs = [(bind(stats[s, h, 0]), bind(stats[s, h, 1])) for s in range(splits)]
         highest = pairs[0][0]
@@ -269,7 +267,7 @@ def merge_vec4s(means: Buffer, stats: Buffer, heads: int, thread: Expr, threads:
     return merged
 
 
-def float_vec4s(x: Buffer, width: int, thread: Expr, threads: int, begin: int = 0) -> list[Expr]:
+def float_vec4s(block: Block, x: Buffer, width: int, begin: int = 0) -> list[Expr]:
     """The thread's vec4s of a vector x[0, begin:] of `width` channels."""
-    row_slice = RowSlice(thread, threads, width)
+    row_slice = RowSlice(block, width)
     return [bind(vec4.astype(f"float32x{WORD}")) for vec4 in row_slice.load_from(x, begin, 0)]

@@ -23,6 +23,7 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.combine import merged_channel
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     BlockSums,
     barrier,
@@ -41,7 +42,7 @@ from gemma4_compile.targets.kernels.linear.gemv import (
     accumulate_rows,
     gemv_shape,
 )
-from gemma4_compile.targets.kernels.linear.int8_gemv import tiles_of_block
+from gemma4_compile.targets.kernels.linear.int8_block import tiles_of_block
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, declare_norm
 from gemma4_compile.targets.kernels.moe.expert_norms import ExpertNormArguments, expert_norm
 from gemma4_compile.targets.kernels.moe.router_blocks import (
@@ -98,18 +99,17 @@ def multiply_staged(
     weights: WeightReader,
     vector: StagedVector,
     shape: GemvShape,
-    block: Expr,
-    thread: Expr,
+    tile: Expr,
+    block: Block,
     y: Buffer,
-    simd_width: int,
     ple: Buffer | None = None,
     layer: Expr | None = None,
 ) -> None:
     """The block's rows of the matrix times the staged vector, and the epilogue."""
-    rows = operator.layout.rows
+    rows, thread = operator.layout.rows, block.thread
     barrier()
     lane = bind(tirx.floormod(thread, shape.lanes))
-    first = bind(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+    first = bind(tile * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
     sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
     owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
@@ -117,10 +117,8 @@ def multiply_staged(
         local = [row - begin for row in owned]
         accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
 
-    weights.in_part(block * shape.tile, accumulate)
-    totals = sum_over_lanes(
-        [total.value for total in sums], thread, shape.threads, shape.lanes, simd_width
-    )
+    weights.in_part(tile * shape.tile, accumulate)
+    totals = sum_over_lanes(block, [total.value for total in sums], shape.lanes)
     with when(lane == 0):
         apply_epilogue(operator, y, 0, first, totals, ple, layer, rows)
 
@@ -138,13 +136,14 @@ def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimF
         y = build.arg("y", (1, operator.outputs), "float32")
         rows = operator.layout.rows
         shape = staged_shape(operator, weights, spec)
-        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
+        with launch(shape.threads, shape.blocks(rows)) as (tile, _, thread):
+            block = Block(thread, shape.threads, spec.simd_width)
             vector = StagedVector(weights, operator.cols)
-            with strided(thread, shape.threads, operator.cols) as k:
+            with strided(block, operator.cols) as k:
                 h, d = bind(tirx.floordiv(k, dim)), bind(tirx.floormod(k, dim))
                 merged = merged_channel(means, stats, splits, h, d)
                 vector.write(k, as_f32(merged.astype(operator.in_dtype)))
-            multiply_staged(operator, weights, vector, shape, block, thread, y, spec.simd_width)
+            multiply_staged(operator, weights, vector, shape, tile, block, y)
     return build.result
 
 
@@ -153,10 +152,9 @@ def _normed_share(
     out: Buffer,
     writes: Expr,
     row_slice: RowSlice,
-    simd_width: int,
 ) -> list[Expr]:
     """The thread's slice of x; r' is written to `out` where `writes` holds."""
-    norm, reduce = args.norm, BlockReduction(row_slice.thread, row_slice.threads, simd_width)
+    norm, reduce = args.norm, BlockReduction(row_slice.block)
 
     def scale_of(values: Sequence[Expr]) -> Expr:
         return row_slice.splat(
@@ -190,7 +188,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         operator.cols,
         operator.epilogue == Epilogue.GELU_GATE.value,
     )
-    norm, simd = operator.norm, spec.simd_width
+    norm = operator.norm
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
         args = router.norm_arguments if router else declare_norm(build, norm)
@@ -211,20 +209,23 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
                 _,
                 thread,
             ),
-            behind_router(router, routed, launched, thread, threads, simd) as block,
+            behind_router(router, routed, launched, Block(thread, threads, spec.simd_width)) as (
+                index,
+                block,
+            ),
         ):
             vector = StagedVector(weights, width)
-            row_slice = RowSlice(thread, shape.threads, width)
+            row_slice = RowSlice(block, width)
             if isinstance(args, ExpertNormArguments):
-                sums = BlockSums(thread, shape.threads, simd)
-                x = expert_norm(args, out, block == 0, row_slice, sums)
+                sums = BlockSums(block)
+                x = expert_norm(args, out, index == 0, row_slice, sums)
             else:
-                x = _normed_share(args, out, block == 0, row_slice, simd)
+                x = _normed_share(args, out, index == 0, row_slice)
             row_slice.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
             multiply = partial(multiply_staged, operator, weights, vector, shape)
             if iterations == 1:
-                multiply(block, thread, y, simd, gate, layer)
+                multiply(index, block, y, gate, layer)
             else:
                 with T.serial(0, iterations) as iteration:
-                    multiply(bind(block * iterations + iteration), thread, y, simd, gate, layer)
+                    multiply(bind(index * iterations + iteration), block, y, gate, layer)
     return build.result

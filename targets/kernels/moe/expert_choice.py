@@ -13,13 +13,13 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.tir import LocalVar, bind, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
+from gemma4_compile.targets.kernels.common.blocks import Block, add, barrier, shared, strided, tree
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
 AHEAD = 8  # vectors of scores that a thread has under way
 
 
-def choose(scores: Buffer, experts: int, top_k: int, thread: Expr, threads: int) -> Buffer:
+def choose(block: Block, scores: Buffer, experts: int, top_k: int) -> Buffer:
     """The `top_k` highest scores, of equal ones the lower index; all threads together.
 
     Parameters
@@ -36,7 +36,7 @@ def choose(scores: Buffer, experts: int, top_k: int, thread: Expr, threads: int)
     groups = experts // vectors.size
     ahead = AHEAD if groups % AHEAD == 0 else 1
     chosen = shared((top_k,), "int32")
-    with strided(thread, threads, experts) as e:
+    with strided(block, experts) as e:
         own, before = bind(_score(scores, row, e, vectors)), LocalVar("int32", i32(0))
         with T.serial(0, groups // ahead) as iteration:
             first = bind(iteration * ahead)

@@ -17,7 +17,7 @@ from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.common.blocks import launch, sum_over_lanes, zero
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, sum_over_lanes, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemm import (
     left_args,
@@ -49,9 +49,10 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
         previous = build.arg("previous", shape, "float32") if operator.accumulate else None
         out = build.arg("out", shape, "float32")
         gemv = gemv_shape(rows, weights.units, True, spec.tuning.gemv)
-        with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (block, k, thread):
+        with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (index, k, thread):
+            block = Block(thread, gemv.threads, spec.simd_width)
             lane = bind(tirx.floormod(thread, gemv.lanes))
-            first = bind(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            first = bind(index * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
             base = bind(operator.first_row(ids[0, k]))
             sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
@@ -63,13 +64,7 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
                 )
 
             weights.in_part(base, accumulate)
-            totals = sum_over_lanes(
-                [total.value for total in sums],
-                thread,
-                gemv.threads,
-                gemv.lanes,
-                spec.simd_width,
-            )
+            totals = sum_over_lanes(block, [total.value for total in sums], gemv.lanes)
             with when(lane == 0):
                 for r in range(0, gemv.rows, 2):
                     with when(first + r < rows):
@@ -96,9 +91,10 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
         previous = build.arg("previous", (1, rows), "float32") if operator.accumulate else None
         out = build.arg("out", (1, rows), "float32")
         gemv = gemv_shape(rows, weights.units, False, spec.tuning.gemv)
-        with launch(gemv.threads, gemv.blocks(rows)) as (block, _, thread):
+        with launch(gemv.threads, gemv.blocks(rows)) as (index, _, thread):
+            block = Block(thread, gemv.threads, spec.simd_width)
             lane = bind(tirx.floormod(thread, gemv.lanes))
-            first = bind(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            first = bind(index * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
             row_sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             with T.serial(0, operator.top_k) as k:
                 base = bind(operator.first_row(ids[0, k]))
@@ -115,13 +111,7 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
                 weights.in_part(base, accumulate)
                 for row_sum, dot in zip(row_sums, dots, strict=True):
                     row_sum.add(share * dot.value)
-            totals = sum_over_lanes(
-                [row_sum.value for row_sum in row_sums],
-                thread,
-                gemv.threads,
-                gemv.lanes,
-                spec.simd_width,
-            )
+            totals = sum_over_lanes(block, [row_sum.value for row_sum in row_sums], gemv.lanes)
             with when(lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):

@@ -29,6 +29,7 @@ from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     BlockSums,
     barrier,
@@ -74,8 +75,9 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
         weights = build.arg("weights", (rows, top_k), "float32")
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
+            row_slice = RowSlice(block, width)
             mine = row_slice.load(x, i)
             squares = reduce(row_slice.dot(mine, mine))
             inverse = inverse_rms(squares, width, operator.eps)
@@ -86,16 +88,17 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             scores = shared((experts,))
             _project(operator, projection, x, scale, i, row_slice, scores)
             factor = bind(inverse * f32(operator.factor))
-            chosen = choose(scores, experts, top_k, thread, threads)
+            chosen = choose(block, scores, experts, top_k)
 
             def score_of(e: Expr) -> Expr:
                 return scores[e] * factor
 
-            _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, i, thread, threads)
+            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
     return build.result
 
 
 def _store_choice(
+    block: Block,
     chosen: Buffer,
     top_k: int,
     score_of: Callable[[Expr], Expr],
@@ -103,11 +106,9 @@ def _store_choice(
     ids: Buffer,
     weights: Buffer,
     i: Index,
-    thread: Expr,
-    threads: int,
 ) -> None:
     """Ids and weights of position i, of the experts that `choose` found."""
-    with strided(thread, threads, top_k) as k:
+    with strided(block, top_k) as k:
         e = bind(chosen[k])
         store(ids, e, i, k)
         every = [bind(chosen[other]) for other in range(top_k)]
@@ -127,7 +128,8 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
         with launch(threads, experts) as (e, _, thread):
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            row_slice = RowSlice(block, width)
             mine, weight = row_slice.load(x, 0), row_slice.load(StackRow(vectors, EXPERT_NORM))
             row = [
                 row_slice.vectors.cast(value, "float32") for value in row_slice.load(projection, e)
@@ -135,7 +137,7 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
             scale = row_slice.load(StackRow(vectors, SCALE))
             scaled = row_slice.map(lambda a, b: a * b, mine, scale)
             parts = [row_slice.dot(mine, mine), row_slice.dot(scaled, row)]
-            sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
+            sums = sum_over_lanes(block, parts, threads)
             squares, dot = (bind(total) for total in sums)
             inverse = inverse_rms(squares, width, operator.eps)
             with when(thread == 0):
@@ -152,7 +154,7 @@ def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice
     begin = routed_begin(experts)
     row_slice.store_from(routed, hidden, begin, 0)
     if begin > experts:
-        with strided(row_slice.thread, row_slice.threads, begin - experts) as gap:
+        with strided(row_slice.block, begin - experts) as gap:
             store(routed, zero(), 0, experts + gap)
 
 
@@ -167,12 +169,13 @@ def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc
         ids = build.arg("ids", (1, top_k), "int32")
         weights = build.arg("weights", (1, top_k), "float32")
         with launch(threads, 1) as (_, _, thread):
-            chosen = choose(scores, experts, top_k, thread, threads)
+            block = Block(thread, threads, spec.simd_width)
+            chosen = choose(block, scores, experts, top_k)
 
             def score_of(e: Expr) -> Expr:
                 return scores[0, e]
 
-            _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, 0, thread, threads)
+            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, 0)
     return build.result
 
 
@@ -186,7 +189,8 @@ def _project(
     scores: Buffer,
 ) -> None:
     """``scores[e] = projection[e] . (x * scale)``; LANES neighbours row_slice an expert."""
-    experts, thread, threads = operator.experts, row_slice.thread, row_slice.threads
+    experts, block = operator.experts, row_slice.block
+    thread, threads = block.thread, block.threads
     vectors = row_slice.vectors
     lanes = min(LANES, threads)
     at_once = threads // lanes
@@ -247,8 +251,9 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
         tile_count = operator.tile_count(rows * top_k)
         tiles = build.arg("tiles", (tile_count, 3), "int32")
         with launch(threads, 1) as (_, _, thread):
+            block = Block(thread, threads, spec.simd_width)
             counts = shared((experts,), "int32")
-            with strided(thread, threads, experts) as e:
+            with strided(block, experts) as e:
                 count = LocalVar("int32", i32(0))
                 with T.serial(0, rows) as i:
                     for _, is_own in _slots(ids, i, top_k, e):
@@ -259,7 +264,7 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
             def tiles_for(count: Expr) -> Expr:
                 return tirx.floordiv(count + (operator.tile - 1), i32(operator.tile))
 
-            with strided(thread, threads, experts) as e:
+            with strided(block, experts) as e:
                 first, tile = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
                 with T.serial(0, e) as other:
                     first.add(counts[other])
@@ -319,7 +324,8 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
         out = build.arg("out", (rows, width), "float32")
         hidden = build.arg("hidden", (rows, width), operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            row_slice = RowSlice(thread, threads, width)
-            sums = BlockSums(thread, threads, spec.simd_width, EXPERT_SUMS)
+            block = Block(thread, threads, spec.simd_width)
+            row_slice = RowSlice(block, width)
+            sums = BlockSums(block, EXPERT_SUMS)
             row_slice.store(hidden, expert_norm(args, out, None, row_slice, sums, i), i)
     return build.result

@@ -18,6 +18,7 @@ from gemma4_compile.operators.norms import (
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     inverse_rms,
     launch,
@@ -40,8 +41,9 @@ def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
         w = build.arg("w", (width,), "float32")
         y = build.arg("y", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
+            row_slice = RowSlice(block, width)
             mine, weight = row_slice.load(x, i), row_slice.load(w)
             inverse = inverse_rms(reduce(row_slice.dot(mine, mine)), width, operator.eps)
             scale = row_slice.splat(inverse)
@@ -74,8 +76,9 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
         )
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
+            row_slice = RowSlice(block, width)
             branch, old = row_slice.load(y, i), row_slice.load(residual, i)
             branch_weight = row_slice.load(w_branch)
             next_weight = row_slice.load(w_next) if w_next is not None else []
@@ -105,14 +108,15 @@ def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.Pr
         w = build.arg("w", (width,), "float32")
         out = build.arg("out", shape, "float32")
         with launch(threads, operator.layers, rows) as (layer, i, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
             squares = LocalVar("float32", zero())
             scale = f32(operator.context_scale)
-            with strided(thread, threads, width) as j:
+            with strided(block, width) as j:
                 value = bind(context[i, layer * width + j] * scale)
                 squares.add(value * value)
             inverse = inverse_rms(reduce(squares.value), width, operator.eps)
-            with strided(thread, threads, width) as j:
+            with strided(block, width) as j:
                 column = bind(layer * width + j)
                 normed = context[i, column] * scale * inverse * w[j]
                 token = tokens[i, column] * f32(operator.token_scale)

@@ -28,6 +28,7 @@ from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
+    Block,
     BlockReduction,
     LaneSums,
     barrier,
@@ -69,14 +70,15 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (1,), "int32")
         with launch(lanes, 1) as (_, _, lane):
-            found = _Bin(masses, survey.runs, lane, lanes, top_p, spec.simd_width)
+            block = Block(lane, lanes, spec.simd_width)
+            found = _Bin(block, masses, survey.runs, top_p)
             runs = [
                 _Run(
                     ordered, sums, counts, masses, bind(lane * iterations + iteration), found.index
                 )
                 for iteration in range(iterations)
             ]
-            threshold = _threshold(runs, found, lane, lanes, spec.simd_width)
+            threshold = _threshold(block, runs, found)
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
             above = sum((run.mass_above.value for run in runs[1:]), runs[0].mass_above.value)
             walk.note(lane, above, sum((run.inside for run in runs[1:]), runs[0].inside))
@@ -112,9 +114,8 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
 class _Bin:
     """The bin that holds the threshold."""
 
-    def __init__(
-        self, masses: Buffer, runs: int, lane: Expr, lanes: int, top_p: Buffer, simd_width: int
-    ) -> None:
+    def __init__(self, block: Block, masses: Buffer, runs: int, top_p: Buffer) -> None:
+        lane, lanes = block.thread, block.threads
         whole = shared((1,))
         mine = []
         for first in range(0, BINS, lanes):
@@ -135,7 +136,7 @@ class _Bin:
         for index, total in mine:
             reaches = (total >= self.wanted) & (total > zero())
             best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
-        reduce = BlockReduction(lane, lanes, simd_width)
+        reduce = BlockReduction(block)
         self.index = bind(i32(reduce(best.value, tirx.max)))
 
 
@@ -200,11 +201,11 @@ class _Run:
                 self.reached.set(count.value)
 
 
-def _threshold(runs: Sequence[_Run], found: _Bin, lane: Expr, lanes: int, simd_width: int) -> Expr:
+def _threshold(block: Block, runs: Sequence[_Run], found: _Bin) -> Expr:
     """The bits of the nucleus's smallest probability; the runs keep the tokens that have them."""
     threshold = LocalVar("int32", bin_bits(found.index))
     end, digit = LocalVar("int32", bin_bits(found.index + 1)), LocalVar("int32", i32(0))
-    lane_sums = LaneSums(len(DIGITS), lane, lanes, lanes, simd_width)
+    lane_sums = LaneSums(block, len(DIGITS), block.threads)
     with T.serial(0, PASSES) as step:
         shift = bind(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
         unit, base, stop = (

@@ -24,6 +24,7 @@ from gemma4_compile.operators.types import Buffer, Expr, IndexT
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
+    Block,
     barrier,
     launch,
     row_threads,
@@ -54,11 +55,12 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
         with launch(threads, operator.runs) as (run, _, thread):
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
-            with strided(thread, threads, RUN // QUAD) as item:
+            block = Block(thread, threads, spec.simd_width)
+            with strided(block, RUN // QUAD) as item:
                 v = bind(run * RUN + item * QUAD)
                 for lane, value in enumerate(_probabilities(probs, v, vocab)):
                     store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
-            _sort(values, thread, threads)
+            _sort(block, values)
             shares = [bind(thread + first) for first in range(0, SHARES, threads)]
             held = [
                 [bind(values[_place(share * HELD + item)]) for item in range(HELD)]
@@ -112,7 +114,7 @@ def _place(item: IndexT) -> IndexT:
     return item + tirx.floordiv(item, HELD)
 
 
-def _sort(values: Buffer, thread: Expr, threads: int) -> None:
+def _sort(block: Block, values: Buffer) -> None:
     """Sort in descending order, by a bitonic network; it begins and ends with a barrier.
 
     Level m merges pairs of sorted runs of 2**(m - 1) tokens, every other pair the other way round:
@@ -130,8 +132,8 @@ def _sort(values: Buffer, thread: Expr, threads: int) -> None:
             lowest = (rounds - 1 - i32(iteration)) * HELD_BITS
             low = bind(tirx.min(lowest, i32(PLACE_BITS - HELD_BITS)))
             barrier()
-            for first in range(0, SHARES, threads):
-                _compare(values, bind(thread + first), level, low, i32(iteration) == 0)
+            for first in range(0, SHARES, block.threads):
+                _compare(values, bind(block.thread + first), level, low, i32(iteration) == 0)
     barrier()
 
 
