@@ -38,7 +38,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "tests/unit/test_terminal.py": ("gemma4_compile/progress.py",),
     "tests/unit/package/test_shards.py": ("gemma4_compile/package/files.py",),
-    "tests/unit/test_dump.py": ("gemma4_compile/passes/kernel_sources.py",),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
         "model_spec/layers/attention.py",
         "model_spec/layers/moe.py",
