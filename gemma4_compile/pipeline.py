@@ -101,7 +101,8 @@ class _Build:
         return artifacts.parameter_schema_id(self.tensors)
 
 
-def _target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
+def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
+    """Return the target, with its activations, and the recipe; UsageError for unknown ones."""
     target = target_spec(request.target, request.limits)
     recipe = with_overrides(request.quant, request.overrides)
     return replace(target, activations=_activations(request, target, recipe)), recipe
@@ -130,8 +131,8 @@ def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) ->
     return request.activations
 
 
-def _lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
-    """Context length and prefill chunk: the user's, or the defaults capped by the model."""
+def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
+    """Return context length and prefill chunk: the user's, or the defaults capped by the model."""
     limit = config.max_position_embeddings
     context = request.context_length
     if context is None:
@@ -160,11 +161,11 @@ def plan_model(request: CompileRequest) -> tuple[Plan, Mapping[str, Any]]:
     Gemma4CompileError
         As `compile_model` does, but for what the plan itself says: see `Plan.check`.
     """
-    target, recipe = _target_and_recipe(request)
+    target, recipe = target_and_recipe(request)
     model, revision = request.model, request.revision
     with open_source(model, revision, weights=False, generation_config=False) as source:
         config = source.config
-        context, chunk = _lengths(request, config)
+        context, chunk = lengths(request, config)
         check_overrides(recipe, model_parameters(config, COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
         return make_plan(config, recipe, target, context, chunk, usual), source.identity
@@ -318,14 +319,14 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         Of the class that says whose fault it is; the output directory is then as it was before.
     """
     begin = time.monotonic()
-    target, recipe = _target_and_recipe(request)
+    target, recipe = target_and_recipe(request)
     named = request.model == TINY  # and no directory, even where one has its name
     check_place(request.output, None if named else Path(request.model).expanduser())
     check_output(request.output, force=request.force)
     weights = request.only != "library"
     reporter.stage(f"opening {request.model}")
     with open_source(request.model, request.revision, weights=weights) as source:
-        context, chunk = _lengths(request, source.config)
+        context, chunk = lengths(request, source.config)
         table = model_parameters(source.config, COMPONENTS)
         check_overrides(recipe, table)
         numbers = make_plan(source.config, recipe, target, context, chunk)

@@ -9,7 +9,7 @@ of the packed form, by `byte_of`: words (1, width / 4) uint32 and scales (1, wid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import te, tirx
@@ -28,6 +28,7 @@ from gemma4_compile.operators.norms import (
     NormVector,
     norm_vector,
 )
+from gemma4_compile.operators.types import Expr, Index, IndexT
 
 GROUP = 32
 LEVELS = 127
@@ -35,23 +36,23 @@ SMALLEST = 1e-30  # its reciprocal is finite, and no GPU flushes it to 0
 WORD = 4  # channels
 
 
-def group_scale(largest: Any) -> Any:
+def group_scale(largest: Expr) -> Expr:
     """A group's scale from its largest magnitude."""
     return tirx.Select(largest > f32(SMALLEST), largest * f32(1.0 / LEVELS), f32(0.0))
 
 
-def group_factor(largest: Any) -> Any:
+def group_factor(largest: Expr) -> Expr:
     """What a group's channels are multiplied by before they are rounded."""
     bounded = tirx.max(largest, f32(SMALLEST))
     return tirx.Select(largest > f32(SMALLEST), f32(LEVELS) / bounded, f32(0.0))
 
 
-def round_half_up(value: Any) -> Any:
+def round_half_up(value: Expr) -> Expr:
     """The nearest int32; of two equally near ones the larger."""
     return tirx.floor(value + f32(0.5)).astype("int32")
 
 
-def byte_of(channel: Any, interleaved: bool) -> Any:
+def byte_of(channel: IndexT, interleaved: bool) -> IndexT:
     """Where a word's channel (0 to 3) lies in it, and the other way round.
 
     A word of 4-bit weights yields its even and its odd channels. With 0, 2, 1, 3 the lower halves
@@ -64,7 +65,7 @@ def byte_of(channel: Any, interleaved: bool) -> Any:
     return tirx.floormod(channel, 2) * 2 + tirx.floordiv(channel, 2)
 
 
-def quantized_specs(width: int, rows: Any = 1) -> list[TensorSpec]:
+def quantized_specs(width: int, rows: Index = 1) -> list[TensorSpec]:
     """Shapes and dtypes of the packed form: words, scales."""
     return [((rows, width // WORD), "uint32"), ((rows, width // GROUP), "float32")]
 
@@ -91,8 +92,8 @@ def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
     """The packed form of vectors (rows, width)."""
     integers, scales = round_groups(x)
 
-    def word(i: Any, w: Any) -> Any:
-        result: Any = tirx.const(0, "uint32")
+    def word(i: Expr, w: Expr) -> Expr:
+        result: Expr = tirx.const(0, "uint32")
         for byte in range(WORD):
             value = integers[i, w * WORD + byte_of(byte, interleaved)].astype("uint32")
             lowest = tirx.bitwise_and(value, tirx.const(255, "uint32"))
@@ -106,7 +107,7 @@ def pack(x: te.Tensor, interleaved: bool) -> list[te.Tensor]:
     return [words, scales]
 
 
-def packed_placeholders(width: int, rows: Any = 1) -> list[te.Tensor]:
+def packed_placeholders(width: int, rows: Index = 1) -> list[te.Tensor]:
     """TE inputs of the packed form."""
     names = ("words", "scales")
     specs = quantized_specs(width, rows)
@@ -119,7 +120,7 @@ def packed_placeholders(width: int, rows: Any = 1) -> list[te.Tensor]:
 def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
     """The vectors that a packed form means: (rows, width) float32."""
 
-    def value(i: Any, k: Any) -> Any:
+    def value(i: Expr, k: Expr) -> Expr:
         byte = byte_of(tirx.floormod(k, WORD), interleaved)
         above = ((WORD - 1 - byte) * 8).astype("uint32")
         top = tirx.shift_left(words[i, k // WORD], above).astype("int32")

@@ -9,7 +9,7 @@ layer. Row i of a call with `rows` rows stands at position ``positions[2] - rows
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import tirx
@@ -24,15 +24,10 @@ from gemma4_compile.operators.examples import (
     kv_positions,
     rotary_table,
 )
-from gemma4_compile.operators.heads import CacheShape, Head, QkvColumns, norm_and_rotate
+from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import (
-    LocalVar,
-    bind,
-    function,
-    i32,
-    store,
-)
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 def _kv_input(
@@ -111,13 +106,13 @@ class QkNormRopeCache(Operator):
                 step = bind(positions[1] - i32(rows) + i32(i))  # row of the rotary table
                 slot = bind(self.cache.row(positions[0] + step))
 
-                def write(column: Any, weight: Any, rotate: bool, target: Any) -> None:
+                def write(column: Expr, weight: Buffer | None, rotate: bool, put: Put) -> None:
                     table = rotary if rotate else None
-                    norm_and_rotate(self.head, qkv, i, column, weight, table, step, target)
+                    norm_and_rotate(self.head, qkv, i, column, weight, table, step, put)
 
                 with T.serial(0, self.heads) as h:
                     write(h * dim, q_norm, True, lambda d, y: store(q, y, i, h * dim + d))
-                if self.owns_kv:
+                if key is not None and value is not None:
                     with T.serial(0, self.kv_heads) as g:
                         k_column, v_column = self.columns.of_kv(g)
                         write(
@@ -154,7 +149,7 @@ class _OverCache(Operator):
         """Shape of K and V."""
         return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
 
-    def first_key(self, position: Any) -> Any:
+    def first_key(self, position: Expr) -> Expr:
         """The first position that `position` attends to."""
         if self.window is None:
             return i32(0)
@@ -169,8 +164,8 @@ class _OverCache(Operator):
         return ATTENTION_F32
 
     def _online(
-        self, q: Any, key: Any, value: Any, i: Any, h: Any, begin: Any, end: Any
-    ) -> tuple[Any, LocalVar, LocalVar]:
+        self, q: Buffer, key: Buffer, value: Buffer, i: Index, h: Expr, begin: Expr, end: Expr
+    ) -> tuple[Buffer, LocalVar, LocalVar]:
         """Softmax-weighted sum over keys [begin, end): unnormalised, maximum, weight sum."""
         dim, g = self.head_dim, h // (self.heads // self.kv_heads)
         total = T.alloc_buffer((dim,), "float32", scope="local")
@@ -242,7 +237,7 @@ class SplitAttention(_OverCache):
     splits: int = 1
     grain: int = 1
 
-    def split_range(self, position: Any, split: Any) -> tuple[Any, Any]:
+    def split_range(self, position: Expr, split: Expr) -> tuple[Expr, Expr]:
         """Keys [begin, end) of a split."""
         first = self.first_key(position)
         count = position + 1 - first
@@ -253,11 +248,11 @@ class SplitAttention(_OverCache):
 
     def _store_split(
         self,
-        means: Any,
-        stats: Any,
-        s: Any,
-        h: Any,
-        total: Any,
+        means: Buffer,
+        stats: Buffer,
+        s: Expr,
+        h: Expr,
+        total: Buffer,
         highest: LocalVar,
         weights: LocalVar,
     ) -> None:
@@ -334,12 +329,11 @@ class DecodeAttention(SplitAttention):
                         (k_column, k_norm, rotary, key),
                         (v_column, None, None, value),
                     ):
-                        norm_and_rotate(
-                            self.head, qkv, 0, column, weight, turn, step,
-                            lambda d, y, cache=cache: store(
-                                cache, y.astype(self.cache_dtype), slot, g, d
-                            ),
-                        )  # fmt: skip
+
+                        def put(d: Expr, y: Expr, cache: Buffer = cache) -> None:
+                            store(cache, y.astype(self.cache_dtype), slot, g, d)
+
+                        norm_and_rotate(self.head, qkv, 0, column, weight, turn, step, put)
             with T.serial(0, self.heads) as h:
                 norm_and_rotate(
                     self.head, qkv, 0, h * dim, q_norm, rotary, step,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import te, tirx
@@ -11,13 +11,15 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Array, Sizes, split_stats
+from gemma4_compile.operators.heads import Splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, store
+from gemma4_compile.operators.types import Buffer
 
 LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
 
 
-def declare_splits(build: FunctionBuilder, operator: Any, dtype: str) -> tuple[Any, Any]:
+def declare_splits(build: FunctionBuilder, operator: Splits, dtype: str) -> tuple[Buffer, Buffer]:
     """The splits of one position: means (splits, heads, head_dim) dtype, stats (.., 2) float32.
 
     A split's mean is the attention over its own keys; its stats are the highest score and the sum
@@ -28,7 +30,7 @@ def declare_splits(build: FunctionBuilder, operator: Any, dtype: str) -> tuple[A
     return means, build.arg("stats", (splits, heads, 2), "float32")
 
 
-def splits_placeholders(operator: Any, dtype: str) -> tuple[te.Tensor, te.Tensor]:
+def splits_placeholders(operator: Splits, dtype: str) -> tuple[te.Tensor, te.Tensor]:
     """`declare_splits` in TE."""
     splits, heads, dim = operator.splits, operator.heads, operator.head_dim
     means = te.placeholder((splits, heads, dim), dtype, name="means")

@@ -24,12 +24,13 @@ from gemma4_compile.operators.examples import (
     Sizes,
     random_values,
 )
+from gemma4_compile.operators.types import Index
 
 OPERATOR_ATTR = "gemma4.operator"
 _OPAQUE = 8  # relax.op.pattern.kOpaque: graph fusion must leave the function alone
 _KINDS: dict[str, type[Operator]] = {}
 
-TensorSpec = tuple[tuple[Any, ...], str]  # shape (ints or tirx expressions) and dtype
+TensorSpec = tuple[tuple[Index, ...], str]  # shape (ints or tirx expressions) and dtype
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def operator_from(description: str) -> Operator:
     return _KINDS[fields.pop("kind")](**{key: _tuples(value) for key, value in fields.items()})
 
 
-def symbolic_rows(rows: int | None, name: str = "n") -> Any:
+def symbolic_rows(rows: int | None, name: str = "n") -> Index:
     """`rows`, or the symbolic prefill length when it is None."""
     return tirx.Var(name, "int64") if rows is None else rows
 
@@ -150,13 +151,13 @@ def te_prim_func(args: Sequence[te.Tensor | tirx.Var]) -> tirx.PrimFunc:
     return te.create_prim_func(list(args))
 
 
-def placeholder(shape: tuple[Any, ...], dtype: str) -> nn.Tensor:
+def placeholder(shape: tuple[Index, ...], dtype: str) -> nn.Tensor:
     """An output tensor's shape and dtype for `emit`."""
     return nn.Tensor.placeholder(shape, dtype)
 
 
 def emit(
-    operator: Operator, args: Sequence[Any], outputs: Sequence[TensorSpec]
+    operator: Operator, args: Sequence[nn.Tensor | tirx.Var], outputs: Sequence[TensorSpec]
 ) -> tuple[nn.Tensor, ...]:
     """Call the operator inside the model; one new tensor for each of `outputs`."""
     out = [placeholder(shape, dtype) for shape, dtype in outputs]
@@ -167,7 +168,10 @@ def emit(
 
 
 def emit_inplace(
-    operator: Operator, args: Sequence[Any], inplace: Sequence[int], outputs: Sequence[TensorSpec]
+    operator: Operator,
+    args: Sequence[nn.Tensor | tirx.Var],
+    inplace: Sequence[int],
+    outputs: Sequence[TensorSpec],
 ) -> tuple[nn.Tensor, ...]:
     """Call the operator; result i overwrites argument ``inplace[i]`` or, at -1, is new."""
     out = [placeholder(shape, dtype) for shape, dtype in outputs]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import te, tirx
@@ -21,6 +21,7 @@ from gemma4_compile.operators.examples import (
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.moe import EXPERT_TILE, routed_begin
+from gemma4_compile.operators.types import Expr, Index
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class OverExperts(Operator):
         """Experts in the parts."""
         return self.layout.rows // self.expert_rows
 
-    def holds(self, expert: Any) -> Any:
+    def holds(self, expert: Expr) -> Expr:
         """Whether the parts hold an expert."""
         return tirx.all(expert >= self.expert_begin, expert < self.expert_begin + self.held)
 
-    def first_row(self, expert: Any) -> Any:
+    def first_row(self, expert: Expr) -> Expr:
         """The first row of an expert in the parts; of some held expert for one that is not."""
         local = tirx.max(tirx.min(expert - self.expert_begin, self.held - 1), 0)
         return local * self.expert_rows
@@ -75,7 +76,7 @@ class OverExperts(Operator):
         is_bytes = name.startswith("q_weight") and self.bits == 8
         return stored_bytes(shape, rng) if is_bytes else None
 
-    def _previous(self, shape: tuple[Any, ...]) -> list[te.Tensor]:
+    def _previous(self, shape: tuple[Index, ...]) -> list[te.Tensor]:
         return [te.placeholder(shape, "float32", name="previous")] if self.accumulate else []
 
 
@@ -110,7 +111,7 @@ class ExpertGateUp(OverExperts):
             name="sums",
         )
 
-        def keep(k: Any, j: Any) -> Any:
+        def keep(k: Expr, j: Expr) -> Expr:
             gated = gelu_tanh(sums[k, 2 * j]) * sums[k, 2 * j + 1]
             other = previous[0][k, j] if previous else f32(0.0)
             return tirx.if_then_else(self.holds(ids[0, k]), gated, other)
@@ -140,7 +141,7 @@ class ExpertDown(OverExperts):
         k = te.reduce_axis((0, self.top_k), name="k")
         c = te.reduce_axis((0, self.cols), name="c")
 
-        def term(r: Any) -> Any:
+        def term(r: Expr) -> Expr:
             share = tirx.if_then_else(self.holds(ids[0, k]), chosen[0, k], f32(0.0))
             weight = layout.value(weights, self.first_row(ids[0, k]) + r, c)
             return share * as_f32(x[k, c]) * weight
@@ -178,11 +179,11 @@ class ExpertGemm(OverExperts):
         """Columns of the result."""
         return self.expert_rows // 2 if self.is_gate_up else self.expert_rows
 
-    def tile_count(self, pairs: Any) -> Any:
+    def tile_count(self, pairs: Index) -> Index:
         """Tiles of `PermuteByExpert`."""
         return tirx.floordiv(pairs, self.tile) + self.experts
 
-    def row_counts(self) -> tuple[Any, Any]:
+    def row_counts(self) -> tuple[Index, Index]:
         """Rows of x and number of (position, slot) pairs, on one symbolic variable."""
         n = symbolic_rows(None)
         return (n, n * self.top_k) if self.is_gate_up else (n, n)
@@ -197,7 +198,7 @@ class ExpertGemm(OverExperts):
             return expert_tiles(self.experts, pairs, self.tile, shape)
         return super().example_input(name, shape, rng, sizes)
 
-    def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
+    def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         """The arguments that make x, and x itself."""
         x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
         return [x], x
@@ -223,7 +224,7 @@ class ExpertGemm(OverExperts):
             name="expert",
         )
 
-        def read(m: Any, column: Any) -> Any:
+        def read(m: Expr, column: Expr) -> Expr:
             return as_f32(x[tirx.floordiv(order[m], top_k) if self.is_gate_up else m, column])
 
         sums = te.compute(
@@ -236,7 +237,7 @@ class ExpertGemm(OverExperts):
         shape = (pairs, self.outputs)
         previous = self._previous(shape)
 
-        def keep(m: Any, row: Any, j: Any, value: Any) -> Any:
+        def keep(m: Expr, row: Expr, j: Expr, value: Expr) -> Expr:
             other = previous[0][row, j] if previous else f32(0.0)
             return tirx.if_then_else(self.holds(expert[m]), value, other)
 

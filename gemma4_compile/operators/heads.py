@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -11,6 +12,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, i32
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,11 @@ class CacheShape:
     kv_heads: int
     head_dim: int
 
-    def shape(self) -> tuple[Any, int, int]:
+    def shape(self) -> tuple[Index, int, int]:
         """Shape, with a fresh symbolic variable for a full layer."""
         return symbolic_rows(self.cache_rows, "capacity"), self.kv_heads, self.head_dim
 
-    def row(self, position: Any) -> Any:
+    def row(self, position: Expr) -> Expr:
         """The row that holds `position` (int32)."""
         return (
             position if self.cache_rows is None else tirx.floormod(position, i32(self.cache_rows))
@@ -54,7 +56,7 @@ class QkvColumns:
         kv = (1 if self.value_is_key else 2) * self.kv_heads if self.owns_kv else 0
         return (self.heads + kv) * self.head_dim
 
-    def of_kv(self, g: Any) -> tuple[Any, Any]:
+    def of_kv(self, g: Expr) -> tuple[Expr, Expr]:
         """First columns of KV head g's key, and of what its value is made from."""
         k_column = (self.heads + g) * self.head_dim
         v_column = k_column if self.value_is_key else k_column + self.kv_heads * self.head_dim
@@ -70,7 +72,7 @@ class Head:
     rotary_offset: int
     eps: float
 
-    def cos_sin(self, rotary: Any, step: Any, j: Any) -> tuple[Any, Any]:
+    def cos_sin(self, rotary: Buffer, step: Expr, j: Expr) -> tuple[Expr, Expr]:
         """Cosine and sine of pair j; pairs beyond `pairs` are not rotated."""
         pair = self.rotary_offset + tirx.min(j, self.pairs - 1)
         rotated = j < self.pairs
@@ -79,8 +81,35 @@ class Head:
         return cos, sin
 
 
+class Splits(Protocol):
+    """An operator that reads or writes the partial results of an attention."""
+
+    @property
+    def splits(self) -> int:
+        """Parts of the keys."""
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+
+
+Put = Callable[[Expr, Expr], None]
+"""Takes a channel of a head and its value."""
+
+
 def norm_and_rotate(
-    head: Head, qkv: Any, i: Any, column: Any, weight: Any, rotary: Any, step: Any, target: Any
+    head: Head,
+    qkv: Buffer,
+    i: Index,
+    column: Expr,
+    weight: Buffer | None,
+    rotary: Buffer | None,
+    step: Expr,
+    put: Put,
 ) -> None:
     """Norm of one head, and with a rotary table RoPE: channel j pairs with j + head_dim / 2.
 
@@ -97,16 +126,16 @@ def norm_and_rotate(
         squares.add(qkv[i, column + d] * qkv[i, column + d])
     inverse = bind(tirx.rsqrt(squares.value / f32(dim) + f32(head.eps)))
 
-    def normed(d: Any) -> Any:
+    def normed(d: Expr) -> Expr:
         y = qkv[i, column + d] * inverse
         return y if weight is None else y * weight[d]
 
     with T.serial(0, half) as j:
         low, high = normed(j), normed(j + half)
         if rotary is None:
-            target(j, low)
-            target(j + half, high)
+            put(j, low)
+            put(j + half, high)
         else:
             cos, sin = head.cos_sin(rotary, step, j)
-            target(j, low * cos - high * sin)
-            target(j + half, high * cos + low * sin)
+            put(j, low * cos - high * sin)
+            put(j + half, high * cos + low * sin)

@@ -7,7 +7,7 @@ kernels sum products of integers within a group, which is exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import te, tirx
@@ -45,6 +45,7 @@ from gemma4_compile.operators.norms import (
     NormVector,
     norm_vector,
 )
+from gemma4_compile.operators.types import Index
 
 PACKED = "int8"  # stands for the dtype of a vector that comes packed
 PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
@@ -286,6 +287,6 @@ class Int8ExpertGemm(ExpertGemm):
 
     kind: ClassVar[str] = "int8_expert_gemm"
 
-    def left(self, rows: Any) -> tuple[list[te.Tensor], te.Tensor]:
+    def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         words, scales = packed_placeholders(self.cols, rows)
         return [words, scales], unpack(words, scales, self.layout.bits == 4)

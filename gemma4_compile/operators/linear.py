@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import te, tirx
@@ -19,6 +19,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Array, Sizes, stored_bytes
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.sampling import MASKED
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class WeightLayout:
         """TE inputs for all parts."""
         return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
 
-    def integer(self, word: Any, position: Any) -> Any:
+    def integer(self, word: Expr, position: Index) -> Expr:
         """A word's stored integer at a 0-based channel, minus the zero point, as float32."""
         amount = position * self.bits
         shift = tirx.const(amount, "uint32") if isinstance(amount, int) else amount.astype("uint32")
@@ -90,9 +91,9 @@ class WeightLayout:
         )
         return as_f32(value) - f32(self.zero_point)
 
-    def value(self, tensors: Sequence[Any], row: Any, col: Any) -> Any:
+    def value(self, tensors: Sequence[te.Tensor], row: Expr, col: Expr) -> Expr:
         """The weight at (row, col) over all parts as float32, for definitions."""
-        result = None
+        result: Expr | None = None
         begin = self.rows
         step = self.tensors_per_part
         for index in reversed(range(len(self.part_rows))):
@@ -111,6 +112,7 @@ class WeightLayout:
                 if result is None
                 else tirx.if_then_else(row < begin + self.part_rows[index], item, result)
             )
+        assert result is not None, "there is a part"
         return result
 
 
@@ -176,7 +178,7 @@ class Linear(Operator):
         return self.multiply([x], x)
 
     def multiply(
-        self, args: Sequence[Any], x: te.Tensor, results: Sequence[te.Tensor] = ()
+        self, args: Sequence[te.Tensor], x: te.Tensor, results: Sequence[te.Tensor] = ()
     ) -> tirx.PrimFunc:
         """The function that multiplies x, which was made from `args`, and also has `results`."""
         layout = self.layout
@@ -194,7 +196,7 @@ class Linear(Operator):
         """The tensors that hold the result."""
         return [y]
 
-    def logit(self, value: Any, column: Any) -> Any:
+    def logit(self, value: Expr, column: Expr) -> Expr:
         """A sum with epilogue NONE or SOFTCAP, or MASKED in the columns that are `suppressed`."""
         if self.epilogue == Epilogue.SOFTCAP.value:
             value = softcap(value, self.cap)
@@ -202,7 +204,7 @@ class Linear(Operator):
             value = tirx.Select(column == hidden, f32(MASKED), value)
         return value
 
-    def apply_epilogue(self, sums: te.Tensor) -> tuple[list[Any], te.Tensor]:
+    def apply_epilogue(self, sums: te.Tensor) -> tuple[list[Expr | Buffer | te.Tensor], te.Tensor]:
         """The epilogue's own arguments and the result, from the sums (rows, weight rows)."""
         rows = sums.shape[0]
         shape = (rows, self.outputs)
@@ -265,7 +267,7 @@ class Embedding(Operator):
         weights = layout.placeholders()
         previous = te.placeholder((rows, self.cols), "float32", name="previous")
 
-        def lookup(i: Any, j: Any) -> Any:
+        def lookup(i: Expr, j: Expr) -> Expr:
             row = ids[i] - self.row_begin
             value = layout.value(weights, row, j) * f32(self.scale)
             inside = tirx.all(row >= 0, row < layout.rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import te, tirx
@@ -20,6 +20,7 @@ from gemma4_compile.operators.examples import Array, Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 VECTORS = 4  # of a layer with experts between attention and its matmuls, in one argument
 BRANCH_NORM, DENSE_NORM, SCALE, EXPERT_NORM = range(VECTORS)
@@ -85,11 +86,11 @@ class Router(Operator):
 
 def _choose(
     operator: Router | TopKExperts,
-    scores: Any,
-    expert_scale: Any,
-    ids: Any,
-    weights: Any,
-    i: Any,
+    scores: Buffer,
+    expert_scale: Buffer,
+    ids: Buffer,
+    weights: Buffer,
+    i: Index,
 ) -> None:
     """`top_k` times the highest score that is left, and their softmax; changes `scores`."""
     chosen = LocalVar("float32", f32(0.0))
@@ -126,14 +127,14 @@ def routed_vector(
     inverse = inverse_rms(x, 1, width, eps, "router")
     j = te.reduce_axis((0, width), name="j")
 
-    def term(i: Any, e: Any) -> Any:
+    def term(i: Expr, e: Expr) -> Expr:
         normed = x[i, j] * inverse[i] * vectors[SCALE, j] * f32(factor)
         return te.sum(normed * as_f32(projection[e, j]), axis=j)
 
     scores = te.compute((1, experts), term, name="scores")
     begin = routed_begin(experts)
 
-    def column(i: Any, c: Any) -> Any:
+    def column(i: Expr, c: Expr) -> Expr:
         k = tirx.max(c - begin, 0)
         hidden = x[i, k] * inverse[i] * vectors[EXPERT_NORM, k]
         score = scores[i, tirx.min(c, experts - 1)]
@@ -187,7 +188,7 @@ class RoutedNorm:
         """Shape and dtype of the result of `RouterScores`."""
         return (1, routed_width(self.experts, self.width)), "float32"
 
-    def definition(self) -> tuple[list[Any], te.Tensor, te.Tensor, te.Tensor]:
+    def definition(self) -> tuple[list[te.Tensor], te.Tensor, te.Tensor, te.Tensor]:
         """Arguments, r', x, and the result of `RouterScores`."""
         shape, width = (1, self.width), self.width
         branch = te.placeholder(shape, "float32", name="branch")
@@ -196,7 +197,7 @@ class RoutedNorm:
         projection = te.placeholder((self.experts, width), self.weight_dtype, name="projection")
         inverse = inverse_rms(branch, 1, width, self.eps, "branch")
 
-        def total(i: Any, j: Any) -> Any:
+        def total(i: Expr, j: Expr) -> Expr:
             return residual[i, j] + branch[i, j] * inverse[i] * vectors[BRANCH_NORM, j]
 
         out = te.compute(shape, total, name="out")
@@ -239,7 +240,7 @@ def chosen_ids(scores: te.Tensor, experts: int, top_k: int) -> te.Tensor:
     """Ids (1, top_k) int32 of `TopKExperts`: an expert's place is the number before it."""
     other = te.reduce_axis((0, experts), name="other")
 
-    def is_before(e: Any) -> Any:
+    def is_before(e: Expr) -> Expr:
         tied = tirx.all(scores[0, other] == scores[0, e], other < e)
         return tirx.Select(tirx.any(scores[0, other] > scores[0, e], tied), i32(1), i32(0))
 
@@ -280,7 +281,7 @@ class PermuteByExpert(Operator):
     top_k: int
     tile: int
 
-    def tile_count(self, pairs: Any) -> Any:
+    def tile_count(self, pairs: Index) -> Index:
         """An upper bound on the tiles: full ones, and one that is not full for each expert."""
         return tirx.floordiv(pairs, self.tile) + self.experts
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tvm import te, tirx
 
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.types import Expr, Index
 
 
-def inverse_rms(x: te.Tensor, rows: Any, width: int, eps: float, name: str) -> te.Tensor:
+def inverse_rms(x: te.Tensor, rows: Index, width: int, eps: float, name: str) -> te.Tensor:
     """``1 / sqrt(mean(x^2) + eps)`` of each row: (rows,), float32."""
     k = te.reduce_axis((0, width), name="k")
     squares = te.compute(
@@ -81,7 +82,7 @@ class ResidualNorm(Operator):
         args = [y, residual, weights]
         inverse = inverse_rms(y, rows, width, self.eps, "y")
 
-        def total(i: Any, j: Any) -> Any:
+        def total(i: Expr, j: Expr) -> Expr:
             weight = weights[0, j] if self.stacked else weights[j]
             return residual[i, j] + y[i, j] * inverse[i] * weight
 
@@ -97,7 +98,7 @@ class ResidualNorm(Operator):
         w_next = te.placeholder((width,), "float32", name="w_next")
         inverse_out = inverse_rms(out, rows, width, self.eps, "out")
 
-        def normed(i: Any, j: Any) -> Any:
+        def normed(i: Expr, j: Expr) -> Expr:
             weight = weights[1, j] if self.stacked else w_next[j]
             return (out[i, j] * inverse_out[i] * weight).astype(dtype)
 
@@ -132,13 +133,13 @@ class PerLayerInputs(Operator):
         k = te.reduce_axis((0, width), name="k")
         scale = f32(self.context_scale)
 
-        def square(i: Any, layer: Any) -> Any:
+        def square(i: Expr, layer: Expr) -> Expr:
             value = context[i, layer * width + k] * scale
             return te.sum(value * value, axis=k)
 
         squares = te.compute((rows, self.layers), square, name="squares")
 
-        def combine(i: Any, j: Any) -> Any:
+        def combine(i: Expr, j: Expr) -> Expr:
             inverse = tirx.rsqrt(squares[i, j // width] / f32(width) + f32(self.eps))
             normed = context[i, j] * scale * inverse * w[j % width]
             return (normed + tokens[i, j] * f32(self.token_scale)) * f32(self.input_scale)
@@ -183,20 +184,20 @@ class NormVector:
         """Branches that are added to the residual."""
         return 1
 
-    def definition(self) -> tuple[list[Any], te.Tensor, te.Tensor]:
+    def definition(self) -> tuple[list[te.Tensor], te.Tensor, te.Tensor]:
         """Arguments, r' and x, both (1, width) float32."""
         shape, width = (1, self.width), self.width
         branch = te.placeholder(shape, "float32", name="branch")
         residual = te.placeholder(shape, "float32", name="residual")
         w_branch = te.placeholder((width,), "float32", name="w_branch")
-        args: list[Any] = [branch, residual, w_branch]
+        args: list[te.Tensor] = [branch, residual, w_branch]
         inverse = inverse_rms(branch, 1, width, self.eps, "branch")
         factor: list[te.Tensor] = []
         if self.scaled:
             factor.append(te.placeholder((1,), "float32", name="scalar"))
             args.append(factor[0])
 
-        def total(i: Any, j: Any) -> Any:
+        def total(i: Expr, j: Expr) -> Expr:
             value = residual[i, j] + branch[i, j] * inverse[i] * w_branch[j]
             return value * factor[0][0] if factor else value
 
@@ -226,7 +227,7 @@ class ExpertNormVector:
         """Branches that are added to the residual."""
         return 2
 
-    def definition(self, rows: Any = 1) -> tuple[list[Any], te.Tensor, te.Tensor]:
+    def definition(self, rows: Index = 1) -> tuple[list[te.Tensor], te.Tensor, te.Tensor]:
         """Arguments, r' and x, both (rows, width) float32."""
         shape, width, eps = (rows, self.width), self.width, self.eps
         dense, experts, residual = (
@@ -238,14 +239,14 @@ class ExpertNormVector:
         scale_dense = inverse_rms(dense, rows, width, eps, "dense")
         scale_experts = inverse_rms(experts, rows, width, eps, "experts")
 
-        def add(i: Any, j: Any) -> Any:
+        def add(i: Expr, j: Expr) -> Expr:
             from_experts = experts[i, j] * scale_experts[i] * w_branches[1, j]
             return dense[i, j] * scale_dense[i] * w_branches[0, j] + from_experts
 
         both = te.compute(shape, add, name="both")
         scale = inverse_rms(both, rows, width, eps, "both")
 
-        def total(i: Any, j: Any) -> Any:
+        def total(i: Expr, j: Expr) -> Expr:
             return (residual[i, j] + both[i, j] * scale[i] * w_branches[2, j]) * scalar[0]
 
         out = te.compute(shape, total, name="out")

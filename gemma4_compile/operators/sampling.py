@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from tvm import tirx
@@ -13,6 +14,7 @@ from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
 from gemma4_compile.operators.examples import Array, Sizes
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Expr
 
 MASKED = (
     -1.0e30
@@ -24,7 +26,7 @@ SURVEY = ("ordered", "sums", "counts", "masses")  # what it gives, by name
 _FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
 
 
-def weight_of(logit: Any, highest: Any, temperature: Any) -> Any:
+def weight_of(logit: Expr, highest: Expr, temperature: Expr) -> Expr:
     """``exp((logit - highest) / temperature)``, exactly 0 at the far end."""
     scaled = (logit - highest) / temperature
     return tirx.Select(scaled > f32(_FAR), tirx.exp(tirx.max(scaled, f32(_FAR))), f32(0.0))
@@ -132,12 +134,12 @@ class SoftmaxProbs(Operator):
         return build.result
 
 
-def bin_bits(index: Any) -> Any:
+def bin_bits(index: Expr) -> Expr:
     """The bits of a bin's smallest probability, as int32; they order as the probabilities do."""
     return tirx.shift_left(index, i32(BIN_SHIFT))
 
 
-def bits_of(p: Any) -> Any:
+def bits_of(p: Expr) -> Expr:
     """A probability's bits, as int32."""
     return tirx.reinterpret("int32", p)
 
@@ -245,10 +247,10 @@ class SampleTopP(Operator):
             top_p = build.arg("top_p", (1,), "float32")
             token = build.arg("token", (1,), "int32")
 
-            def bits(v: Any) -> Any:
+            def bits(v: Expr) -> Expr:
                 return bits_of(probs[0, v])
 
-            def mass(condition: Any) -> LocalVar:
+            def mass(condition: Callable[[Expr], Expr]) -> LocalVar:
                 total = LocalVar(f64, tirx.const(0.0, f64))
                 with T.serial(0, self.vocab) as v, when(condition(v)):
                     total.add(probs[0, v].astype(f64))
@@ -323,7 +325,7 @@ class LogitBias(Operator):
         return build.result
 
 
-def penalised(logit: Any, count: Any, presence: Any, frequency: Any, repetition: Any) -> Any:
+def penalised(logit: Expr, count: Expr, presence: Expr, frequency: Expr, repetition: Expr) -> Expr:
     """A logit after presence and frequency penalties and the repetition penalty."""
     lowered = bind(logit - (presence + count.astype("float32") * frequency))
     return tirx.Select(lowered < f32(0.0), lowered * repetition, lowered / repetition)
@@ -391,6 +393,6 @@ class Bitmask(Operator):
         return build.result
 
 
-def forbidden(word: Any, v: Any) -> Any:
+def forbidden(word: Expr, v: Expr) -> Expr:
     """Whether token v's bit in its mask word is 0."""
     return tirx.bitwise_and(tirx.shift_right(word, i32(tirx.floormod(v, 32))), i32(1)) == i32(0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 class FunctionBuilder:
@@ -17,11 +18,11 @@ class FunctionBuilder:
 
     result: tirx.PrimFunc
 
-    def arg(self, name: str, shape: Sequence[Any], dtype: str) -> Any:
+    def arg(self, name: str, shape: Sequence[Index], dtype: str) -> Buffer:
         """A buffer parameter, in call order."""
         return T.arg(name, T.Buffer(tuple(shape), dtype))
 
-    def scalar_arg(self, name: str, dtype: str = "int64") -> Any:
+    def scalar_arg(self, name: str, dtype: str = "int64") -> Expr:
         """A scalar parameter; scalars come after all buffers."""
         return T.arg(name, tirx.Var(name, dtype))
 
@@ -31,7 +32,7 @@ def function(scheduled: bool) -> Iterator[FunctionBuilder]:
     """Build a PrimFunc; `scheduled` marks it as final, so that no schedule rule touches it."""
     build = FunctionBuilder()
     with IRBuilder() as builder, T.prim_func(private=True, s_tir=True):
-        attrs: dict[str, Any] = {"tirx.noalias": True}
+        attrs: dict[str, bool] = {"tirx.noalias": True}
         if scheduled:
             attrs["tirx.is_scheduled"] = True
         T.func_attr(attrs)
@@ -48,7 +49,7 @@ def _with_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @contextmanager
-def when(condition: Any) -> Iterator[None]:
+def when(condition: Expr) -> Iterator[None]:
     """Run the body if `condition` holds."""
     with T.If(condition), T.Then():
         yield
@@ -57,36 +58,36 @@ def when(condition: Any) -> Iterator[None]:
 class LocalVar:
     """A mutable scalar in registers."""
 
-    def __init__(self, dtype: str, initial: Any = None) -> None:
+    def __init__(self, dtype: str, initial: Expr | None = None) -> None:
         self._buffer = T.alloc_buffer((1,), dtype, scope="local")
         if initial is not None:
             self.set(initial)
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Expr:
         """The current value."""
         return self._buffer[0]
 
-    def set(self, value: Any) -> None:
+    def set(self, value: Expr) -> None:
         """Overwrite the value."""
         T.buffer_store(self._buffer, value, [0])
 
-    def add(self, value: Any) -> None:
+    def add(self, value: Expr) -> None:
         """Add to the value."""
         self.set(self.value + value)
 
 
-def store(buffer: Any, value: Any, *indices: Any) -> None:
+def store(buffer: Buffer, value: Expr, *indices: Index) -> None:
     """``buffer[indices] = value``."""
     T.buffer_store(buffer, value, list(indices))
 
 
-def bind(value: Any) -> Any:
+def bind(value: Index) -> Expr:
     """Evaluate an expression once and name the result."""
     return T.Bind(value)
 
 
-def materialize(value: Any, dtype: str = "int32") -> Any:
+def materialize(value: Expr, dtype: str = "int32") -> Expr:
     """A value that stays a variable in the kernel's text.
 
     TVM writes out a `bind` at every use, and finds no common expressions that have calls: a few
@@ -95,6 +96,6 @@ def materialize(value: Any, dtype: str = "int32") -> Any:
     return LocalVar(dtype, value).value
 
 
-def i32(value: Any) -> Any:
+def i32(value: Index) -> Expr:
     """`value` as an int32 expression."""
     return tirx.const(value, "int32") if isinstance(value, int) else value.astype("int32")

@@ -15,6 +15,7 @@ from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets.spec import TargetSpec
 
 _BLOCK_AXES = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+_THREAD_AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 _POINTER = "_ptr"  # what TVM appends to a buffer's name for its address
 
 
@@ -28,6 +29,7 @@ class KernelLaunch:
     bindings : names of the kernel's buffer parameters, in the order of their bindings
     scalars : names of its scalar parameters, in the order of the uniform's words
     grid : extents along x, y and z; of constants and of `variables`
+    threads : of a block, along x, y and z
     variables : scalars by name, as they occur in `grid`
     text : of the function that code is generated from
     """
@@ -36,6 +38,7 @@ class KernelLaunch:
     bindings: tuple[str, ...]
     scalars: tuple[str, ...]
     grid: tuple[Any, Any, Any]
+    threads: tuple[Any, Any, Any]
     variables: Mapping[str, tirx.Var]
     text: str
 
@@ -86,22 +89,24 @@ def kernel_launches(
 
 
 def _launch(func: tirx.PrimFunc) -> KernelLaunch:
-    grid: dict[str, Any] = {}
+    extents: dict[str, Any] = {}
 
     def visit(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
-            grid.setdefault(str(node.node.thread_tag), node.value)
+            extents.setdefault(str(node.node.thread_tag), node.value)
 
     tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, visit)], order="post")
     buffers = [param for param in func.params if isinstance(param.ty, tvm.ir.PointerType)]
     scalars = [param for param in func.params if not isinstance(param.ty, tvm.ir.PointerType)]
     one = tirx.IntImm("int64", 1)
-    x, y, z = (grid.get(axis, one) for axis in _BLOCK_AXES)
+    x, y, z = (extents.get(axis, one) for axis in _BLOCK_AXES)
+    of_x, of_y, of_z = (extents.get(axis, one) for axis in _THREAD_AXES)
     return KernelLaunch(
         entry_point=str(func.attrs["global_symbol"]),
         bindings=tuple(param.name.removesuffix(_POINTER) for param in buffers),
         scalars=tuple(param.name for param in scalars),
         grid=(x, y, z),
+        threads=(of_x, of_y, of_z),
         variables={param.name: param for param in scalars},
         text=func.script(),
     )

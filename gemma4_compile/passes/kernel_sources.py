@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tvm import relax
+import tvm
+from tvm import relax, tirx
 
+from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets.spec import TargetSpec
 
 SUFFIXES = {"webgpu": ".wgsl", "metal": ".metal", "cuda": ".cu"}
@@ -22,10 +24,24 @@ def kernel_sources(executable: relax.VMExecutable, spec: TargetSpec) -> dict[str
     One file a kernel for WebGPU and Metal; for CUDA, where TVM writes one source, `kernels.cu`.
     Empty for a target without kernels of a device.
     """
+    return _sources(executable.mod) if spec.is_gpu else {}
+
+
+def kernel_source(func: tirx.PrimFunc, name: str, spec: TargetSpec) -> str:
+    """The text of one scheduled kernel; its loops where the target is no device of its own."""
+    func = func.with_attr("global_symbol", name)
     if not spec.is_gpu:
-        return {}
+        return str(func.script())
+    target = spec.tvm_target()
+    with target:
+        built = tirx.build(tvm.IRModule({name: func}), target=target, pipeline=tir_pipeline(spec))
+    (source,) = _sources(built).values()
+    return source
+
+
+def _sources(library: Any) -> dict[str, str]:
     sources: dict[str, str] = {}
-    for module in _imported(executable.mod):
+    for module in _imported(library):
         suffix = SUFFIXES.get(module.kind)
         if suffix is None:
             continue

@@ -66,16 +66,10 @@ from gemma4_compile.targets.kernels.sampling.top_p import make_sample_top_p
 from gemma4_compile.targets.kernels.sampling.top_p_histogram import make_top_p_histogram
 from gemma4_compile.targets.spec import TargetSpec
 
+Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
+"""Makes the kernel of one class of operators, or of several; it knows which it is given."""
 
-def _make_int8_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
-    return make_int8_gemv(operator, spec) if operator.rows == 1 else make_gemm(operator, spec)
-
-
-def _make_linear(operator: Any, spec: TargetSpec) -> tirx.PrimFunc:
-    return make_gemv(operator, spec) if operator.rows == 1 else make_gemm(operator, spec)
-
-
-FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
+FACTORIES: Mapping[str, Factory] = {
     "bitmask": make_bitmask,
     "prefill_attention": make_prefill_attention,
     "top_k_experts": make_top_k_experts,
@@ -90,11 +84,11 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "int8_expert_down": make_int8_expert_down,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_gemm": make_expert_gemm,
-    "int8_linear": _make_int8_linear,
+    "int8_linear": make_gemm,
     "int8_combined_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,
     "int8_routed_linear": make_int8_gemv,
-    "linear": _make_linear,
+    "linear": make_gemm,
     "logit_bias": make_logit_bias,
     "combine_splits": make_combine_splits,
     "combined_linear": make_combined_gemv,
@@ -117,6 +111,15 @@ FACTORIES: Mapping[str, Callable[[Any, TargetSpec], tirx.PrimFunc]] = {
     "split_attention": make_split_attention,
     "take_last_row": make_take_last_row,
 }
+OF_ONE_ROW: Mapping[str, Factory] = {"int8_linear": make_int8_gemv, "linear": make_gemv}
+"""Where one position has a kernel of its own."""
+
+
+def factory_of(operator: Operator) -> Factory:
+    """The function that makes an operator's kernel; KeyError if there is none."""
+    if getattr(operator, "rows", None) == 1 and operator.kind in OF_ONE_ROW:
+        return OF_ONE_ROW[operator.kind]
+    return FACTORIES[operator.kind]
 
 
 @lru_cache(maxsize=1024)
@@ -128,7 +131,6 @@ def make_kernel(operator: Operator, spec: TargetSpec) -> tirx.PrimFunc:
     LoweringError
         If there is none: an operator without a kernel would silently run as unscheduled loops.
     """
-    factory = FACTORIES.get(operator.kind)
-    if factory is None:
+    if operator.kind not in FACTORIES:
         raise LoweringError(f"no `{spec.name}` kernel for operator `{operator.kind}`")
-    return factory(operator, spec)
+    return factory_of(operator)(operator, spec)

@@ -53,6 +53,10 @@ def test_the_grid_follows_the_scalars() -> None:
     assert launch.blocks({"n": 19}) == (19, 1, 1)
 
 
+def test_threads_are_those_of_the_block() -> None:
+    assert [int(extent) for extent in launch_of(NORM).threads] == [64, 1, 1]
+
+
 def test_a_layer_is_a_scalar_of_its_own() -> None:
     launch = launch_of(GATED)
     assert set(launch.scalars) == {"n", "layer"}

@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("reports",),
     ("pipeline",),
     ("verification",),
-    ("cli",),
+    ("cli", "kernels"),
     ("__main__", "start"),
 )
 # The runtime is next to the layers: it runs packages and shares only names and file formats.

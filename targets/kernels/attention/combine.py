@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -11,7 +10,9 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits, declare_splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     barrier,
     launch,
@@ -28,9 +29,9 @@ MAX_GROUPS = 16  # groups of threads that divide the splits
 REUSED_WITHIN = 16  # TVM's StorageRewrite: most that two arrays of one place differ in size
 
 
-def merged_channel(means: Any, stats: Any, splits: int, h: Any, d: Any) -> Any:
+def merged_channel(means: Buffer, stats: Buffer, splits: int, h: Expr, d: Expr) -> Expr:
     """One channel of a head over all splits, each weighed by its maximum: float32."""
-    highest: Any = stats[0, h, 0]
+    highest: Expr = stats[0, h, 0]
     for split in range(1, splits):
         highest = tirx.max(highest, stats[split, h, 0])
     highest = bind(highest)
@@ -111,7 +112,9 @@ def merge_shape(dim: int, splits: int, spec: TargetSpec) -> MergeShape:
     return MergeShape(splits, dim // vectors.size, threads, vectors, spec.simd_width)
 
 
-def merge_slice(shape: MergeShape, means: Any, stats: Any, h: Any, slice_: Any, thread: Any) -> Any:
+def merge_slice(
+    shape: MergeShape, means: Buffer, stats: Buffer, h: Expr, slice_: Expr, thread: Expr
+) -> Expr:
     """Put the splits of a slice of head `h` together.
 
     Returns a float32 vector, which is column `slice_ * width + thread` in the block's first `width`
@@ -165,10 +168,12 @@ def make_combine_splits(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimF
     return build.result
 
 
-def _write_factors(shape: MergeShape, stats: Any, h: Any, thread: Any, factors: Any) -> None:
+def _write_factors(
+    shape: MergeShape, stats: Buffer, h: Expr, thread: Expr, factors: Buffer
+) -> None:
     """The share of each split in the result; 0 behind the last, which stands for repeated loads."""
     threads, splits = shape.threads, shape.splits
-    reduce = BlockReduction(thread, threads, shape.simd_width)
+    reduce = BlockReduction(Block(thread, threads, shape.simd_width))
     found = []
     for iteration in range(-(-splits // threads)):
         split = bind(thread + iteration * threads)

@@ -7,8 +7,6 @@ gemma4_compile/operators/attention.py. The splits are put together in attention_
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -16,29 +14,42 @@ from gemma4_compile.operators.attention import DecodeAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.decode_block import (
     DecodeBlock,
     DecodeShape,
     decode_shape,
 )
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
-from gemma4_compile.targets.kernels.common.blocks import barrier, launch, shared, strided, zero
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    launch,
+    shared,
+    strided,
+    zero,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 
 def _store_empty(
-    operator: SplitAttention, shape: DecodeShape, means: Any, stats: Any, split: Any, first: Any,
-    thread: Any,
-) -> None:  # fmt: skip
+    operator: SplitAttention,
+    shape: DecodeShape,
+    means: Buffer,
+    stats: Buffer,
+    split: Expr,
+    first: Expr,
+    block: Block,
+) -> None:
     """The results of a split without keys."""
     vectors = shape.vectors
-    with strided(thread, shape.threads, shape.heads * shape.columns) as item:
+    with strided(block, shape.heads * shape.columns) as item:
         h, column = tirx.floordiv(item, shape.columns), tirx.floormod(item, shape.columns)
         nothing = vectors.splat(tirx.const(0, operator.cache_dtype))
         store(means, nothing, split, first + h, vectors.at(column))
-    with when(thread < shape.heads):
-        store(stats, f32(LOWEST), split, first + thread, 0)
-        store(stats, zero(), split, first + thread, 1)
+    with when(block.thread < shape.heads):
+        store(stats, f32(LOWEST), split, first + block.thread, 0)
+        store(stats, zero(), split, first + block.thread, 1)
 
 
 def _slices(operator: SplitAttention, shape: DecodeShape) -> int:
@@ -65,21 +76,22 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
             position = materialize(positions[2] - 1)
             begin, end = (materialize(bound) for bound in operator.split_range(position, split))
             g, first = bind(tirx.floordiv(part, _slices(operator, shape))), bind(part * shape.heads)
-            block = DecodeBlock(operator, shape, key, value, thread)
+            block = Block(thread, shape.threads, spec.simd_width)
+            attention = DecodeBlock(operator, shape, key, value, block)
             with T.If(begin < end):
                 with T.Then():
-                    block.load_keys(begin, end - 1, g)
-                    block.pad_query()
-                    with strided(thread, shape.threads, shape.heads * shape.columns) as item:
+                    attention.load_keys(begin, end - 1, g)
+                    attention.pad_query()
+                    with strided(block, shape.heads * shape.columns) as item:
                         h = bind(tirx.floordiv(item, shape.columns))
                         place = bind(tirx.floormod(item, shape.columns))
                         item = q[0, vectors.from_channel((first + h) * dim + place * vectors.size)]
-                        store(block.query, item, h, vectors.at(place))
+                        store(attention.query, item, h, vectors.at(place))
                     barrier()
-                    block.run(begin, end, end - 1, position, g)
-                    block.finish(means, stats, split, first)
+                    attention.run(begin, end, end - 1, position, g)
+                    attention.finish(means, stats, split, first)
                 with T.Else():
-                    _store_empty(operator, shape, means, stats, split, first, thread)
+                    _store_empty(operator, shape, means, stats, split, first, block)
     return build.result
 
 
@@ -110,25 +122,27 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
             begin, end = (materialize(bound) for bound in operator.split_range(position, split))
             slices = _slices(operator, shape)
             g, first = bind(tirx.floordiv(part, slices)), bind(part * shape.heads)
-            block = DecodeBlock(operator, shape, key, value, thread)
+            block = Block(thread, shape.threads, spec.simd_width)
+            attention = DecodeBlock(operator, shape, key, value, block)
             if owns:
-                block.new = tuple(shared((dim,), operator.cache_dtype) for _ in range(2))
+                dtype = operator.cache_dtype
+                attention.new = shared((dim,), dtype), shared((dim,), dtype)
             last = materialize(tirx.max(tirx.min(end, position) - 1, 0)) if owns else end - 1
-            norms = DecodeNorms(operator, block, (qkv, q_norm, k_norm, rotary), step)
+            norms = DecodeNorms(operator, attention, (qkv, q_norm, k_norm, rotary), step)
             with T.If(begin < end):
                 with T.Then():
-                    block.load_keys(begin, last, g)
-                    block.pad_query()
+                    attention.load_keys(begin, last, g)
+                    attention.pad_query()
                     norms.run(first, g)
-                    block.run(begin, end, last, position, g)
+                    attention.run(begin, end, last, position, g)
                     if owns:
                         is_writer = (end == position + 1) & (tirx.floormod(part, slices) == 0)
                         slot = materialize(operator.cache.row(position))
                         with when(is_writer & (thread < shape.columns)):
                             place = vectors.at(thread)
-                            for new, target in zip(block.new or (), (key, value), strict=True):
+                            for new, target in zip(attention.new or (), (key, value), strict=True):
                                 store(target, new[place], slot, g, place)
-                    block.finish(means, stats, split, first)
+                    attention.finish(means, stats, split, first)
                 with T.Else():
-                    _store_empty(operator, shape, means, stats, split, first, thread)
+                    _store_empty(operator, shape, means, stats, split, first, block)
     return build.result

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -17,8 +16,10 @@ from gemma4_compile.operators.attention import SplitAttention
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     add,
     barrier,
     local,
@@ -178,17 +179,18 @@ class DecodeBlock:
     """One block's operands, registers and shared memory."""
 
     def __init__(
-        self, operator: SplitAttention, shape: DecodeShape, key: Any, value: Any, thread: Any
+        self, operator: SplitAttention, shape: DecodeShape, key: Buffer, value: Buffer, block: Block
     ) -> None:
         self.operator, self.shape, self.key, self.value = operator, shape, key, value
-        self.thread, self.vectors = thread, shape.vectors
+        thread = block.thread
+        self.block, self.thread, self.vectors = block, thread, shape.vectors
         heads, dim, dtype = shape.heads, operator.head_dim, operator.cache_dtype
         self.query = shared((heads, shape.query_width))
         self.partial = shared((heads * shape.keys * (shape.lanes + 1),))  # flat: TVM drops a pad
         self.tops, self.weights = shared((heads * shape.packs,)), shared((heads * shape.keys,))
         self.factors = shared((heads,))
         self.spare = [shared((heads, dim)) for _ in range(shape.spare_groups)]
-        self.new: tuple[Any, Any] | None = None
+        self.new: tuple[Buffer, Buffer] | None = None
         size = self.vectors.size
         self.keys = local((shape.iterations * shape.chunks * size,), dtype)
         self.values = local((shape.own_keys * size,), dtype)
@@ -209,20 +211,20 @@ class DecodeBlock:
         """Write the zeros behind the query heads."""
         padding, vectors = self.shape.padding, self.vectors
         if padding:
-            with strided(self.thread, self.shape.threads, self.shape.heads * padding) as item:
+            with strided(self.block, self.shape.heads * padding) as item:
                 h, place = tirx.floordiv(item, padding), tirx.floormod(item, padding)
                 nothing = vectors.splat(zero())
                 store(self.query, nothing, h, vectors.at(self.shape.columns + place))
 
     # --- Loads ---
 
-    def _share_of_key(self, chunk: int) -> Any:
+    def _share_of_key(self, chunk: int) -> Index:
         """One of the thread's vectors of a key; lanes beyond the last repeat it."""
         item = chunk * self.shape.lanes + self.lane
         is_ragged = (chunk + 1) * self.shape.lanes > self.shape.columns
         return self.vectors.at(tirx.min(item, self.shape.columns - 1) if is_ragged else item)
 
-    def load_keys(self, base: Any, last: Any, g: Any) -> None:
+    def load_keys(self, base: Expr, last: Expr, g: Expr) -> None:
         """The thread's share of a tile's keys; those behind `last` repeat it."""
         shape = self.shape
         for iteration in range(shape.iterations):
@@ -232,17 +234,17 @@ class DecodeBlock:
                 item = self.key[slot, g, self._share_of_key(chunk)]
                 store(self.keys, item, self.vectors.at(iteration * shape.chunks + chunk))
 
-    def _value_position(self, base: Any, index: int) -> Any:
+    def _value_position(self, base: Expr, index: int) -> Expr:
         size = self.shape.pack.size
         return base + self._first_pack() + index // size + index % size * self.shape.packs
 
-    def _first_pack(self) -> Any:
+    def _first_pack(self) -> Expr:
         """The first vector of weights of the thread's group."""
         shape = self.shape
         group = tirx.min(self.group, shape.key_groups - 1)
         return group * (shape.own_keys // shape.pack.size)
 
-    def load_values(self, base: Any, last: Any, g: Any) -> None:
+    def load_values(self, base: Expr, last: Expr, g: Expr) -> None:
         """The thread's column of its share of a tile's values."""
         for index in range(self.shape.own_keys):
             t = tirx.min(self._value_position(base, index), last)
@@ -250,7 +252,7 @@ class DecodeBlock:
             item = self.value[slot, g, self.vectors.at(self.column)]
             store(self.values, item, self.vectors.at(index))
 
-    def insert_new(self, base: Any, position: Any) -> None:
+    def insert_new(self, base: Expr, position: Expr) -> None:
         """Put the new position's key and value, which the cache lacks, in their place."""
         if self.new is None:
             return
@@ -292,7 +294,7 @@ class DecodeBlock:
             store(self.partial, dot.value, row * (shape.lanes + 1) + self.lane)
         barrier()
 
-    def weigh(self, base: Any, end: Any) -> None:
+    def weigh(self, base: Expr, end: Expr) -> None:
         """Step 2: one thread a head and vector of keys adds the shares and makes the weights."""
         shape, pack, thread = self.shape, self.shape.pack, self.thread
         mine = below(thread, self.scored)
@@ -325,7 +327,7 @@ class DecodeBlock:
                 store(self.factors, keep, h)
         barrier()
 
-    def _over_head(self, h: Any, combine: Any) -> Any:
+    def _over_head(self, h: Index, combine: Operation) -> Expr:
         """`combine` over the threads of one head."""
         first = bind(h * self.shape.packs)
         return bind(tree([self.tops[first + u] for u in range(self.shape.packs)], combine))
@@ -351,7 +353,7 @@ class DecodeBlock:
 
     # --- The whole ---
 
-    def run(self, begin: Any, end: Any, last: Any, position: Any, g: Any) -> None:
+    def run(self, begin: Expr, end: Expr, last: Expr, position: Expr, g: Expr) -> None:
         """Go over the keys [begin, end); the first tile's keys are loaded already.
 
         The loads of a tile are under way while the one before is being used.
@@ -370,7 +372,7 @@ class DecodeBlock:
                 self.load_keys(base + shape.keys, last, g)
             self.accumulate()
 
-    def finish(self, means: Any, stats: Any, split: Any, first_head: Any) -> None:
+    def finish(self, means: Buffer, stats: Buffer, split: Expr, first_head: Expr) -> None:
         """Add the groups' columns, through the memory of q, and store the split's results."""
         shape, vectors, thread = self.shape, self.vectors, self.thread
         place = vectors.at(self.column)
@@ -391,6 +393,6 @@ class DecodeBlock:
                 mean = vectors.cast(total * share, self.operator.cache_dtype)
                 store(means, mean, split, first_head + h, place)
         with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
-            h = bind(tirx.floordiv(below(thread, self.scored), shape.packs))
-            store(stats, self.highest.value, split, first_head + h, 0)
-            store(stats, self._over_head(h, add), split, first_head + h, 1)
+            own = bind(tirx.floordiv(below(thread, self.scored), shape.packs))
+            store(stats, self.highest.value, split, first_head + own, 0)
+            store(stats, self._over_head(own, add), split, first_head + own, 1)

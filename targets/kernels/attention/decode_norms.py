@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from tvm import tirx
 
 from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -29,7 +29,11 @@ class DecodeNorms:
     """Norms and rotations of the block's query heads and, where it owns them, of k and v."""
 
     def __init__(
-        self, operator: DecodeAttention, block: DecodeBlock, args: tuple[Any, ...], step: Any
+        self,
+        operator: DecodeAttention,
+        block: DecodeBlock,
+        args: tuple[Buffer, Buffer, Buffer | None, Buffer],
+        step: Expr,
     ) -> None:
         self.operator, self.block, self.step = operator, block, step
         self.qkv, self.q_norm, self.k_norm, self.rotary = args
@@ -42,7 +46,7 @@ class DecodeNorms:
         self.shares = local((len(self._iterations()) * HELD * self.vectors.size,))
         self.squares = shared((block.shape.threads,))
 
-    def run(self, first: Any, g: Any) -> None:
+    def run(self, first: Expr, g: Expr) -> None:
         """Write q to the block's shared memory, and the new key and value beside it.
 
         A few threads share a row; each has the same vectors of its first and of its second half.
@@ -79,16 +83,16 @@ class DecodeNorms:
                     self._write(row, place + half * self.pairs, self._held(iteration, 2 + half))
         barrier()
 
-    def _hold(self, iteration: int, index: int, value: Any) -> None:
+    def _hold(self, iteration: int, index: int, value: Expr) -> None:
         store(self.shares, value, self.vectors.at(iteration * HELD + index))
 
-    def _held(self, iteration: int, index: int) -> Any:
+    def _held(self, iteration: int, index: int) -> Expr:
         return self.shares[self.vectors.at(iteration * HELD + index)]
 
     def _iterations(self) -> range:
         return range(-(-self.pairs // self.lanes))
 
-    def _column(self, row: Any, first: Any, g: Any) -> Any:
+    def _column(self, row: Expr, first: Expr, g: Expr) -> Expr:
         """The first vector of a row in qkv."""
         size = self.vectors.size
         column = (first + row) * (self.operator.head_dim // size)
@@ -98,7 +102,7 @@ class DecodeNorms:
         column = tirx.Select(row == self.heads, k_column, column)
         return tirx.Select(row > self.heads, v_column, column)
 
-    def _load(self, iteration: int, row: Any, place: Any, column: Any) -> None:
+    def _load(self, iteration: int, row: Expr, place: Expr, column: Expr) -> None:
         """Read a pair of vectors: values, norm weights, cosine, sine."""
         vectors = self.vectors
         places = (place, place + self.pairs)
@@ -109,20 +113,21 @@ class DecodeNorms:
             self._hold(iteration, index, self.qkv[0, vectors.at(column + half)])
             self._hold(iteration, 2 + index, self.q_norm[vectors.at(half)])
             self._hold(iteration, 4 + index, angles[index])
-        if not self.operator.owns_kv:
+        k_norm = self.k_norm
+        if k_norm is None:
             return
         with when(row >= self.heads):
             for index, half in enumerate(places):
-                self._hold(iteration, 2 + index, self.k_norm[vectors.at(half)])
+                self._hold(iteration, 2 + index, k_norm[vectors.at(half)])
         with when(row > self.heads):
             for index, value in enumerate((1.0, 1.0, 1.0, 0.0), 2):
                 self._hold(iteration, index, vectors.splat(f32(value)))
 
-    def _sum_of_row(self, row: Any) -> Any:
+    def _sum_of_row(self, row: Expr) -> Expr:
         first = bind(row * self.lanes)
         return tree([self.squares[first + lane] for lane in range(self.lanes)], add)
 
-    def _write(self, row: Any, place: Any, value: Any) -> None:
+    def _write(self, row: Expr, place: Expr, value: Expr) -> None:
         vectors, block = self.vectors, self.block
         with when(row < self.heads):
             store(block.query, value, row, vectors.at(place))

@@ -7,129 +7,64 @@ The chunk's own keys are in the KV state already, so there is no separate part f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
-from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
+from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
+from gemma4_compile.targets.kernels.attention.prefill_shape import QUAD, ChunkShape, chunk_shape
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
     barrier,
     launch,
     local,
-    power_of_two_at_most,
     shared,
     tree,
     zero,
 )
 from gemma4_compile.targets.kernels.common.tile_loaders import below
-from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
-QUAD = Vectors(4)  # of scores: keys u, u + a quarter, ... of a tile, which one thread scores
-MAX_CHUNK = 8  # vectors of q and K in shared memory at a time
 WARP_WIDTH, WARP_HEIGHT = 8, 4  # neighbouring threads: keys x rows, so that both are broadcast
 
 
 @dataclass(frozen=True)
-class ChunkShape:
-    """How a block divides its work.
+class _Operands:
+    """Arguments of the kernel, and where the block begins in them.
 
     Attributes
     ----------
-    threads : of the block
-    rows : of a block, each a query head at a position
-    heads : query heads of the block, all of one KV head
-    keys : of a tile
-    columns : vectors of a head
-    vectors : channels of a vector
+    first_head, g : query heads of the block from this one on, and their KV head
+    first_token, last_token : rows of the chunk: the block's first, and the chunk's last
+    offset : of a token's position
     """
 
-    threads: int
-    rows: int
-    heads: int
-    keys: int
-    columns: int
-    vectors: Vectors
-
-    @property
-    def positions(self) -> int:
-        """Positions of a block."""
-        return self.rows // self.heads
-
-    @property
-    def vec4s(self) -> int:
-        """Vectors of scores in a row of a tile."""
-        return self.keys // QUAD.size
-
-    @property
-    def scored_rows(self) -> int:
-        """Rows that one thread scores; each with one vector of keys."""
-        return self.rows * self.vec4s // self.threads
-
-    @property
-    def chunk(self) -> int:
-        """Vectors of q and K in shared memory at a time."""
-        return next(n for n in (MAX_CHUNK, 4, 2, 1) if self.columns % n == 0)
-
-    @property
-    def row_groups(self) -> int:
-        """Groups of threads that divide the rows of the result; each has a thread a column."""
-        return min(power_of_two_at_most(self.threads // self.columns), self.rows)
-
-    @property
-    def own_rows(self) -> int:
-        """Rows of the result that one thread sums."""
-        return self.rows // self.row_groups
-
-    def fits(self, spec: TargetSpec) -> bool:
-        """Whether every thread has work, and shared memory is enough."""
-        if self.columns > self.threads or self.rows * self.vec4s < self.threads:
-            return False
-        staged = (self.rows + self.keys) * self.chunk * self.vectors.size
-        floats = staged + self.rows * (self.keys + self.vec4s + 1)
-        return self.threads >= self.rows and 4 * floats <= spec.max_shared_memory_bytes
-
-
-def chunk_shape(operator: PrefillAttention, spec: TargetSpec) -> ChunkShape:
-    """The largest tile that tuning, shared memory and the head allow; LoweringError if none."""
-    check_head_dim(operator.head_dim, spec)
-    tuning, dim = spec.tuning.prefill_attention, operator.head_dim
-    vectors = Vectors.dividing(dim)
-    columns = dim // vectors.size
-    group = operator.heads // operator.kv_heads
-    threads = min(tuning.threads, spec.max_threads_per_block)
-    rows = tuning.rows
-    while rows:
-        heads = next(n for n in (rows, 16, 8, 4, 2, 1) if n <= rows and group % n == 0)
-        keys = tuning.keys
-        while keys >= QUAD.size:
-            shape = ChunkShape(threads, rows, heads, keys, columns, vectors)
-            if shape.fits(spec):
-                return shape
-            keys //= 2
-        rows //= 2
-    raise LoweringError(f"`{operator.kind}`: no block of `{spec.name}` holds heads of {dim}")
+    q: Buffer
+    key: Buffer
+    value: Buffer
+    first_head: Expr
+    g: Expr
+    first_token: Expr
+    last_token: Expr
+    offset: Expr
 
 
 class _Block:
     """One block's operands, registers and shared memory."""
 
     def __init__(
-        self, operator: PrefillAttention, shape: ChunkShape, args: dict[str, Any], thread: Any
+        self, operator: PrefillAttention, shape: ChunkShape, args: _Operands, thread: Expr
     ) -> None:
         self.operator, self.shape, self.thread = operator, shape, thread
-        self.q, self.key, self.value = args["q"], args["key"], args["value"]
-        self.first_head, self.g = args["first_head"], args["g"]
-        self.first_token, self.last_token = args["first_token"], args["last_token"]
-        self.offset = args["offset"]  # of a token's position
+        self.q, self.key, self.value = args.q, args.key, args.value
+        self.first_head, self.g = args.first_head, args.g
+        self.first_token, self.last_token = args.first_token, args.last_token
+        self.offset = args.offset
         size = shape.vectors.size
         self.q_tile, self.k_tile = (
             shared((rows, shape.chunk * size)) for rows in (shape.rows, shape.keys)
@@ -151,7 +86,7 @@ class _Block:
         group = tirx.floordiv(thread, shape.columns)
         self.group = bind(tirx.min(group, shape.row_groups - 1))
 
-    def _place_in_scores(self) -> tuple[Any, Any]:
+    def _place_in_scores(self) -> tuple[Expr, Expr]:
         """The vector of keys and the first row that this thread scores."""
         shape, thread = self.shape, self.thread
         height = shape.threads // shape.vec4s
@@ -163,11 +98,11 @@ class _Block:
         row = below(tirx.floordiv(thread, WARP_WIDTH), WARP_HEIGHT)
         return bind(vec4), bind(tirx.floordiv(warp, across) * WARP_HEIGHT + row)
 
-    def token(self, row: Any) -> Any:
+    def token(self, row: Expr) -> Expr:
         """The chunk's row that a row of the block belongs to, before the end of the chunk."""
         return self.first_token + tirx.floordiv(row, self.shape.heads)
 
-    def head(self, row: Any) -> Any:
+    def head(self, row: Expr) -> Expr:
         """The query head of a row of the block."""
         return self.first_head + tirx.floormod(row, self.shape.heads)
 
@@ -176,7 +111,7 @@ class _Block:
     def _iterations(self, rows: int) -> int:
         return -(-rows * self.shape.chunk // self.shape.threads)
 
-    def _item(self, iteration: int, rows: int) -> tuple[Any, Any, Any]:
+    def _item(self, iteration: int, rows: int) -> tuple[Expr, Expr, Expr]:
         """Row and vector that this thread stages, and whether it is the thread's to do."""
         shape = self.shape
         item = self.thread + iteration * shape.threads
@@ -184,12 +119,12 @@ class _Block:
         item = tirx.min(item, rows * shape.chunk - 1)
         return tirx.floordiv(item, shape.chunk), below(item, shape.chunk), inside
 
-    def _swizzled(self, row: Any, place: Any) -> Any:
+    def _swizzled(self, row: Expr, place: Expr) -> Index:
         """Where a vector of a row of q or K is, so that neighbouring rows are in other banks."""
         chunk = self.shape.chunk
         return self.shape.vectors.at(below(tirx.bitwise_xor(place, below(row, chunk)), chunk))
 
-    def load(self, chunk: Any, base: Any, last: Any) -> None:
+    def load(self, chunk: Index, base: Expr, last: Expr) -> None:
         """Read the thread's share of a chunk of q and of the tile of keys from `base`."""
         shape, vectors = self.shape, self.shape.vectors
         for iteration in range(self._iterations(shape.rows)):
@@ -217,7 +152,7 @@ class _Block:
 
     # --- Steps of a tile ---
 
-    def score(self, base: Any, end: Any) -> None:
+    def score(self, base: Expr, end: Expr) -> None:
         """Step 1: q.k, a chunk of channels at a time; the next one is loaded meanwhile.
 
         The first chunk of the next tile is under way afterwards.
@@ -236,7 +171,7 @@ class _Block:
             with T.serial(0, shape.chunk) as place:
                 self._multiply(place)
 
-    def _multiply(self, place: Any) -> None:
+    def _multiply(self, place: Expr) -> None:
         """Add one vector of channels to the thread's dot products."""
         shape, vectors = self.shape, self.shape.vectors
         vec4s, height = shape.vec4s, shape.threads // shape.vec4s
@@ -253,10 +188,10 @@ class _Block:
             sums = [vectors.dot(dot, query, key) for dot, key in zip(dots, keys, strict=True)]
             store(self.dots, QUAD.join(sums), QUAD.at(index))
 
-    def _scored(self, index: int) -> Any:
+    def _scored(self, index: int) -> Expr:
         return self.scored_row + index * (self.shape.threads // self.shape.vec4s)
 
-    def weigh(self, base: Any, end: Any) -> None:
+    def weigh(self, base: Expr, end: Expr) -> None:
         """Step 2: turn the scores into weights, and note how to rescale.
 
         All threads of a row find its maximum; each makes the weights of its own keys.
@@ -283,10 +218,10 @@ class _Block:
                 store(self.factors, keep.value, row)
         barrier()
 
-    def _over_row(self, row: Any, combine: Any) -> Any:
+    def _over_row(self, row: Expr, combine: Operation) -> Expr:
         return tree([self.tops[row, vec4] for vec4 in range(self.shape.vec4s)], combine)
 
-    def _mask(self, index: int, base: Any, end: Any) -> None:
+    def _mask(self, index: int, base: Expr, end: Expr) -> None:
         """Lower the scores of keys that the row does not see."""
         at = materialize(self.offset + self.token(self._scored(index)))
         first = materialize(self.operator.first_key(at))
@@ -297,7 +232,7 @@ class _Block:
             scores.append(tirx.Select(seen, dot, f32(LOWEST)))
         store(self.dots, QUAD.join(scores), QUAD.at(index))
 
-    def accumulate(self, base: Any, last: Any) -> None:
+    def accumulate(self, base: Expr, last: Expr) -> None:
         """Step 3: add the weighted values to the thread's column of its rows."""
         shape, vectors = self.shape, self.shape.vectors
         for index in range(shape.own_rows):
@@ -318,10 +253,10 @@ class _Block:
                     total = self.total[vectors.at(index)] + product
                     store(self.total, total, vectors.at(index))
 
-    def _own(self, index: int) -> Any:
+    def _own(self, index: int) -> Expr:
         return self.group + index * self.shape.row_groups
 
-    def _load_values(self, first: Any, last: Any) -> None:
+    def _load_values(self, first: Expr, last: Expr) -> None:
         """Read the values of a vector of keys."""
         shape, vectors = self.shape, self.shape.vectors
         for lane in range(QUAD.size):
@@ -329,11 +264,11 @@ class _Block:
             slot = materialize(self.operator.cache.row(t))
             store(self.v_next, self.value[slot, self.g, vectors.at(self.column)], vectors.at(lane))
 
-    def finish(self, out: Any) -> None:
+    def finish(self, out: Buffer) -> None:
         """Divide and store the block's rows."""
         shape, vectors = self.shape, self.shape.vectors
-        for index, total in enumerate(self.weight_sum):
-            store(self.tops, total.value, self._scored(index), self.vec4)
+        for index, weight_sum in enumerate(self.weight_sum):
+            store(self.tops, weight_sum.value, self._scored(index), self.vec4)
         barrier()
         with when(self.thread < shape.rows):
             store(self.factors, self._over_row(self.thread, add), self.thread)
@@ -349,7 +284,7 @@ class _Block:
                     store(out, result, token, vectors.at(column))
 
 
-def _weight(score: Any, highest: Any) -> Any:
+def _weight(score: Expr, highest: Expr) -> Expr:
     return tirx.Select(score > f32(LOWEST), tirx.exp(score - highest), zero())
 
 
@@ -376,16 +311,8 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
             begin = materialize(operator.first_key(offset + first_token))
             end = materialize(tirx.min(offset + first_token + shape.positions, positions[2]))
             g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
-            args = {
-                "q": q,
-                "key": key,
-                "value": value,
-                "first_head": first_head,
-                "g": g,
-                "first_token": first_token,
-                "last_token": bind(i32(n) - 1),
-                "offset": offset,
-            }
+            last_token = bind(i32(n) - 1)
+            args = _Operands(q, key, value, first_head, g, first_token, last_token, offset)
             block = _Block(operator, shape, args, thread)
             block.load(0, begin, end - 1)
             with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:

@@ -7,16 +7,19 @@ Definition: `QkNormRopeCache.definition` in gemma4_compile/operators/attention.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 from tvm import tirx
 
 from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.heads import Put
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     inverse_rms,
     launch,
@@ -52,53 +55,87 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
         key = build.arg("key", shape, operator.cache_dtype) if operator.owns_kv else None
         value = build.arg("value", shape, operator.cache_dtype) if operator.owns_kv else None
         q = build.arg("q", (rows, heads * dim), "float32")
-        with launch(threads, blocks, rows) as (block, i, thread):
+        with launch(threads, blocks, rows) as (number, i, thread):
+            block = Block(thread, threads, spec.simd_width)
             step = bind(positions[1] - i32(rows) + i)
             slot = bind(operator.cache.row(positions[0] + step))
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            is_value = block >= heads + kv_heads
+            reduce = BlockReduction(block)
+            is_value = number >= heads + kv_heads
             # With `value_is_key` the value is made from the key's columns.
             source = (
-                tirx.Select(is_value, block - kv_heads, block) if operator.value_is_key else block
+                tirx.Select(is_value, number - kv_heads, number)
+                if operator.value_is_key
+                else number
             )
             column = bind(source * dim)
             squares = LocalVar("float32", zero())
-            with strided(thread, threads, dim) as d:
+            with strided(block, dim) as d:
                 squares.add(qkv[i, column + d] * qkv[i, column + d])
             inverse = inverse_rms(reduce(squares.value), dim, operator.eps)
 
-            def head(weight: Any, rotate: bool, target: Callable[[Any, Any], None]) -> None:
-                """Channel j pairs with j + head_dim / 2.
-
-                Pairs beyond `operator.pairs` are not rotated.
-                """
-                with strided(thread, threads, half) as j:
-                    low, high = qkv[i, column + j] * inverse, qkv[i, column + j + half] * inverse
-                    if weight is not None:
-                        low, high = low * weight[j], high * weight[j + half]
-                    low, high = bind(low), bind(high)
-                    if not rotate:
-                        target(j, low)
-                        target(j + half, high)
-                        return
-                    pair = operator.rotary_offset + tirx.min(j, operator.pairs - 1)
-                    rotated = j < operator.pairs
-                    cos = bind(tirx.Select(rotated, rotary[step, pair, 0], f32(1.0)))
-                    sin = bind(tirx.Select(rotated, rotary[step, pair, 1], f32(0.0)))
-                    target(j, low * cos - high * sin)
-                    target(j + half, high * cos + low * sin)
-
-            with when(block < heads):
-                head(q_norm, True, lambda d, y: store(q, y, i, column + d))
-            if operator.owns_kv:
+            head = _Head(qkv, rotary, i, column, inverse, step)
+            write = partial(_write_head, operator, block, head)
+            with when(number < heads):
+                write(q_norm, True, lambda d, y: store(q, y, i, column + d))
+            if key is not None and value is not None:
                 dtype = operator.cache_dtype
-                with when((block >= heads) & (block < heads + kv_heads)):
-                    head(
+                with when((number >= heads) & (number < heads + kv_heads)):
+                    write(
                         k_norm,
                         True,
-                        lambda d, y: store(key, y.astype(dtype), slot, block - heads, d),
+                        lambda d, y: store(key, y.astype(dtype), slot, number - heads, d),
                     )
                 with when(is_value):
-                    g = bind(block - heads - kv_heads)
-                    head(None, False, lambda d, y: store(value, y.astype(dtype), slot, g, d))
+                    g = bind(number - heads - kv_heads)
+                    write(None, False, lambda d, y: store(value, y.astype(dtype), slot, g, d))
     return build.result
+
+
+@dataclass(frozen=True)
+class _Head:
+    """One head of a position's q, k or v.
+
+    Attributes
+    ----------
+    i, column : where it begins in qkv
+    inverse : 1 / rms of its channels
+    step : row of the rotary table
+    """
+
+    qkv: Buffer
+    rotary: Buffer
+    i: Expr
+    column: Expr
+    inverse: Expr
+    step: Expr
+
+
+def _write_head(
+    operator: QkNormRopeCache,
+    block: Block,
+    head: _Head,
+    weight: Buffer | None,
+    rotate: bool,
+    put: Put,
+) -> None:
+    """Norm of a head, and RoPE: channel j pairs with j + head_dim / 2.
+
+    Pairs beyond `operator.pairs` are not rotated.
+    """
+    qkv, i, column, inverse = head.qkv, head.i, head.column, head.inverse
+    half = operator.head_dim // 2
+    with strided(block, half) as j:
+        low, high = qkv[i, column + j] * inverse, qkv[i, column + j + half] * inverse
+        if weight is not None:
+            low, high = low * weight[j], high * weight[j + half]
+        low, high = bind(low), bind(high)
+        if not rotate:
+            put(j, low)
+            put(j + half, high)
+            return
+        pair = operator.rotary_offset + tirx.min(j, operator.pairs - 1)
+        rotated = j < operator.pairs
+        cos = bind(tirx.Select(rotated, head.rotary[head.step, pair, 0], f32(1.0)))
+        sin = bind(tirx.Select(rotated, head.rotary[head.step, pair, 1], f32(0.0)))
+        put(j, low * cos - high * sin)
+        put(j + half, high * cos + low * sin)

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
 QUAD = 4
 WARP = 32  # TVM's arguments of an exchange; the generators that know subgroups take no other
-Operation = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A thread and its block, as the kernel's text is written for one thread of many.
+
+    Attributes
+    ----------
+    thread : the thread's number in the block
+    threads : of the block
+    subgroup_width : neighbouring threads that exchange values without shared memory; 0 where their
+        number is not known
+    """
+
+    thread: Expr
+    threads: int
+    subgroup_width: int
 
 
 @contextmanager
-def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any, Any, Any]]:
+def launch(
+    threads: int, grid_x: Index, grid_y: Index | None = None
+) -> Iterator[tuple[Expr, Expr, Expr]]:
     """Open a grid.
 
     Yields blockIdx.x, blockIdx.y (0 if there is none) and threadIdx.x, all int32.
@@ -37,12 +56,12 @@ def launch(threads: int, grid_x: Any, grid_y: Any = None) -> Iterator[tuple[Any,
                 yield block_x, block_y, thread
 
 
-def shared(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+def shared(shape: tuple[int, ...], dtype: str = "float32") -> Buffer:
     """Memory of the thread block."""
     return T.alloc_buffer(shape, dtype, scope="shared")
 
 
-def local(shape: tuple[int, ...], dtype: str = "float32") -> Any:
+def local(shape: tuple[int, ...], dtype: str = "float32") -> Buffer:
     """Memory of the thread."""
     return T.alloc_buffer(shape, dtype, scope="local")
 
@@ -52,12 +71,12 @@ def barrier() -> None:
     T.evaluate(T.tvm_storage_sync("shared"))
 
 
-def add(a: Any, b: Any) -> Any:
+def add(a: Expr, b: Expr) -> Expr:
     """Sum, as a reduction's operation."""
     return a + b
 
 
-def tree(values: Sequence[Any], combine: Operation) -> Any:
+def tree(values: Sequence[Expr], combine: Operation) -> Expr:
     """All of some values, pairs of them first: the loads of the values do not wait for sums."""
     while len(values) > 1:
         pairs = [combine(*values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
@@ -65,7 +84,7 @@ def tree(values: Sequence[Any], combine: Operation) -> Any:
     return values[0]
 
 
-def sum_over_subgroup(value: Any, lanes: int, operation: Operation = add) -> LocalVar:
+def sum_over_subgroup(value: Expr, lanes: int, operation: Operation = add) -> LocalVar:
     """Combine a float32 of some neighbouring threads, at most a subgroup; all threads call it.
 
     The result is right in the first of each `lanes`. TVM's calls are opaque to its passes, so that
@@ -78,7 +97,7 @@ def sum_over_subgroup(value: Any, lanes: int, operation: Operation = add) -> Loc
     return total
 
 
-def max_over_neighbours(value: Any, count: int) -> Any:
+def max_over_neighbours(value: Expr, count: int) -> Expr:
     """The largest of `count` neighbouring threads, a part of a subgroup; each of them gets it."""
     top = LocalVar("float32", value)
     while count > 1:
@@ -87,7 +106,7 @@ def max_over_neighbours(value: Any, count: int) -> Any:
     return bind(top.value)
 
 
-def _from_thread(where: str, value: Any, number: int) -> Any:
+def _from_thread(where: str, value: Expr, number: int) -> Expr:
     """The value of the thread `number` further down a subgroup, or of the one of that number."""
     shuffle = T.tvm_warp_shuffle_down if where == "down" else T.tvm_warp_shuffle
     return shuffle(T.tvm_warp_activemask(), value, number, WARP, WARP)
@@ -101,9 +120,11 @@ class BlockReduction:
     only if they are many: two or three barriers, or none if there is one subgroup.
     """
 
-    def __init__(self, thread: Any, threads: int, simd_width: int) -> None:
+    def __init__(self, block: Block) -> None:
+        threads = block.threads
         assert threads & (threads - 1) == 0, "columns of equal length"
-        self.thread, self.threads, self._simd = thread, threads, min(simd_width, threads)
+        self.thread, self.threads = block.thread, threads
+        self._simd = min(block.subgroup_width, threads)
         if self._simd == threads:
             return
         self._results = threads // max(self._simd, 1)
@@ -117,7 +138,7 @@ class BlockReduction:
         """Shared memory of the form without subgroups."""
         return 4 * (threads + min(threads, REDUCTION_COLUMNS))
 
-    def __call__(self, value: Any, operation: Operation = add) -> Any:
+    def __call__(self, value: Expr, operation: Operation = add) -> Expr:
         """Reduce `value` over the block."""
         result, place = value, self.thread
         if self._simd:
@@ -164,13 +185,13 @@ class BlockSums:
     at_once : vectors that have memory of their own; more take iterations
     """
 
-    def __init__(self, thread: Any, threads: int, simd_width: int, at_once: int = 1) -> None:
-        self._thread, self._threads, self._simd = thread, threads, simd_width
+    def __init__(self, block: Block, at_once: int = 1) -> None:
+        threads, self._block = block.threads, block
         self._columns = min(threads, REDUCTION_COLUMNS)
         assert threads % self._columns == 0, "columns of equal length"
         self._memories = [
             (shared((threads * QUAD,)), shared((self._columns * QUAD,)))
-            for _ in range(0 if simd_width else at_once)
+            for _ in range(0 if block.subgroup_width else at_once)
         ]
 
     @staticmethod
@@ -178,10 +199,10 @@ class BlockSums:
         """Shared memory of the form without subgroups."""
         return 4 * QUAD * at_once * (threads + min(threads, REDUCTION_COLUMNS))
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
+    def __call__(self, values: Sequence[Expr]) -> list[Expr]:
         """The sums, in the order of the values."""
-        if self._simd:
-            sums = sum_over_lanes(values, self._thread, self._threads, self._threads, self._simd)
+        if self._block.subgroup_width:
+            sums = sum_over_lanes(self._block, values, self._block.threads)
             return [bind(total) for total in sums]
         padded = [*values, *[zero()] * (-len(values) % QUAD)]
         vec4s = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
@@ -190,10 +211,10 @@ class BlockSums:
             totals += self._sum_vec4s(vec4s[first : first + step])
         return totals[: len(values)]
 
-    def _sum_vec4s(self, vec4s: Sequence[Sequence[Any]]) -> list[Any]:
-        thread, columns, memories = self._thread, self._columns, self._memories[: len(vec4s)]
+    def _sum_vec4s(self, vec4s: Sequence[Sequence[Expr]]) -> list[Expr]:
+        thread, columns, memories = self._block.thread, self._columns, self._memories[: len(vec4s)]
 
-        def at(item: Any) -> Any:
+        def at(item: Index) -> Expr:
             return T.ramp(item * QUAD, 1, QUAD)
 
         # What an earlier call left has been read: each part is behind the other's barrier.
@@ -202,7 +223,7 @@ class BlockSums:
                   at(thread))  # fmt: skip
         barrier()
         with when(thread < columns):
-            steps = range(self._threads // columns)
+            steps = range(self._block.threads // columns)
             for every, row in memories:
                 parts = [every[at(step * columns + thread)] for step in steps]
                 store(row, tree(parts, add), at(thread))
@@ -221,19 +242,20 @@ class LaneSums:
     has memory of its own: TVM would see a race between them and refuse.
     """
 
-    def __init__(self, count: int, thread: Any, threads: int, lanes: int, simd_width: int) -> None:
+    def __init__(self, block: Block, count: int, lanes: int) -> None:
+        thread, threads = block.thread, block.threads
         self._thread, self._whole = thread, lanes == threads
         self._lane = thread if self._whole else bind(tirx.floormod(thread, lanes))
-        self._lanes, self._simd = lanes, min(simd_width, lanes)
+        self._lanes, self._simd = lanes, min(block.subgroup_width, lanes)
         places = threads // self._simd if self._simd else threads
         is_needed = self._simd < lanes
         self._memories = [shared((places,)) for _ in range(count)] if is_needed else []
 
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
+    def __call__(self, values: Sequence[Expr]) -> list[Expr]:
         """The sums, right in each group's first thread; of a whole block, in every thread."""
         return self._of_subgroups(values) if self._simd else self._by_halving(values)
 
-    def _of_subgroups(self, values: Sequence[Any]) -> list[Any]:
+    def _of_subgroups(self, values: Sequence[Expr]) -> list[Expr]:
         thread, simd = self._thread, self._simd
         cells = [sum_over_subgroup(value, simd) for value in values]
         if simd == self._lanes:
@@ -256,7 +278,7 @@ class LaneSums:
             barrier()
         return [tree([memory[first + i] for i in range(count)], add) for memory in self._memories]
 
-    def _by_halving(self, values: Sequence[Any]) -> list[Any]:
+    def _by_halving(self, values: Sequence[Expr]) -> list[Expr]:
         thread = self._thread
         for memory, value in zip(self._memories, values, strict=True):
             store(memory, value, thread)
@@ -271,16 +293,15 @@ class LaneSums:
         return [memory[0 if self._whole else thread] for memory in self._memories]
 
 
-def sum_over_lanes(
-    values: Sequence[Any], thread: Any, threads: int, lanes: int, simd_width: int
-) -> list[Any]:
+def sum_over_lanes(block: Block, values: Sequence[Expr], lanes: int) -> list[Expr]:
     """`LaneSums`, once."""
-    return LaneSums(len(values), thread, threads, lanes, simd_width)(values)
+    return LaneSums(block, len(values), lanes)(values)
 
 
 @contextmanager
-def strided(thread: Any, threads: int, count: int) -> Iterator[Any]:
+def strided(block: Block, count: int) -> Iterator[Expr]:
     """The items thread, thread + threads, ... below `count`."""
+    thread, threads = block.thread, block.threads
     with T.serial(0, -(-count // threads)) as iteration:
         item = bind(iteration * threads + thread)
         if count % threads == 0:
@@ -300,11 +321,11 @@ def row_threads(width: int, limit: int) -> int:
     return power_of_two_at_most(max(1, min(width, limit, 256)))
 
 
-def zero() -> Any:
+def zero() -> Expr:
     """0.0 in float32."""
     return f32(0.0)
 
 
-def inverse_rms(squares: Any, width: int, eps: float) -> Any:
+def inverse_rms(squares: Expr, width: int, eps: float) -> Expr:
     """1 / rms of a row of `width` channels, of which this is the sum of squares."""
     return bind(materialize(tirx.rsqrt(squares / f32(width) + f32(eps)), "float32"))

@@ -5,20 +5,20 @@ Kernels say them in WGSL's words; a target with other words has a pass that tran
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+
+from gemma4_compile.operators.types import Expr
 
 DOT4 = "dot4I8Packed"
 EXCHANGE = "subgroupShuffleXor"
 
 
-def dot4(a: Any, b: Any) -> Any:
+def dot4(a: Expr, b: Expr) -> Expr:
     """Sum of the products of four signed bytes of two uint32: int32."""
     return tirx.call_pure_extern("int32", DOT4, a, b)
 
 
-def from_neighbour(value: Any, distance: int) -> Any:
+def from_neighbour(value: Expr, distance: int) -> Expr:
     """A float32 of the thread whose number in the subgroup differs in this bit."""
     # Not pure: no pass may move it behind a condition, where threads would be missing.
     bit = tirx.const(distance, "uint32")

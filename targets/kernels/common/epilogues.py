@@ -6,22 +6,22 @@ Meaning: `Epilogue` in model_spec/operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 
 def apply_epilogue(
     operator: Linear,
-    y: Any,
-    i: Any,
-    first: Any,
-    sums: Sequence[Any],
-    ple: Any,
-    layer: Any,
+    y: Buffer,
+    i: Index,
+    first: Expr,
+    sums: Sequence[Expr],
+    ple: Buffer | None,
+    layer: Expr | None,
     rows: int,
 ) -> None:
     """Store the sums of consecutive weight rows from `first` on, as row i of y.
@@ -42,6 +42,8 @@ def apply_epilogue(
         column = bind(first + r)
         with when(column < rows):
             if operator.epilogue == Epilogue.GELU_GATE.value:
+                assert ple is not None, "an argument of this epilogue"
+                assert layer is not None, "an argument of this epilogue"
                 store(y, gelu_tanh(bind(total)) * ple[i, i32(layer) * rows + column], i, column)
             else:
                 store(y, operator.logit(total, column), i, column)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from tvm import tirx
 
 from gemma4_compile.operators.tir import bind, store, when
-from gemma4_compile.targets.kernels.common.blocks import zero
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import Block, zero
 from gemma4_compile.targets.kernels.common.vectors import Vectors
+
+Readable: TypeAlias = "Buffer | StackRow"
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,11 @@ class RowSlice:
 
     Attributes
     ----------
-    thread, threads, width : of the block and the row
+    block : whose threads share the row
+    width : channels of the row
     """
 
-    thread: Any
-    threads: int
+    block: Block
     width: int
 
     @property
@@ -45,23 +48,23 @@ class RowSlice:
     @property
     def iterations(self) -> int:
         """Groups of a thread, at most."""
-        return -(-self.groups // self.threads)
+        return -(-self.groups // self.block.threads)
 
-    def _group(self, iteration: int) -> Any:
-        return self.thread + iteration * self.threads
+    def _group(self, iteration: int) -> Expr:
+        return self.block.thread + iteration * self.block.threads
 
     def _is_ragged(self, iteration: int) -> bool:
-        return (iteration + 1) * self.threads > self.groups
+        return (iteration + 1) * self.block.threads > self.groups
 
-    def splat(self, value: Any) -> Any:
+    def splat(self, value: Expr) -> Expr:
         """A named scalar as a value of the row_slice's type."""
         return self.vectors.splat(value)
 
-    def load(self, buffer: Any, *row: Any) -> list[Any]:
+    def load(self, buffer: Readable, *row: Index) -> list[Expr]:
         """The slice of ``buffer[row]``; groups beyond the end repeat the last one."""
         return self.load_from(buffer, 0, *row)
 
-    def load_from(self, buffer: Any, begin: int, *row: Any) -> list[Any]:
+    def load_from(self, buffer: Readable, begin: int, *row: Index) -> list[Expr]:
         """The slice of ``buffer[row, begin:]``, `begin` a multiple of 4."""
         values = []
         for iteration in range(self.iterations):
@@ -72,36 +75,36 @@ class RowSlice:
             values.append(bind(buffer[(*row, place)]))
         return values
 
-    def store(self, buffer: Any, values: Sequence[Any], *row: Any) -> None:
+    def store(self, buffer: Buffer, values: Sequence[Expr], *row: Index) -> None:
         """Write the slice to ``buffer[row]`` in the buffer's type."""
         self.store_from(buffer, values, 0, *row)
 
-    def store_from(self, buffer: Any, values: Sequence[Any], begin: int, *row: Any) -> None:
+    def store_from(self, buffer: Buffer, values: Sequence[Expr], begin: int, *row: Index) -> None:
         """Write the slice to ``buffer[row, begin:]``, `begin` a multiple of 4."""
         vectors = self.vectors
 
-        def put(group: Any, value: Any) -> None:
+        def put(group: Expr, value: Expr) -> None:
             place = vectors.from_channel(group * self.size + begin)
             store(buffer, vectors.cast(value, buffer.dtype), *row, place)
 
         self._each(values, put)
 
-    def visit(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
+    def visit(self, values: Sequence[Expr], body: Callable[[Expr, Expr], None]) -> None:
         """`body(channel, value)` for every channel of the row_slice."""
 
-        def channels(group: Any, value: Any) -> None:
+        def channels(group: Expr, value: Expr) -> None:
             for lane, single in enumerate(self.vectors.lanes(value)):
                 body(group * self.size + lane, single)
 
         self._each(values, channels)
 
-    def _each(self, values: Sequence[Any], body: Callable[[Any, Any], None]) -> None:
+    def _each(self, values: Sequence[Expr], body: Callable[[Expr, Expr], None]) -> None:
         for iteration, value in enumerate(values):
             group = bind(self._group(iteration))
             with when(group < self.groups) if self._is_ragged(iteration) else nullcontext():
                 body(group, value)
 
-    def dot(self, left: Sequence[Any], right: Sequence[Any]) -> Any:
+    def dot(self, left: Sequence[Expr], right: Sequence[Expr]) -> Expr:
         """The sum of products over the row_slice: float32."""
         total = zero()
         for iteration, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -112,7 +115,7 @@ class RowSlice:
             total = bind(total + part)
         return total
 
-    def map(self, combine: Callable[..., Any], *shares: Sequence[Any]) -> list[Any]:
+    def map(self, combine: Callable[..., Expr], *shares: Sequence[Expr]) -> list[Expr]:
         """`combine` on each group of several shares."""
         return [bind(combine(*values)) for values in zip(*shares, strict=True)]
 
@@ -121,9 +124,9 @@ class RowSlice:
 class StackRow:
     """One of several vectors in an argument (count, width), read as an argument of its own."""
 
-    stack: Any
+    stack: Buffer
     number: int
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: Index | tuple[Index, ...]) -> Expr:
         places = place if isinstance(place, tuple) else (place,)
         return self.stack[(self.number, *places)]

@@ -10,58 +10,58 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import local
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 
 VECTOR = 4
 BANK_VECTORS = 8  # vectors of float32 that lie side by side in the banks of shared memory
-RowOf = Callable[[Any], Any]  # row within a tile -> row of the tensor
+RowOf = Callable[[Expr], Expr]  # row within a tile -> row of the tensor
 
 
-def vector(buffer: Any, index: Any) -> Any:
+def vector(buffer: Buffer, index: Index) -> Expr:
     """Vector `index` of a flat buffer; all accesses of such a buffer are vectors."""
     return buffer[T.ramp(index * VECTOR, 1, VECTOR)]
 
 
-def put(buffer: Any, index: Any, value: Any) -> None:
+def put(buffer: Buffer, index: Index, value: Expr) -> None:
     """Overwrite vector `index` of a flat buffer."""
     store(buffer, value, T.ramp(index * VECTOR, 1, VECTOR))
 
 
-def splat(value: Any) -> Any:
+def splat(value: Expr) -> Expr:
     """A vector of equal values."""
     return T.Broadcast(value, VECTOR)
 
 
-def lane_of(value: Any, lane: int) -> Any:
+def lane_of(value: Expr, lane: int) -> Expr:
     """One value of a vector."""
     return tirx.Shuffle([value], [lane])
 
 
-def joined(values: Sequence[Any]) -> Any:
+def joined(values: Sequence[Expr]) -> Expr:
     """A vector of scalars."""
     return tirx.Shuffle(list(values), list(range(VECTOR)))
 
 
-def same_bits(value: Any, dtype: str, wanted: str) -> Any:
+def same_bits(value: Expr, dtype: str, wanted: str) -> Expr:
     """The bits of a vector of `dtype` as elements of another type of the same size."""
     return value if dtype == wanted else tirx.reinterpret(f"{wanted}x{VECTOR}", value)
 
 
-def below(value: Any, size: int) -> Any:
+def below(value: Expr, size: int) -> Expr:
     """``value mod size`` in a form whose bound browsers see, so that they do not clamp an index."""
     unsigned = tirx.truncmod(value.astype("uint32"), tirx.const(size, "uint32"))
     return unsigned.astype("int32")
 
 
-def swizzle(vec4: Any, vec4s: int) -> Any:
+def swizzle(vec4: Expr, vec4s: int) -> Expr:
     """What the position of a vector of rows is XORed with, by its channels' number.
 
     Neighbouring threads write different channels of the same rows; so they hit different banks.
@@ -93,11 +93,11 @@ class Tile:
         """Blocks of 4 rows by 4 items."""
         return self.rows // VECTOR * self.vec4s
 
-    def twisted(self, row_vector: Any, twist: Any) -> Any:
+    def twisted(self, row_vector: Expr, twist: Expr) -> Expr:
         """A vector of rows after the swizzle."""
         return below(tirx.bitwise_xor(row_vector, twist), self.rows // VECTOR)
 
-    def place(self, item: Any, row_vector: Any) -> Any:
+    def place(self, item: Expr, row_vector: Expr) -> Expr:
         """Where a vector of rows is; `row_vector` is twisted already."""
         return self.first + item * (self.rows // VECTOR) + row_vector
 
@@ -113,7 +113,7 @@ class Loader(ABC):
     row_of : clamped, so that every row exists
     """
 
-    def __init__(self, tile: Tile, thread: Any, threads: int, skipped: int, row_of: RowOf) -> None:
+    def __init__(self, tile: Tile, thread: Expr, threads: int, skipped: int, row_of: RowOf) -> None:
         self._tile, self._threads = tile, threads
         self._iterations = -(-tile.blocks // threads)
         skipped %= threads
@@ -126,7 +126,7 @@ class Loader(ABC):
             for row_vector in self._row_vectors
         ]
 
-    def read(self, step: Any) -> None:
+    def read(self, step: Expr) -> None:
         """Read a step's items into registers."""
         for iteration in range(self._iterations):
             with self._inside(iteration):
@@ -136,7 +136,7 @@ class Loader(ABC):
                     bind(step * self._tile.vec4s + self._vec4s[iteration]),
                 )
 
-    def write(self, step: Any, memory: Any) -> None:
+    def write(self, step: Expr, memory: Buffer) -> None:
         """Write what was read for a step."""
         tile = self._tile
         for iteration in range(self._iterations):
@@ -156,11 +156,11 @@ class Loader(ABC):
         return stack
 
     @abstractmethod
-    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """Read 4 items of 4 rows: those of vector `vec4` of a row."""
 
     @abstractmethod
-    def decode_block(self, iteration: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """What was read, the first of them `item`: for each of the 4 items a vector of the rows."""
 
 
@@ -168,18 +168,18 @@ class DenseLoader(Loader):
     """Rows of one tensor of floats; channels beyond its last are 0."""
 
     def __init__(
-        self, tile: Tile, thread: Any, threads: int, skipped: int, row_of: RowOf, source: Any
+        self, tile: Tile, thread: Expr, threads: int, skipped: int, row_of: RowOf, source: Buffer
     ) -> None:
         super().__init__(tile, thread, threads, skipped, row_of)
         self._source, self._cols = source, int(source.shape[1])
         self._raw = local((self._iterations * VECTOR * VECTOR,), str(source.dtype))
 
-    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """See `Loader`."""
         for i, row in enumerate(rows):
             put(self._raw, iteration * VECTOR + i, read_vector(self._source, row, vec4))
 
-    def decode_block(self, iteration: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         rows = [vector(self._raw, iteration * VECTOR + i) for i in range(VECTOR)]
         values = transposed([row.astype("float32x4") for row in rows])
@@ -197,7 +197,7 @@ class WeightLoader(Loader):
     def __init__(
         self,
         tile: Tile,
-        thread: Any,
+        thread: Expr,
         threads: int,
         skipped: int,
         row_of: RowOf,
@@ -211,11 +211,11 @@ class WeightLoader(Loader):
         else:
             self._dense = local((size * VECTOR,), layout.dtype)
 
-    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """See `Loader`."""
         layout = self._weights.layout
 
-        def read(part: Sequence[Any], begin: int) -> None:
+        def read(part: Sequence[Buffer], begin: int) -> None:
             at = vec4
             if layout.bits and layout.cols % self._tile.depth:
                 at = bind(tirx.min(vec4, layout.cols // VECTOR - 1))
@@ -231,7 +231,7 @@ class WeightLoader(Loader):
 
         self._weights.in_part(rows[0], read)
 
-    def decode_block(self, iteration: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         layout = self._weights.layout
         indices = range(iteration * VECTOR, (iteration + 1) * VECTOR)
@@ -250,14 +250,14 @@ class WeightLoader(Loader):
             values.append((integer.astype("float32x4") - zero_point) * scales)
         return values
 
-    def _shift(self, iteration: int) -> Any:
+    def _shift(self, iteration: int) -> Expr:
         """Bits below a block's channels in their words; a step begins with a word."""
         layout = self._weights.layout
         within = tirx.floormod(self._vec4s[iteration] * VECTOR, layout.values_per_word)
         return (within * layout.bits).astype("uint32")
 
 
-def read_vector(source: Any, row: Any, vec4: Any) -> Any:
+def read_vector(source: Buffer, row: Expr, vec4: Expr) -> Expr:
     """Channels from ``4 * vec4`` of a row, of the tensor's dtype; some others beyond the last."""
     cols = int(source.shape[1])
     if cols % VECTOR == 0:
@@ -265,7 +265,7 @@ def read_vector(source: Any, row: Any, vec4: Any) -> Any:
     return joined([source[row, tirx.min(vec4 * VECTOR + j, cols - 1)] for j in range(VECTOR)])
 
 
-def transposed(rows: Sequence[Any]) -> list[Any]:
+def transposed(rows: Sequence[Expr]) -> list[Expr]:
     """4 vectors of a block's columns from those of its rows."""
     named = [bind(row) for row in rows]
     return [joined([lane_of(row, j) for row in named]) for j in range(VECTOR)]

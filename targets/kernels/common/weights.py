@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd
-from typing import Any
 
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
+from gemma4_compile.operators.types import Buffer, Expr
 
 UNIT = 8  # channels that a thread decodes at a time: one word of 4-bit weights
 
@@ -32,7 +32,7 @@ class WeightReader:
         """Units in a row."""
         return self.layout.cols // self.unit
 
-    def in_part(self, row: Any, body: Callable[[Sequence[Any], int], None]) -> None:
+    def in_part(self, row: Expr, body: Callable[[Sequence[Buffer], int], None]) -> None:
         """Run `body(part's tensors, part's first row)` for the part that holds `row`.
 
         `row` is within the matrix.
@@ -56,7 +56,7 @@ class WeightReader:
                     body(tensors, begin)
             begin += rows
 
-    def read_unit(self, part: Sequence[Any], row: Any, unit: Any) -> tuple[list[Any], Any]:
+    def read_unit(self, part: Sequence[Buffer], row: Expr, unit: Expr) -> tuple[list[Expr], Expr]:
         """Channels [unit * self.unit, ...) of a part's row.
 
         Unscaled float32 values, and their common scale.

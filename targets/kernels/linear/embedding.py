@@ -6,7 +6,6 @@ Definition: `Embedding.definition`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import tirx
 
@@ -14,6 +13,7 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.linear import Embedding
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, store, when
+from gemma4_compile.operators.types import Buffer
 from gemma4_compile.targets.kernels.common.blocks import launch, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.spec import TargetSpec
@@ -40,7 +40,7 @@ def make_embedding(operator: Embedding, _spec: TargetSpec) -> tirx.PrimFunc:
             with when(unit < weights.units):
                 with when((row >= 0) & (row < layout.rows)):
 
-                    def lookup(part: Sequence[Any], begin: int) -> None:
+                    def lookup(part: Sequence[Buffer], begin: int) -> None:
                         values, scale = weights.read_unit(part, row - begin, unit)
                         for j, value in enumerate(values):
                             store(out, value * scale * f32(operator.scale), i, unit * size + j)

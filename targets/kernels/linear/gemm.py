@@ -7,7 +7,6 @@ The product of a tile: tiles.py, int8_tiles.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import tirx
 
@@ -23,6 +22,7 @@ from gemma4_compile.operators.tir import (
     i32,
     when,
 )
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.tile_loaders import VECTOR, RowOf
@@ -63,7 +63,7 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
             product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
             product.run(i32(step_count(shape, cols)))
 
-            def finish(i: Any, r: Any, sums: Any) -> None:
+            def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
                 row = bind(first_m + i)
                 with when(row <= last):
                     apply_epilogue(operator, y, row, bind(first_n + r), sums, gate, layer, rows)
@@ -73,8 +73,8 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def left_args(
-    build: FunctionBuilder, size: tuple[Any, int], dtype: str, is_int8: bool
-) -> list[Any]:
+    build: FunctionBuilder, size: tuple[Index, int], dtype: str, is_int8: bool
+) -> list[Buffer]:
     """Declare the left matrix (rows, cols): one tensor, or words and scales of packed rows."""
     if not is_int8:
         return [build.arg("x", size, dtype)]
@@ -84,9 +84,9 @@ def left_args(
 
 def tile_product(
     shape: TileShape,
-    x: Sequence[Any],
+    x: Sequence[Buffer],
     weights: WeightReader,
-    thread: Any,
+    thread: Expr,
     row_of_x: RowOf,
     row_of_w: RowOf,
 ) -> TileProduct:
@@ -121,6 +121,6 @@ def shape_of(size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool) -> Ti
     return fit_shape(shape, spec)
 
 
-def _clamped(first: Any, last: Any) -> RowOf:
+def _clamped(first: Expr, last: Index) -> RowOf:
     """Rows beyond the last repeat it; they are never stored."""
     return lambda i: tirx.min(first + i, last)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -19,8 +18,10 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     launch,
     power_of_two_at_most,
     sum_over_lanes,
@@ -92,26 +93,21 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
         y = build.arg("y", (1, operator.outputs), "float32")
         paired = operator.epilogue == Epilogue.GELU_PAIRS.value
         shape = gemv_shape(rows, weights.units, paired, spec.tuning.gemv)
-        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
+        with launch(shape.threads, shape.blocks(rows)) as (index, _, thread):
+            block = Block(thread, shape.threads, spec.simd_width)
             lane = bind(tirx.floormod(thread, shape.lanes))
-            first = bind(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+            first = bind(index * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
             sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
             owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
-            def accumulate(part: Sequence[Any], begin: int) -> None:
+            def accumulate(part: Sequence[Buffer], begin: int) -> None:
                 local = [row - begin for row in owned]
                 accumulate_rows(
                     weights, part, local, lambda k: as_f32(x[0, k]), lane, shape.lanes, sums
                 )
 
-            weights.in_part(block * shape.tile, accumulate)
-            totals = sum_over_lanes(
-                [total.value for total in sums],
-                thread,
-                shape.threads,
-                shape.lanes,
-                spec.simd_width,
-            )
+            weights.in_part(index * shape.tile, accumulate)
+            totals = sum_over_lanes(block, [total.value for total in sums], shape.lanes)
             with when(lane == 0):
                 apply_epilogue(operator, y, 0, first, totals, gate, layer, rows)
     return build.result
@@ -119,10 +115,10 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 def accumulate_rows(
     weights: WeightReader,
-    part: Sequence[Any],
-    rows: Sequence[Any],
-    read_x: Callable[[Any], Any],
-    lane: Any,
+    part: Sequence[Buffer],
+    rows: Sequence[Expr],
+    read_x: Callable[[Expr], Expr],
+    lane: Expr,
     lanes: int,
     sums: Sequence[LocalVar],
 ) -> None:

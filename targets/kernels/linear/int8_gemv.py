@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -24,11 +23,9 @@ from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.int8_linear import (
     PACKED,
-    PACKED_ROWS,
     Int8CombinedLinear,
     Int8Linear,
     Int8NormedLinear,
-    Int8RoutedLinear,
 )
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import (
@@ -38,8 +35,9 @@ from gemma4_compile.operators.tir import (
     store,
     when,
 )
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
-    BlockSums,
+    Block,
     barrier,
     launch,
     shared,
@@ -47,6 +45,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
     LaneShare,
     QuantizedVector,
@@ -55,14 +54,12 @@ from gemma4_compile.targets.kernels.linear.int8_lanes import (
 )
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
-    QUADS,
     declare_norm,
     float_vec4s,
     merge_vec4s,
     norm_vec4s,
     round_vec4s,
 )
-from gemma4_compile.targets.kernels.moe.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.kernels.moe.router_blocks import (
     BesideRouter,
     behind_router,
@@ -70,123 +67,146 @@ from gemma4_compile.targets.kernels.moe.router_blocks import (
     routing_blocks,
 )
 from gemma4_compile.targets.spec import TargetSpec
-from gemma4_compile.targets.tuning import Int8GemvTuning
 
-MIN_LANES = 8
-NARROW = 32  # lanes; a block of more has threads for several rows at a time
-MAX_TILE = 64  # divides quantization.recipe.ROW_ALIGNMENT, so that a tile lies in one part
-FULL = 0.8  # of the threads that run at a time
-
-
-def vector_bytes(groups: int, threads: int, sums: int = 1) -> int:
-    """Shared memory in which a block makes a vector of so many groups, `sums` vectors of sums."""
-    words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
-    return words + largest + 4 * groups + BlockSums.nbytes(threads, sums)
-
-
-def staged_bytes(operator: Int8Linear, threads: int) -> int:
-    """Shared memory in which a block makes its vector."""
-    if operator.in_dtype == PACKED:
-        return 0
-    sums = EXPERT_SUMS if operator.branches > 1 else 1
-    nbytes = vector_bytes(operator.cols // GROUP, threads, sums)
-    if isinstance(operator, Int8CombinedLinear):
-        nbytes += 4 * operator.heads * operator.splits
-    if isinstance(operator, Int8RoutedLinear):
-        nbytes += BlockSums.nbytes(threads)  # of the blocks that route
-    return nbytes
-
-
-def int8_shape(operator: Int8Linear, spec: TargetSpec) -> Int8Shape:
-    """The shape of a matmul's blocks."""
-    rows, groups = operator.layout.rows, operator.cols // GROUP
-    return find_shape(
-        rows,
-        groups,
-        lambda threads: staged_bytes(operator, threads),
-        spec,
-        packs=operator.packed_out,
-        reads_more=isinstance(operator, Int8CombinedLinear) or operator.branches > 1,
-    )
-
-
-def find_shape(
-    rows: int,
-    groups: int,
-    staged: Callable[[int], int],
-    spec: TargetSpec,
-    packs: bool = False,
-    reads_more: bool = False,
-) -> Int8Shape:
-    """Few groups a lane, and then as many rows a block as leave `min_blocks` blocks.
-
-    Parameters
-    ----------
-    rows, groups : of the matrix, and of a row
-    staged : shared memory besides the partial sums, by threads
-    packs : the result is packed
-    reads_more : the block merges the splits of an attention, or two branches, first
-    """
-    tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
-    lanes = MIN_LANES
-    while groups > lanes * tuning.groups_per_lane and 2 * lanes <= limit:
-        lanes *= 2
-    wanted = tuning.threads
-    if packs or reads_more or lanes > NARROW:
-        wanted = tuning.wide_threads
-    threads = max(lanes, min(wanted, limit))
-    at_least = PACKED_ROWS if packs else 1
-    free = spec.max_shared_memory_bytes - staged(threads)
-    shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))
-    while shape.sum_bytes > free:
-        lanes //= 2
-        shape = Int8Shape(threads, lanes, max(1, at_least * lanes // threads))
-    while True:
-        larger = replace(shape, rows=2 * shape.rows)
-        if larger.rows > tuning.rows or larger.tile > MAX_TILE or larger.sum_bytes > free:
-            return shape
-        if -(-rows // larger.tile) < tuning.min_blocks:
-            return shape
-        shape = larger
-
-
-def tiles_of_block(tiles: int, threads: int, tuning: Int8GemvTuning) -> int:
-    """Tiles that a block takes, one after the other, so that all blocks run at the same time.
-
-    One where that would leave much of the device idle: the last iteration is that of few.
-    """
-    iterations = -(-tiles * threads // tuning.norm_threads)
-    is_full = tiles * threads >= FULL * iterations * tuning.norm_threads
-    return iterations if is_full else 1
-
-
-QuadMaker = Callable[[Any, Any, Any], list[Any]]
-"""Makes a thread's vec4s of the vector, from the thread, where the new residual goes, and whether
+VectorMaker = Callable[[Block, Buffer | None, Expr], list[Expr]]
+"""Makes a thread's vec4s of the vector, from the block, where the new residual goes, and whether
 this block writes it."""
 
 
-def _declare_source(
-    build: FunctionBuilder,
-    operator: Int8Linear,
-    router: BesideRouter | None,
-    threads: int,
-    simd_width: int,
-) -> QuantizedVector | QuadMaker:
+@dataclass(frozen=True)
+class _Arguments:
+    """The arguments of a kernel, in call order.
+
+    Attributes
+    ----------
+    router : what routes in the same launch, with its arguments, or None
+    vector : packed in two arguments, or made of other arguments
+    gate, layer : the per-layer inputs and the layer index, None unless the epilogue needs them
+    out : where the new residual goes; None without a norm
+    results : of the matmul
+    routed : the router's result
+    """
+
+    router: BesideRouter | None
+    vector: QuantizedVector | VectorMaker
+    weights: WeightReader
+    gate: Buffer | None
+    layer: Expr | None
+    out: Buffer | None
+    results: Sequence[Buffer]
+    routed: Buffer | None
+
+
+def _declare(build: FunctionBuilder, operator: Int8Linear) -> _Arguments:
+    """Step 1: the arguments, and where the vector comes from."""
+    router = declare_router(build, operator)
+    vector = _declare_vector(build, operator, router)
+    weights = WeightReader(build, operator.layout)
+    ple = operator.epilogue == Epilogue.GELU_GATE.value
+    gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
+    layer = build.scalar_arg("layer") if ple else None
+    norms = isinstance(operator, Int8NormedLinear)
+    out = build.arg("out", (1, operator.cols), "float32") if norms else None
+    results = [
+        build.arg(f"y{index}", shape, dtype)
+        for index, (shape, dtype) in enumerate(operator.result_specs)
+    ]
+    routed = results.pop(0) if router else None
+    return _Arguments(router, vector, weights, gate, layer, out, results, routed)
+
+
+def _declare_vector(
+    build: FunctionBuilder, operator: Int8Linear, router: BesideRouter | None
+) -> QuantizedVector | VectorMaker:
     """The arguments in front of the weights, as the vector that they give."""
     cols = operator.cols
     if isinstance(operator, Int8NormedLinear):
-        norm = operator.norm
-        norm_args = router.norm_arguments if router else declare_norm(build, norm)
-        return lambda thread, out, writes: norm_vec4s(
-            norm, norm_args, out, writes, thread, threads, simd_width
-        )
+        norm_args = router.norm_arguments if router else declare_norm(build, operator.norm)
+        return lambda block, out, writes: norm_vec4s(norm_args, out, writes, block)
     if isinstance(operator, Int8CombinedLinear):
         heads, splits = operator.heads, declare_splits(build, operator, operator.in_dtype)
-        return lambda thread, out, writes: merge_vec4s(*splits, heads, thread, threads)
+        return lambda block, out, writes: merge_vec4s(block, *splits, heads)
     if operator.in_dtype == PACKED:
         return QuantizedVector(build, cols)
     x = build.arg("x", (1, cols), operator.in_dtype)
-    return lambda thread, out, writes: float_vec4s(x, cols, thread, threads)
+    return lambda block, out, writes: float_vec4s(block, x, cols)
+
+
+class _BlockProduct:
+    """One block's rows of the product: `iterations` tiles, one after the other.
+
+    The first rows of the weights are under way before the vector is there.
+    """
+
+    def __init__(
+        self,
+        operator: Int8Linear,
+        shape: Int8Shape,
+        args: _Arguments,
+        iterations: int,
+        index: Expr,
+        block: Block,
+    ) -> None:
+        self._operator, self._shape, self._args = operator, shape, args
+        self._iterations, self._index, self._block = iterations, index, block
+        self._lane = bind(tirx.floormod(block.thread, shape.lanes))
+        self._slot = bind(tirx.floordiv(block.thread, shape.lanes))
+        self._first = bind(index * (iterations * shape.tile))
+        self._share = LaneShare(operator.layout, shape.lanes, self._lane)
+        # Measured: many rows a block, and no norm whose registers would be missing.
+        keeps_registers = operator.packed_out and operator.in_dtype == PACKED
+        self._rows = RowStream(
+            args.weights,
+            self._share,
+            shape.rows * iterations,
+            self._row_of,
+            ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
+        )
+
+    def _row_of(self, iteration: Index) -> tuple[Expr, Expr]:
+        """The matrix row of a group of lanes, and a row of the same part."""
+        shape, last = self._shape, self._operator.layout.rows - 1
+        own = tirx.min(self._first + iteration * shape.slots + self._slot, last)
+        if self._iterations == 1:
+            return own, self._first
+        tile = iteration // shape.rows
+        return own, bind(tirx.min(self._first + tile * shape.tile, last))
+
+    def stage(self) -> None:
+        """Step 2: make the vector in shared memory, unless it comes packed, and read the slice."""
+        args, operator = self._args, self._operator
+        if isinstance(args.vector, QuantizedVector):
+            self._share.load(args.vector.read)
+        else:
+            staged = StagedVector(operator.cols)
+            vec4s = args.vector(self._block, args.out, self._index == 0)
+            staged.fill(self._block, vec4s, operator.interleaved)
+            self._share.load(staged.read)
+        self._sums = RowSums(self._shape, self._block)
+
+    def multiply(self, iteration: Index) -> None:
+        """Step 3: the sums of a tile's rows."""
+        shape, sums = self._shape, self._sums
+
+        def put(row: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> None:
+            sums.put(row * shape.slots + self._slot, self._lane, self._share.dot(words, scales))
+
+        self._rows.run_some(iteration * shape.rows, shape.rows, put)
+        sums.finish()
+
+    def store(self, iteration: Index) -> None:
+        """Step 4: the epilogue, or a packed result."""
+        operator, shape, args = self._operator, self._shape, self._args
+        if not operator.packed_out:
+            begin = bind(self._first + iteration * shape.tile)
+            y, gate, layer = args.results[0], args.gate, args.layer
+            _store(operator, shape, self._sums, begin, self._block, y, gate, layer)
+            return
+        tiles = -(-operator.layout.rows // shape.tile)
+        tile = bind(self._index * self._iterations + iteration)
+        exists = tile < tiles if tiles % self._iterations else None
+        order = operator.interleaved_out
+        store_packed(shape, self._sums, tile, self._block, args.results, 0, order, exists)
 
 
 def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
@@ -195,85 +215,30 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     A block that norms takes several tiles, one after the other, where there are many: every block
     repeats the norm. Grid: the router's blocks if there is one, then tiles / tiles of a block.
     Shared: the vector (unless it comes packed) and the partial sums of a tile. With a norm, block 0
-    behind the router's writes the new residual. Reference: the operator's `plain`.
+    behind the router's writes the new residual. Definition: the operator's `definition`.
     """
-    rows, cols = operator.layout.rows, operator.cols
     shape = int8_shape(operator, spec)
-    threads = shape.threads
-    norms = isinstance(operator, Int8NormedLinear)
-    tiles = -(-rows // shape.tile)
-    iterations = tiles_of_block(tiles, threads, spec.tuning.int8_gemv) if norms else 1
-    # Measured: many rows a block, and no norm whose registers would be missing.
-    keeps_registers = operator.packed_out and operator.in_dtype == PACKED
+    threads, tiles, iterations = shape.threads, -(-operator.layout.rows // shape.tile), 1
+    if isinstance(operator, Int8NormedLinear):
+        iterations = tiles_of_block(tiles, threads, spec.tuning.int8_gemv)
     with function(scheduled=True) as build:
-        router = declare_router(build, operator)
-        source = _declare_source(build, operator, router, threads, spec.simd_width)
-        weights = WeightReader(build, operator.layout)
-        ple = operator.epilogue == Epilogue.GELU_GATE.value
-        gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
-        layer = build.scalar_arg("layer") if ple else None
-        out = build.arg("out", (1, cols), "float32") if norms else None
-        results = [
-            build.arg(f"y{index}", spec_shape, dtype)
-            for index, (spec_shape, dtype) in enumerate(operator.result_specs)
-        ]
-        routed = results.pop(0) if router else None
-        blocks = -(-tiles // iterations)
+        args = _declare(build, operator)
+        grid = -(-tiles // iterations) + routing_blocks(args.router)
         with (
-            launch(threads, blocks + routing_blocks(router)) as (launched, _, thread),
-            behind_router(router, routed, launched, thread, threads, spec.simd_width) as block,
+            launch(threads, grid) as (launched, _, thread),
+            behind_router(
+                args.router, args.routed, launched, Block(thread, threads, spec.simd_width)
+            ) as (index, block),
         ):
-            lane = bind(tirx.floormod(thread, shape.lanes))
-            slot = bind(tirx.floordiv(thread, shape.lanes))
-            first = bind(block * (iterations * shape.tile))
-
-            def row_of(iteration: Any) -> tuple[Any, Any]:
-                own = tirx.min(first + iteration * shape.slots + slot, rows - 1)
-                if iterations == 1:
-                    return own, first
-                tile = iteration // shape.rows
-                return own, bind(tirx.min(first + tile * shape.tile, rows - 1))
-
-            share = LaneShare(operator.layout, shape.lanes, lane)
-            rows_of = RowStream(
-                weights,
-                share,
-                shape.rows * iterations,
-                row_of,
-                ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
-            )
-            if isinstance(source, QuantizedVector):
-                share.load(source.read)
-            else:
-                staged = StagedVector(cols)
-                vec4s = source(thread, out, block == 0)
-                staged.fill(vec4s, thread, threads, operator.interleaved, spec.simd_width)
-                share.load(staged.read)
-            sums = RowSums(shape, thread)
-
-            def multiply_tile(iteration: Any) -> None:
-                rows_of.run_some(
-                    iteration * shape.rows,
-                    shape.rows,
-                    lambda row, *read: sums.put(row * shape.slots + slot, lane, share.dot(*read)),
-                )
-                sums.finish()
-                if operator.packed_out:
-                    tile = bind(block * iterations + iteration)
-                    exists = tile < tiles if tiles % iterations else None
-                    order = operator.interleaved_out
-                    store_packed(
-                        shape, sums, tile, thread, results, 0, order, spec.simd_width, exists
-                    )
-                else:
-                    begin = bind(first + iteration * shape.tile)
-                    _store(operator, shape, sums, begin, thread, results[0], gate, layer)
-
+            product = _BlockProduct(operator, shape, args, iterations, index, block)
+            product.stage()
             if iterations == 1:
-                multiply_tile(0)
+                product.multiply(0)
+                product.store(0)
             else:
                 with T.serial(0, iterations) as iteration:
-                    multiply_tile(iteration)
+                    product.multiply(iteration)
+                    product.store(iteration)
                     barrier()  # the next tile's sums take the same places
     return build.result
 
@@ -282,14 +247,14 @@ def _store(
     operator: Int8Linear,
     shape: Int8Shape,
     sums: RowSums,
-    first: Any,
-    thread: Any,
-    y: Any,
-    gate: Any,
-    layer: Any,
+    first: Expr,
+    block: Block,
+    y: Buffer,
+    gate: Buffer | None,
+    layer: Expr | None,
 ) -> None:
     step = 2 if operator.epilogue == Epilogue.GELU_PAIRS.value else 1
-    with strided(thread, shape.threads, shape.tile // step) as item:
+    with strided(block, shape.tile // step) as item:
         row = bind(item * step)
         totals = [sums.total(row + index) for index in range(step)]
         apply_epilogue(operator, y, 0, first + row, totals, gate, layer, operator.layout.rows)
@@ -298,23 +263,22 @@ def _store(
 def store_packed(
     shape: Int8Shape,
     sums: RowSums,
-    block: Any,
-    thread: Any,
-    results: Sequence[Any],
-    position: Any,
+    tile: Expr,
+    block: Block,
+    results: Sequence[Buffer],
+    position: Index,
     interleaved: bool,
-    simd_width: int,
-    exists: Any = None,
+    exists: Expr | None = None,
 ) -> None:
     """Gate and up to rounded products: a group of results from PACKED_ROWS rows.
 
     Parameters
     ----------
-    exists : whether there is such a block; None if that is known
+    exists : whether there is such a tile; None if that is known
     """
     outputs = shape.tile // 2
     values = shared((outputs,))
-    with strided(thread, shape.threads, outputs) as item:
+    with strided(block, outputs) as item:
         gate, up = sums.total(2 * item), sums.total(2 * item + 1)
         store(values, gelu_tanh(gate) * up, item)
     barrier()
@@ -322,23 +286,21 @@ def store_packed(
     iterations = -(-vec4s // shape.threads)
     mine = []
     for iteration in range(iterations):
-        item = bind(tirx.min(thread + iteration * shape.threads, vec4s - 1))
+        item = bind(tirx.min(block.thread + iteration * shape.threads, vec4s - 1))
         lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
         mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
     words, scales = results
     groups = outputs // GROUP
 
-    def put(buffer: Any, value: Any, place: Any) -> None:
+    def put(buffer: Buffer, value: Expr, place: Expr) -> None:
         with nullcontext() if exists is None else when(exists):
             store(buffer, value, position, place)
 
     round_vec4s(
         mine,
-        thread,
-        shape.threads,
+        block,
         vec4s,
         interleaved,
-        lambda vec4, word: put(words, word, block * vec4s + vec4),
-        lambda group, scale: put(scales, scale, block * groups + group),
-        simd_width,
+        lambda vec4, word: put(words, word, tile * vec4s + vec4),
+        lambda group, scale: put(scales, scale, tile * groups + group),
     )

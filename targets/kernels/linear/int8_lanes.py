@@ -6,7 +6,6 @@ Everything stays in registers; products of integers are summed within a group, w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -15,7 +14,15 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, i32, store, when
-from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared, strided, zero
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    local,
+    shared,
+    strided,
+    zero,
+)
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS, round_vec4s
@@ -30,23 +37,21 @@ class StagedVector:
         self._words = shared((QUADS * self._pitch,), "uint32")
         self._scales = shared((self._groups,))
 
-    def fill(
-        self, vec4s: Sequence[Any], thread: Any, threads: int, interleaved: bool, simd_width: int
-    ) -> None:
+    def fill(self, block: Block, vec4s: Sequence[Expr], interleaved: bool) -> None:
         """Round the threads' vec4s into it; ends with a barrier."""
         put_word, put_scale = self._put_word, self._put_scale
         count = self._groups * QUADS
-        round_vec4s(vec4s, thread, threads, count, interleaved, put_word, put_scale, simd_width)
+        round_vec4s(vec4s, block, count, interleaved, put_word, put_scale)
         barrier()
 
-    def _put_word(self, vec4: Any, word: Any) -> None:
+    def _put_word(self, vec4: Expr, word: Expr) -> None:
         place = tirx.floormod(vec4, QUADS) * self._pitch + tirx.floordiv(vec4, QUADS)
         store(self._words, word, place)
 
-    def _put_scale(self, group: Any, scale: Any) -> None:
+    def _put_scale(self, group: Expr, scale: Expr) -> None:
         store(self._scales, scale, group)
 
-    def read(self, group: Any) -> tuple[list[Any], Any]:
+    def read(self, group: Expr) -> tuple[list[Expr], Expr]:
         """A group's words and scale."""
         words = [bind(self._words[i * self._pitch + group]) for i in range(QUADS)]
         return words, bind(self._scales[group])
@@ -60,21 +65,21 @@ class QuantizedVector:
         self._words = build.arg("words", (rows, cols // WORD), "uint32")
         self._scales = build.arg("scales", (rows, cols // GROUP), "float32")
 
-    def read(self, group: Any, row: Any = 0) -> tuple[list[Any], Any]:
+    def read(self, group: Expr, row: Index = 0) -> tuple[list[Expr], Expr]:
         """A group's words and scale."""
         words = _words(self._words, row, group * QUADS, QUADS)
         return words, bind(self._scales[row, group])
 
-    def copy(self, thread: Any, threads: int) -> tuple[Any, Any]:
+    def copy(self, block: Block) -> tuple[Buffer, Buffer]:
         """Words and scales of all rows in shared memory, row after row; ends without a barrier."""
         groups, rows = self.groups, self._rows
         words = shared((rows * groups * QUADS,), "uint32")
         scales = shared((rows * groups,))
         vec4s = groups * QUADS // 4
-        with strided(thread, threads, rows * vec4s) as item:
+        with strided(block, rows * vec4s) as item:
             row, at = bind(tirx.floordiv(item, vec4s)), bind(tirx.floormod(item, vec4s) * 4)
             store(words, self._words[row, T.ramp(at, 1, 4)], T.ramp(item * 4, 1, 4))
-        with strided(thread, threads, rows * groups) as item:
+        with strided(block, rows * groups) as item:
             row, group = bind(tirx.floordiv(item, groups)), bind(tirx.floormod(item, groups))
             store(scales, self._scales[row, group], item)
         return words, scales
@@ -83,11 +88,11 @@ class QuantizedVector:
 class StagedRows:
     """Packed vectors, copied into shared memory once by all threads."""
 
-    def __init__(self, packed: QuantizedVector, thread: Any, threads: int) -> None:
-        self._words, self._scales = packed.copy(thread, threads)
+    def __init__(self, packed: QuantizedVector, block: Block) -> None:
+        self._words, self._scales = packed.copy(block)
         self._groups = packed.groups
 
-    def read(self, group: Any, row: Any) -> tuple[list[Any], Any]:
+    def read(self, group: Expr, row: Expr) -> tuple[list[Expr], Expr]:
         """A group's words and scale; behind a barrier."""
         place = bind(row * self._groups + group)
         vec4s = [bind(self._words[T.ramp(place * QUADS + at, 1, 4)]) for at in (0, 4)]
@@ -95,7 +100,7 @@ class StagedRows:
         return words, bind(self._scales[place])
 
 
-def _words(buffer: Any, row: Any, first: Any, count: int) -> list[Any]:
+def _words(buffer: Buffer, row: Index, first: Expr, count: int) -> list[Expr]:
     """`count` words from `first` on, read four at a time."""
     vec4s = [bind(buffer[row, T.ramp(first + at, 1, 4)]) for at in range(0, count, 4)]
     return [tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)]
@@ -109,7 +114,7 @@ class LaneShare:
     groups : their numbers; beyond the end of the row the last one, with scale 0
     """
 
-    def __init__(self, layout: WeightLayout, lanes: int, lane: Any) -> None:
+    def __init__(self, layout: WeightLayout, lanes: int, lane: Expr) -> None:
         self._bits, self._zero_point = layout.bits, layout.zero_point
         self._count = layout.cols // GROUP
         self._numbers = [lane + iteration * lanes for iteration in range(-(-self._count // lanes))]
@@ -120,10 +125,10 @@ class LaneShare:
         ]
         # Kept in memory of the thread: as expressions TVM would repeat them at every use.
         self._operands = local((len(self.groups) * QUADS,), "uint32")
-        self._offsets: list[Any] = []
-        self._scales: list[Any] = []
+        self._offsets: list[Expr] = []
+        self._scales: list[Expr] = []
 
-    def load(self, read: Callable[[Any], tuple[list[Any], Any]]) -> None:
+    def load(self, read: Callable[[Expr], tuple[list[Expr], Expr]]) -> None:
         """Take the lane's groups, and what their zero points add to a sum of products."""
         self._offsets, self._scales = [], []
         for iteration, (number, group) in enumerate(zip(self._numbers, self.groups, strict=True)):
@@ -141,7 +146,7 @@ class LaneShare:
             for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
                 store(self._operands, word, iteration * QUADS + index)
 
-    def dot(self, weights: Sequence[Sequence[Any]], scales: Sequence[Any]) -> Any:
+    def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> Expr:
         """The lane's sum for one row, from its groups' words and scales."""
         result = LocalVar("float32", zero())
         for iteration, (words, scale, offset, own) in enumerate(
@@ -153,7 +158,7 @@ class LaneShare:
             result.add(scale * own * as_f32(total.value))
         return result.value
 
-    def _integers(self, words: Sequence[Any]) -> list[Any]:
+    def _integers(self, words: Sequence[Expr]) -> list[Expr]:
         """Words of signed bytes, from words of weights."""
         if self._bits == 8:
             return [tirx.bitwise_xor(word, tirx.const(0x80808080, "uint32")) for word in words]
@@ -166,7 +171,7 @@ class LaneShare:
         return halves
 
 
-def _even_and_odd(words: Sequence[Any]) -> list[Any]:
+def _even_and_odd(words: Sequence[Expr]) -> list[Expr]:
     """Even and odd channels of each run of eight, from two words in the order of `byte_of`."""
     sixteen, low = tirx.const(16, "uint32"), tirx.const(0xFFFF, "uint32")
     high = tirx.const(0xFFFF0000, "uint32")
@@ -187,10 +192,10 @@ class RowAhead:
         self._words = local((len(self._groups) * self._size,), "uint32")
         self._scales = [LocalVar("float32") for _ in self._groups]
 
-    def load(self, row: Any, in_part_of: Any) -> None:
+    def load(self, row: Expr, in_part_of: Expr) -> None:
         """Read a row of the matrix that lies in the same part as row `in_part_of`."""
 
-        def read(part: Sequence[Any], begin: int) -> None:
+        def read(part: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
             for index, group in enumerate(self._groups):
                 for at in range(0, self._size, 4):
@@ -200,7 +205,7 @@ class RowAhead:
 
         self._weights.in_part(in_part_of, read)
 
-    def take(self) -> tuple[list[list[Any]], list[Any]]:
+    def take(self) -> tuple[list[list[Expr]], list[Expr]]:
         """The groups' words and scales, out of the way of the next row."""
         words = []
         for index in range(len(self._groups)):
@@ -227,7 +232,7 @@ class RowStream:
         weights: WeightReader,
         share: LaneShare,
         count: int,
-        row_of: Callable[[Any], tuple[Any, Any]],
+        row_of: Callable[[Index], tuple[Expr, Expr]],
         ahead: int = 1,
     ) -> None:
         assert count % ahead == 0, "every iteration has a row"
@@ -240,7 +245,7 @@ class RowStream:
         """Call ``use(iteration, words, scales)`` for each row."""
         self.run_some(0, self._count, use)
 
-    def run_some(self, begin: Any, count: int, use: Callable[..., None]) -> None:
+    def run_some(self, begin: Index, count: int, use: Callable[..., None]) -> None:
         """Call it for the next `count` rows, of which the first is row `begin`, as iteration 0."""
         step = len(self._ahead)
         assert count % step == 0, "every iteration has a row"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 
 from gemma4_compile.operators.tir import bind, store
-from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, add, barrier, shared, strided, tree
 
 RUN = 16  # sums that one thread adds up
 
@@ -50,12 +50,12 @@ class Int8Shape:
 class RowSums:
     """The lanes' partial sums of a block's rows, and their totals."""
 
-    def __init__(self, shape: Int8Shape, thread: Any) -> None:
-        self._shape, self._thread = shape, thread
+    def __init__(self, shape: Int8Shape, block: Block) -> None:
+        self._shape, self._block = shape, block
         self._memory = shared((shape.tile * shape.pitch,))
         self._runs = shared((shape.tile * (shape.runs + 1),)) if shape.runs > 1 else None
 
-    def put(self, row: Any, lane: Any, value: Any) -> None:
+    def put(self, row: Expr, lane: Expr, value: Expr) -> None:
         """Set a lane's sum of a row of the tile."""
         store(self._memory, value, row * self._shape.pitch + lane)
 
@@ -65,13 +65,13 @@ class RowSums:
         barrier()
         if self._runs is None:
             return
-        with strided(self._thread, shape.threads, shape.tile * runs) as item:
+        with strided(self._block, shape.tile * runs) as item:
             row, run = bind(tirx.floordiv(item, runs)), bind(tirx.floormod(item, runs))
             store(self._runs, self._add(self._memory, row * shape.pitch + run, RUN, runs),
                   row * (runs + 1) + run)  # fmt: skip
         barrier()
 
-    def total(self, row: Any) -> Any:
+    def total(self, row: Expr) -> Expr:
         """The sum of a row of the tile."""
         shape = self._shape
         if self._runs is None:
@@ -79,6 +79,6 @@ class RowSums:
         return self._add(self._runs, row * (shape.runs + 1), shape.runs, 1)
 
     @staticmethod
-    def _add(memory: Any, first: Any, count: int, step: int) -> Any:
+    def _add(memory: Buffer, first: Expr, count: int, step: int) -> Expr:
         first = bind(first)
         return bind(tree([memory[first + index * step] for index in range(count)], add))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -17,6 +16,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import local, shared
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.tile_loaders import (
@@ -42,21 +42,21 @@ NIBBLES = 0x0F0F0F0F
 TOP_BITS, OTHER_BITS, ONES = 0x80808080, 0x7F7F7F7F, 0x01010101
 
 
-def _u32(value: int) -> Any:
+def _u32(value: int) -> Expr:
     return splat(tirx.const(value, "uint32"))
 
 
-def _both(value: Any, mask: int) -> Any:
+def _both(value: Expr, mask: int) -> Expr:
     return tirx.bitwise_and(value, _u32(mask))
 
 
-def _signed_nibbles(value: Any) -> Any:
+def _signed_nibbles(value: Expr) -> Expr:
     """Nibbles, one a byte, minus their zero point 7: no byte borrows from the next."""
     raised = tirx.bitwise_or(_both(value, NIBBLES), _u32(TOP_BITS))
     return tirx.bitwise_xor(raised - _u32(7 * ONES), _u32(TOP_BITS))
 
 
-def _signed_bytes(value: Any) -> Any:
+def _signed_bytes(value: Expr) -> Expr:
     """Bytes (0 to 254) minus their zero point 127: minus 128, plus 1, and no byte carries."""
     flipped = bind(tirx.bitwise_xor(value, _u32(TOP_BITS)))
     return tirx.bitwise_xor(_both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS))
@@ -73,22 +73,22 @@ class PackedLoader(DenseLoader):
     def __init__(
         self,
         tile: Tile,
-        thread: Any,
+        thread: Expr,
         threads: int,
         skipped: int,
         row_of: RowOf,
-        source: Any,
+        source: Buffer,
         interleaved: bool,
     ) -> None:
         super().__init__(tile, thread, threads, skipped, row_of, source)
         self._interleaved = interleaved
 
-    def decode_block(self, iteration: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         words = transposed([vector(self._raw, iteration * VECTOR + i) for i in range(VECTOR)])
         if not self._interleaved:
             return words
-        result: list[Any] = []
+        result: list[Expr] = []
         for low, high in ((words[0], words[1]), (words[2], words[3])):
             first, second = bind(low), bind(high)
             even = tirx.bitwise_or(_both(first, LOW_HALF), tirx.shift_left(second, _u32(16)))
@@ -103,7 +103,7 @@ class PackedWeightLoader(Loader):
     def __init__(
         self,
         tile: Tile,
-        thread: Any,
+        thread: Expr,
         threads: int,
         skipped: int,
         row_of: RowOf,
@@ -114,12 +114,12 @@ class PackedWeightLoader(Loader):
         self._stored = VECTOR * weights.layout.bits // 8  # words of a row in a block
         self._raw = local((self._iterations * self._stored * VECTOR,), "uint32")
 
-    def read_block(self, iteration: int, rows: Sequence[Any], vec4: Any) -> None:
+    def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """See `Loader`."""
         layout = self._weights.layout
         last = layout.cols // layout.values_per_word // self._stored - 1
 
-        def read(part: Sequence[Any], begin: int) -> None:
+        def read(part: Sequence[Buffer], begin: int) -> None:
             at = bind(tirx.min(vec4, last) * self._stored)
             for i, row in enumerate(rows):
                 for w in range(self._stored):
@@ -128,7 +128,7 @@ class PackedWeightLoader(Loader):
 
         self._weights.in_part(rows[0], read)
 
-    def decode_block(self, iteration: int, item: Any) -> list[Any]:
+    def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         first = iteration * self._stored
         words = [
@@ -137,7 +137,7 @@ class PackedWeightLoader(Loader):
         ]
         if self._weights.layout.bits == 8:
             return [_signed_bytes(word) for word in words]
-        result: list[Any] = []
+        result: list[Expr] = []
         for word in words:
             high = tirx.shift_right(word, _u32(4))
             result += [_signed_nibbles(word), _signed_nibbles(high)]
@@ -159,11 +159,11 @@ class ScaleLoader:
         shape: TileShape,
         first: int,
         rows: int,
-        thread: Any,
+        thread: Expr,
         skipped: int,
         row_of: RowOf,
         groups: int,
-        source: WeightReader | Any,
+        source: WeightReader | Buffer,
     ) -> None:
         self._shape, self._first, self._groups, self._source = shape, first, groups, source
         self._across = rows // VECTOR
@@ -179,12 +179,12 @@ class ScaleLoader:
         ]
         self._raw = local((self._iterations * VECTOR,))
 
-    def _group(self, step: Any, iteration: int) -> Any:
+    def _group(self, step: Expr, iteration: int) -> Expr:
         return bind(
             step * self._shape.iterations + tirx.floordiv(self._items[iteration], self._across)
         )
 
-    def read(self, step: Any) -> None:
+    def read(self, step: Expr) -> None:
         """Read a step's scales into registers."""
         for iteration, rows in enumerate(self._rows):
             group = bind(tirx.min(self._group(step, iteration), self._groups - 1))
@@ -192,17 +192,20 @@ class ScaleLoader:
             if isinstance(self._source, WeightReader):
                 self._source.in_part(rows[0], partial(self._read_scales, iteration, group))
             else:
-                self._read_scales(iteration, group, (None, self._source), 0)
+                self._read_rows(iteration, group, self._source, 0)
 
-    def _read_scales(self, iteration: int, group: Any, part: Sequence[Any], begin: int) -> None:
+    def _read_scales(self, iteration: int, group: Expr, part: Sequence[Buffer], begin: int) -> None:
+        self._read_rows(iteration, group, part[1], begin)
+
+    def _read_rows(self, iteration: int, group: Expr, scales: Buffer, begin: int) -> None:
         for i, row in enumerate(self._rows[iteration]):
-            value = part[1][row - begin, group].astype("float32")
+            value = scales[row - begin, group].astype("float32")
             store(self._raw, value, iteration * VECTOR + i)
 
-    def write(self, step: Any, memory: Any) -> None:
+    def write(self, step: Expr, memory: Buffer) -> None:
         """Write what was read for a step."""
         for iteration, item in enumerate(self._items):
-            values: Any = joined([self._raw[iteration * VECTOR + i] for i in range(VECTOR)])
+            values: Expr = joined([self._raw[iteration * VECTOR + i] for i in range(VECTOR)])
             if self._groups % self._shape.iterations:
                 values = tirx.Select(
                     self._group(step, iteration) < self._groups, values, splat(f32(0.0))
@@ -226,10 +229,10 @@ class Int8TileProduct(TileProduct):
     def __init__(
         self,
         shape: TileShape,
-        words: Any,
-        scales: Any,
+        words: Buffer,
+        scales: Buffer,
         weights: WeightReader,
-        thread: Any,
+        thread: Expr,
         row_of_x: RowOf,
         row_of_w: RowOf,
     ) -> None:
@@ -258,13 +261,13 @@ class Int8TileProduct(TileProduct):
             ),
         )
 
-    def _read(self, step: Any) -> None:
+    def _read(self, step: Expr) -> None:
         super()._read(step)
         following = bind(step)
         for loader in self._scale_loaders:
             loader.read(following)
 
-    def _write(self, step: Any) -> None:
+    def _write(self, step: Expr) -> None:
         super()._write(step)
         for loader in self._scale_loaders:
             loader.write(step, self._scales)
@@ -281,7 +284,7 @@ class Int8TileProduct(TileProduct):
                 self._each_item(vec4, lambda word: self._add_word(word, left, right))
             self._add_group(group)
 
-    def _add_word(self, word: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
+    def _add_word(self, word: Expr, left: Sequence[Expr], right: Sequence[Expr]) -> None:
         integers = self._integers
         a = [bind(vector(self._memory, self._x.place(word, at))) for at in left]
         b = [bind(vector(self._memory, self._w.place(word, at))) for at in right]
@@ -292,7 +295,7 @@ class Int8TileProduct(TileProduct):
                 products = joined([dot4(mine, lane_of(item, lane)) for lane in range(VECTOR)])
                 put(integers, index, vector(integers, index) + products)
 
-    def _add_group(self, group: Any) -> None:
+    def _add_group(self, group: Expr) -> None:
         """Add a group's integers, scaled."""
         shape, sums = self._shape, self._sums
         across_m, across_n = shape.rows // VECTOR, shape.columns // VECTOR

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -31,7 +30,9 @@ from gemma4_compile.operators.tir import (
     store,
     when,
 )
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockSums,
     add,
     barrier,
@@ -42,7 +43,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice
 from gemma4_compile.targets.kernels.moe.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
@@ -51,11 +52,11 @@ from gemma4_compile.targets.kernels.moe.expert_norms import (
 
 QUADS = GROUP // WORD  # of a group
 
-Put = Callable[[Any, Any], None]
+Put = Callable[[Expr, Expr], None]
 
 
 @contextmanager
-def _inside(item: Any, iteration: int, threads: int, count: int) -> Iterator[None]:
+def _inside(item: Expr, iteration: int, threads: int, count: int) -> Iterator[None]:
     """Run the body if a thread's item exists, where some threads have none in this iteration."""
     if (iteration + 1) * threads > count:
         with when(item < count):
@@ -64,19 +65,17 @@ def _inside(item: Any, iteration: int, threads: int, count: int) -> Iterator[Non
         yield
 
 
-def _lanes(vec4: Any) -> list[Any]:
+def _lanes(vec4: Expr) -> list[Expr]:
     return [tirx.Shuffle([vec4], [lane]) for lane in range(WORD)]
 
 
 def round_vec4s(
-    vec4s: Sequence[Any],
-    thread: Any,
-    threads: int,
+    vec4s: Sequence[Expr],
+    block: Block,
     count: int,
     interleaved: bool,
     put_word: Put,
     put_scale: Put,
-    simd_width: int,
 ) -> None:
     """Round a block's slice of a vector, all threads together; it ends without a barrier.
 
@@ -86,7 +85,8 @@ def round_vec4s(
         of `count`
     put_word, put_scale : store a word by its vec4, and a scale by its group
     """
-    largest = None if simd_width >= QUADS else shared((count,))
+    thread, threads = block.thread, block.threads
+    largest = None if block.subgroup_width >= QUADS else shared((count,))
     tops = []
     for iteration, vec4 in enumerate(vec4s):
         item = bind(thread + iteration * threads)
@@ -110,15 +110,15 @@ def round_vec4s(
                 put_scale(group, group_scale(magnitude))
 
 
-def _largest_of(largest: Any, group: Any) -> Any:
-    magnitude: Any = largest[group * QUADS]
+def _largest_of(largest: Buffer, group: Expr) -> Expr:
+    magnitude: Expr = largest[group * QUADS]
     for other in range(1, QUADS):
         magnitude = tirx.max(magnitude, largest[group * QUADS + other])
     return bind(magnitude)
 
 
-def _word(values: Sequence[Any], interleaved: bool) -> Any:
-    word: Any = tirx.const(0, "uint32")
+def _word(values: Sequence[Expr], interleaved: bool) -> Expr:
+    word: Expr = tirx.const(0, "uint32")
     for byte in range(WORD):
         integer = round_half_up(values[byte_of(byte, interleaved)]).astype("uint32")
         lowest = tirx.bitwise_and(integer, tirx.const(255, "uint32"))
@@ -130,17 +130,19 @@ def _word(values: Sequence[Any], interleaved: bool) -> Any:
 class NormArguments:
     """The buffers of a `NormVector`, in call order."""
 
-    branch: Any
-    residual: Any
-    w_branch: Any
-    scalar: Any
-    w_next: Any
+    norm: NormVector
+    branch: Buffer
+    residual: Buffer
+    w_branch: Readable
+    scalar: Buffer | None
+    w_next: Readable | None
 
     @staticmethod
     def declare(build: FunctionBuilder, norm: NormVector) -> NormArguments:
         """Declare them, right where they stand."""
         width = norm.width
         return NormArguments(
+            norm,
             branch=build.arg("branch", (1, width), "float32"),
             residual=build.arg("residual", (1, width), "float32"),
             w_branch=build.arg("w_branch", (width,), "float32"),
@@ -149,7 +151,9 @@ class NormArguments:
         )
 
 
-def declare_norm(build: FunctionBuilder, norm: NormVector | ExpertNormVector) -> Any:
+def declare_norm(
+    build: FunctionBuilder, norm: NormVector | ExpertNormVector
+) -> NormArguments | ExpertNormArguments:
     """The arguments of what stands in front of a matmul."""
     if isinstance(norm, ExpertNormVector):
         return ExpertNormArguments.declare(build, norm)
@@ -157,30 +161,29 @@ def declare_norm(build: FunctionBuilder, norm: NormVector | ExpertNormVector) ->
 
 
 def norm_vec4s(
-    norm: NormVector | ExpertNormVector,
-    args: Any,
-    out: Any,
-    writes: Any,
-    thread: Any,
-    threads: int,
-    simd_width: int,
-) -> list[Any]:
+    args: NormArguments | ExpertNormArguments,
+    out: Buffer | None,
+    writes: Expr,
+    block: Block,
+) -> list[Expr]:
     """The thread's vec4s of x; r' is written to `out` where `writes` holds.
 
     Everything is read at the start, once, and stays in registers. The block meets once for both
     norms: with c = b * w_branch and the branch's 1 / rms i, the squares of r + i c add up to
     r.r + 2 i r.c + i^2 c.c.
     """
-    row_slice = RowSlice(thread, threads, norm.width)
-    if isinstance(norm, ExpertNormVector):
-        sums = BlockSums(thread, threads, simd_width, EXPERT_SUMS)
-        return expert_norm(norm, args, out, writes, row_slice, sums)
+    assert out is not None, "an operator with a norm has the new residual among its results"
+    row_slice = RowSlice(block, args.norm.width)
+    if isinstance(args, ExpertNormArguments):
+        sums = BlockSums(block, EXPERT_SUMS)
+        return expert_norm(args, out, writes, row_slice, sums)
     branch, residual = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
     w_branch = row_slice.load(args.w_branch)
-    w_next = row_slice.load(args.w_next) if norm.normed else []
-    scalar = bind(args.scalar[0]) if norm.scaled else f32(1.0)
+    w_next = row_slice.load(args.w_next) if args.w_next is not None else []
+    scalar = bind(args.scalar[0]) if args.scalar is not None else f32(1.0)
+    norm = args.norm
     weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
-    squares = norm_squares(norm, row_slice, branch, residual, weighed, simd_width)
+    squares = norm_squares(norm, row_slice, branch, residual, weighed)
     scale, scale_next = norm_scales(norm, row_slice, squares, scalar)
     total = row_slice.map(lambda r, c: (r + c * scale) * row_slice.splat(scalar), residual, weighed)
     with when(writes):
@@ -193,22 +196,21 @@ def norm_vec4s(
 def norm_squares(
     norm: NormVector,
     row_slice: RowSlice,
-    branch: Sequence[Any],
-    residual: Sequence[Any],
-    weighed: Sequence[Any],
-    simd_width: int,
-) -> list[Any]:
+    branch: Sequence[Expr],
+    residual: Sequence[Expr],
+    weighed: Sequence[Expr],
+) -> list[Expr]:
     """b.b, r.r, r.c and c.c of the whole row; all but the first are 0 where no norm follows."""
     pairs = [(branch, branch), (residual, residual), (residual, weighed), (weighed, weighed)]
     parts = [row_slice.dot(left, right) for left, right in pairs[: WORD if norm.normed else 1]]
     missing = [zero()] * (WORD - len(parts))
-    sums = BlockSums(row_slice.thread, row_slice.threads, simd_width)
+    sums = BlockSums(row_slice.block)
     return [*sums(parts), *missing]
 
 
 def norm_scales(
-    norm: NormVector, row_slice: RowSlice, squares: Sequence[Any], scalar: Any
-) -> tuple[Any, Any]:
+    norm: NormVector, row_slice: RowSlice, squares: Sequence[Expr], scalar: Expr
+) -> tuple[Expr, Expr]:
     """1 / rms of the branch and of r', each in all lanes; `squares` are `norm_squares`."""
     if norm.normed:
         scale, scale_next = residual_scales(norm.width, norm.eps, squares, scalar)
@@ -217,7 +219,9 @@ def norm_scales(
     return bind(row_slice.splat(scale)), bind(row_slice.splat(scale_next))
 
 
-def residual_scales(width: int, eps: float, squares: Sequence[Any], scalar: Any) -> tuple[Any, Any]:
+def residual_scales(
+    width: int, eps: float, squares: Sequence[Expr], scalar: Expr
+) -> tuple[Expr, Expr]:
     """1 / rms of the branch and of r', which is multiplied by `scalar`."""
     bb, rr, rc, cc = squares
     scale = inverse_rms(bb, width, eps)
@@ -225,12 +229,13 @@ def residual_scales(width: int, eps: float, squares: Sequence[Any], scalar: Any)
     return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
-def merge_vec4s(means: Any, stats: Any, heads: int, thread: Any, threads: int) -> list[Any]:
+def merge_vec4s(block: Block, means: Buffer, stats: Buffer, heads: int) -> list[Expr]:
     """The thread's vec4s of all merged heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once
     by one thread.
     """
+    thread, threads = block.thread, block.threads
     splits, dim = int(means.shape[0]), int(means.shape[2])
     per_head, count = dim // WORD, heads * dim // WORD
     vec4s = []
@@ -240,7 +245,7 @@ def merge_vec4s(means: Any, stats: Any, heads: int, thread: Any, threads: int) -
         column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
         vec4s.append((head, [bind(means[s, head, column]) for s in range(splits)]))
     weights = shared((heads * splits,))
-    with strided(thread, threads, heads * splits) as item:
+    with strided(block, heads * splits) as item:
         h, own = bind(tirx.floordiv(item, splits)), bind(tirx.floormod(item, splits))
         pairs = [(bind(stats[s, h, 0]), bind(stats[s, h, 1])) for s in range(splits)]
         highest = pairs[0][0]
@@ -262,7 +267,7 @@ def merge_vec4s(means: Any, stats: Any, heads: int, thread: Any, threads: int) -
     return merged
 
 
-def float_vec4s(x: Any, width: int, thread: Any, threads: int, begin: int = 0) -> list[Any]:
+def float_vec4s(block: Block, x: Buffer, width: int, begin: int = 0) -> list[Expr]:
     """The thread's vec4s of a vector x[0, begin:] of `width` channels."""
-    row_slice = RowSlice(thread, threads, width)
+    row_slice = RowSlice(block, width)
     return [bind(vec4.astype(f"float32x{WORD}")) for vec4 in row_slice.load_from(x, begin, 0)]

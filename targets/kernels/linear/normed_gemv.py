@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -20,10 +19,11 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.combine import merged_channel
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     BlockSums,
     barrier,
@@ -42,9 +42,9 @@ from gemma4_compile.targets.kernels.linear.gemv import (
     accumulate_rows,
     gemv_shape,
 )
-from gemma4_compile.targets.kernels.linear.int8_gemv import tiles_of_block
+from gemma4_compile.targets.kernels.linear.int8_block import tiles_of_block
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, declare_norm
-from gemma4_compile.targets.kernels.moe.expert_norms import expert_norm
+from gemma4_compile.targets.kernels.moe.expert_norms import ExpertNormArguments, expert_norm
 from gemma4_compile.targets.kernels.moe.router_blocks import (
     behind_router,
     declare_router,
@@ -75,14 +75,14 @@ class StagedVector:
         self._memory = shared((width,))
         self._unit, self._units = weights.unit, weights.units
 
-    def _place(self, k: Any) -> Any:
+    def _place(self, k: Expr) -> Expr:
         return tirx.floormod(k, self._unit) * self._units + tirx.floordiv(k, self._unit)
 
-    def write(self, k: Any, value: Any) -> None:
+    def write(self, k: Expr, value: Expr) -> None:
         """Set channel k."""
         store(self._memory, value, self._place(k))
 
-    def read(self, k: Any) -> Any:
+    def read(self, k: Expr) -> Expr:
         """Channel k, float32."""
         return self._memory[self._place(k)]
 
@@ -99,29 +99,26 @@ def multiply_staged(
     weights: WeightReader,
     vector: StagedVector,
     shape: GemvShape,
-    block: Any,
-    thread: Any,
-    y: Any,
-    simd_width: int,
-    ple: Any = None,
-    layer: Any = None,
+    tile: Expr,
+    block: Block,
+    y: Buffer,
+    ple: Buffer | None = None,
+    layer: Expr | None = None,
 ) -> None:
     """The block's rows of the matrix times the staged vector, and the epilogue."""
-    rows = operator.layout.rows
+    rows, thread = operator.layout.rows, block.thread
     barrier()
     lane = bind(tirx.floormod(thread, shape.lanes))
-    first = bind(block * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
+    first = bind(tile * shape.tile + tirx.floordiv(thread, shape.lanes) * shape.rows)
     sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
     owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
-    def accumulate(part: Sequence[Any], begin: int) -> None:
+    def accumulate(part: Sequence[Buffer], begin: int) -> None:
         local = [row - begin for row in owned]
         accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
 
-    weights.in_part(block * shape.tile, accumulate)
-    totals = sum_over_lanes(
-        [total.value for total in sums], thread, shape.threads, shape.lanes, simd_width
-    )
+    weights.in_part(tile * shape.tile, accumulate)
+    totals = sum_over_lanes(block, [total.value for total in sums], shape.lanes)
     with when(lane == 0):
         apply_epilogue(operator, y, 0, first, totals, ple, layer, rows)
 
@@ -139,36 +136,35 @@ def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimF
         y = build.arg("y", (1, operator.outputs), "float32")
         rows = operator.layout.rows
         shape = staged_shape(operator, weights, spec)
-        with launch(shape.threads, shape.blocks(rows)) as (block, _, thread):
+        with launch(shape.threads, shape.blocks(rows)) as (tile, _, thread):
+            block = Block(thread, shape.threads, spec.simd_width)
             vector = StagedVector(weights, operator.cols)
-            with strided(thread, shape.threads, operator.cols) as k:
+            with strided(block, operator.cols) as k:
                 h, d = bind(tirx.floordiv(k, dim)), bind(tirx.floormod(k, dim))
                 merged = merged_channel(means, stats, splits, h, d)
                 vector.write(k, as_f32(merged.astype(operator.in_dtype)))
-            multiply_staged(operator, weights, vector, shape, block, thread, y, spec.simd_width)
+            multiply_staged(operator, weights, vector, shape, tile, block, y)
     return build.result
 
 
 def _normed_share(
-    norm: NormVector,
     args: NormArguments,
-    out: Any,
-    writes: Any,
+    out: Buffer,
+    writes: Expr,
     row_slice: RowSlice,
-    simd_width: int,
-) -> list[Any]:
+) -> list[Expr]:
     """The thread's slice of x; r' is written to `out` where `writes` holds."""
-    reduce = BlockReduction(row_slice.thread, row_slice.threads, simd_width)
+    norm, reduce = args.norm, BlockReduction(row_slice.block)
 
-    def scale_of(values: Sequence[Any]) -> Any:
+    def scale_of(values: Sequence[Expr]) -> Expr:
         return row_slice.splat(
             inverse_rms(reduce(row_slice.dot(values, values)), norm.width, norm.eps)
         )
 
     mine, old = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
     branch_weight = row_slice.load(args.w_branch)
-    next_weight = row_slice.load(args.w_next) if norm.normed else []
-    factor = row_slice.splat(bind(args.scalar[0]) if norm.scaled else f32(1.0))
+    next_weight = row_slice.load(args.w_next) if args.w_next is not None else []
+    factor = row_slice.splat(bind(args.scalar[0]) if args.scalar is not None else f32(1.0))
     scale = scale_of(mine)
     total = row_slice.map(lambda b, r, w: (r + b * scale * w) * factor, mine, old, branch_weight)
     with when(writes):
@@ -192,10 +188,10 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
         operator.cols,
         operator.epilogue == Epilogue.GELU_GATE.value,
     )
-    norm, simd = operator.norm, spec.simd_width
+    norm = operator.norm
     with function(scheduled=True) as build:
         router = declare_router(build, operator)
-        args: Any = router.norm_arguments if router else declare_norm(build, norm)
+        args = router.norm_arguments if router else declare_norm(build, norm)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (1, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
@@ -213,20 +209,23 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
                 _,
                 thread,
             ),
-            behind_router(router, routed, launched, thread, threads, simd) as block,
+            behind_router(router, routed, launched, Block(thread, threads, spec.simd_width)) as (
+                index,
+                block,
+            ),
         ):
             vector = StagedVector(weights, width)
-            row_slice = RowSlice(thread, shape.threads, width)
-            if isinstance(norm, ExpertNormVector):
-                sums = BlockSums(thread, shape.threads, simd)
-                x = expert_norm(norm, args, out, block == 0, row_slice, sums)
+            row_slice = RowSlice(block, width)
+            if isinstance(args, ExpertNormArguments):
+                sums = BlockSums(block)
+                x = expert_norm(args, out, index == 0, row_slice, sums)
             else:
-                x = _normed_share(norm, args, out, block == 0, row_slice, simd)
+                x = _normed_share(args, out, index == 0, row_slice)
             row_slice.visit(x, lambda k, v: vector.write(k, as_f32(v.astype(operator.in_dtype))))
             multiply = partial(multiply_staged, operator, weights, vector, shape)
             if iterations == 1:
-                multiply(block, thread, y, simd, gate, layer)
+                multiply(index, block, y, gate, layer)
             else:
                 with T.serial(0, iterations) as iteration:
-                    multiply(bind(block * iterations + iteration), thread, y, simd, gate, layer)
+                    multiply(bind(index * iterations + iteration), block, y, gate, layer)
     return build.result

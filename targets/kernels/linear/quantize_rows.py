@@ -5,8 +5,6 @@ Definitions: gemma4_compile/operators/activation_quantization.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -20,10 +18,10 @@ from gemma4_compile.operators.activation_quantization import (
 from gemma4_compile.operators.attention_splits import declare_splits
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import bind, function, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.combine import merge_shape, merge_slice
-from gemma4_compile.targets.kernels.common.blocks import launch, row_threads
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, row_threads
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
     QUADS,
@@ -52,53 +50,50 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), quantized_specs(width, rows), strict=True)
         )
-        with launch(threads, -(-vec4s // threads), rows) as (block, i, thread):
-            first = bind(block * threads)
+        with launch(threads, -(-vec4s // threads), rows) as (index, i, thread):
+            block = Block(thread, threads, spec.simd_width)
+            first = bind(index * threads)
             item = bind(tirx.min(first + thread, vec4s - 1))
             vec4 = bind(x[i, T.ramp(item * WORD, 1, WORD)].astype(f"float32x{WORD}"))
 
-            def put_word(mine: Any, word: Any) -> None:
+            def put_word(mine: Expr, word: Expr) -> None:
                 with when(first + mine < vec4s):
                     store(words, word, i, first + mine)
 
-            def put_scale(group: Any, scale: Any) -> None:
+            def put_scale(group: Expr, scale: Expr) -> None:
                 with when(first + group * QUADS < vec4s):
                     store(scales, scale, i, tirx.floordiv(first, QUADS) + group)
 
             round_vec4s(
                 [vec4],
-                thread,
-                threads,
+                block,
                 threads,
                 operator.interleaved,
                 put_word,
                 put_scale,
-                spec.simd_width,
             )
     return build.result
 
 
 def _own_vec4(
-    norm: NormVector,
     args: NormArguments,
-    out: Any,
-    block: Any,
-    thread: Any,
-    threads: int,
-    spec: TargetSpec,
-) -> Any:
+    out: Buffer,
+    index: Expr,
+    block: Block,
+) -> Expr:
     """The thread's vec4 of x; its vec4 of r' is written."""
-    width, vec4s = norm.width, norm.width // WORD
-    row_slice = RowSlice(thread, threads, width)
-    item = bind(block * threads + thread)
+    assert args.w_next is not None, "what is rounded is normed"
+    norm, width, vec4s = args.norm, args.norm.width, args.norm.width // WORD
+    row_slice = RowSlice(block, width)
+    item = bind(index * block.threads + block.thread)
     place = T.ramp(bind(tirx.min(item, vec4s - 1)) * WORD, 1, WORD)
     w_next = bind(args.w_next[place])
     own_branch = bind(args.branch[0, place] * args.w_branch[place])
     own_residual = bind(args.residual[0, place])
     branch, residual = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
-    scalar = bind(args.scalar[0]) if norm.scaled else f32(1.0)
+    scalar = bind(args.scalar[0]) if args.scalar is not None else f32(1.0)
     weighed = row_slice.map(lambda b, w: b * w, branch, row_slice.load(args.w_branch))
-    squares = norm_squares(norm, row_slice, branch, residual, weighed, spec.simd_width)
+    squares = norm_squares(norm, row_slice, branch, residual, weighed)
     scale, scale_next = norm_scales(norm, row_slice, squares, scalar)
     total = bind((own_residual + own_branch * scale) * row_slice.splat(scalar))
     with when(item < vec4s):
@@ -107,19 +102,16 @@ def _own_vec4(
 
 
 def _own_vec4_behind_experts(
-    norm: ExpertNormVector,
     args: ExpertNormArguments,
-    out: Any,
-    block: Any,
-    thread: Any,
-    threads: int,
-    spec: TargetSpec,
-) -> Any:
+    out: Buffer,
+    index: Expr,
+    block: Block,
+) -> Expr:
     """The thread's vec4 of x, in the block's turn of its slice; the first block writes r'."""
-    x = norm_vec4s(norm, args, out, block == 0, thread, threads, spec.simd_width)
+    x = norm_vec4s(args, out, index == 0, block)
     own = x[0]
     for iteration, vec4 in enumerate(x[1:], 1):
-        own = bind(tirx.Select(block == iteration, vec4, own))
+        own = bind(tirx.Select(index == iteration, vec4, own))
     return own
 
 
@@ -129,38 +121,37 @@ def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimF
     Grid: vec4s / threads. Shared: a vector a thread, two behind two branches. Reference:
     `QuantizedNorm.definition`.
     """
-    norm, width, vec4s = operator.norm, operator.width, operator.width // WORD
+    width, vec4s = operator.width, operator.width // WORD
     threads = row_threads(vec4s, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        args = declare_norm(build, norm)
+        args = declare_norm(build, operator.norm)
         out = build.arg("out", (1, width), "float32")
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), quantized_specs(width), strict=True)
         )
-        with launch(threads, -(-vec4s // threads)) as (block, _, thread):
-            if isinstance(norm, ExpertNormVector):
-                x = _own_vec4_behind_experts(norm, args, out, block, thread, threads, spec)
+        with launch(threads, -(-vec4s // threads)) as (index, _, thread):
+            block = Block(thread, threads, spec.simd_width)
+            if isinstance(args, ExpertNormArguments):
+                x = _own_vec4_behind_experts(args, out, index, block)
             else:
-                x = _own_vec4(norm, args, out, block, thread, threads, spec)
+                x = _own_vec4(args, out, index, block)
 
-            def put_word(vec4: Any, word: Any) -> None:
-                with when(block * threads + vec4 < vec4s):
-                    store(words, word, 0, block * threads + vec4)
+            def put_word(vec4: Expr, word: Expr) -> None:
+                with when(index * threads + vec4 < vec4s):
+                    store(words, word, 0, index * threads + vec4)
 
-            def put_scale(group: Any, scale: Any) -> None:
-                with when((block * threads + group * QUADS) < vec4s):
-                    store(scales, scale, 0, block * (threads // QUADS) + group)
+            def put_scale(group: Expr, scale: Expr) -> None:
+                with when((index * threads + group * QUADS) < vec4s):
+                    store(scales, scale, 0, index * (threads // QUADS) + group)
 
             round_vec4s(
                 [x],
-                thread,
-                threads,
+                block,
                 threads,
                 operator.interleaved,
                 put_word,
                 put_scale,
-                spec.simd_width,
             )
     return build.result
 
@@ -181,26 +172,25 @@ def make_quantized_combine(operator: QuantizedCombine, spec: TargetSpec) -> tirx
             for name, shape in zip(("words", "scales"), quantized_specs(heads * dim), strict=True)
         )
         with launch(shape.threads, heads, shape.slices) as (head, slice_, thread):
+            block = Block(thread, shape.threads, spec.simd_width)
             first = bind(head * vec4s + slice_ * width)
             end = bind((head + 1) * vec4s)
 
-            def put_word(vec4: Any, word: Any) -> None:
+            def put_word(vec4: Expr, word: Expr) -> None:
                 with when(first + vec4 < end):
                     store(words, word, 0, first + vec4)
 
-            def put_scale(group: Any, scale: Any) -> None:
+            def put_scale(group: Expr, scale: Expr) -> None:
                 with when(first + group * QUADS < end):
                     store(scales, scale, 0, tirx.floordiv(first, QUADS) + group)
 
             merged = bind(merge_slice(shape, means, stats, head, slice_, thread))
             round_vec4s(
                 [merged],
-                thread,
-                shape.threads,
+                block,
                 width,
                 operator.interleaved,
                 put_word,
                 put_scale,
-                spec.simd_width,
             )
     return build.result

@@ -12,13 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, i32, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     BANK_VECTORS,
@@ -41,7 +41,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 LANES_M, LANES_N = 4, 8  # of 32 neighbouring threads: so they read the fewest different vectors
 ITEM_BYTES = 4
-Finish = Callable[[Any, Any, Sequence[Any]], None]
+Finish = Callable[[Expr, Expr, Sequence[Expr]], None]
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class TileProduct(ABC):
     dtype : of an item in shared memory
     """
 
-    def __init__(self, shape: TileShape, thread: Any, dtype: str) -> None:
+    def __init__(self, shape: TileShape, thread: Expr, dtype: str) -> None:
         self._shape, self._dtype = shape, dtype
         self._memory = shared((shape.stage_vectors * VECTOR,), dtype)
         self._x = Tile(0, shape.rows, shape.depth)
@@ -163,7 +163,7 @@ class TileProduct(ABC):
             put(self._sums, index, splat(f32(0.0)))
         self._loaders: Sequence[Loader] = ()
 
-    def run(self, steps: Any) -> None:
+    def run(self, steps: Expr) -> None:
         """Add the products of all steps; the number is the same in the whole block."""
         self._read(i32(0))
         with T.serial(0, steps) as step:
@@ -173,12 +173,12 @@ class TileProduct(ABC):
             self._read(tirx.min(step + 1, steps - 1))
             self._multiply()
 
-    def _read(self, step: Any) -> None:
+    def _read(self, step: Expr) -> None:
         following = bind(step)
         for loader in self._loaders:
             loader.read(following)
 
-    def _write(self, step: Any) -> None:
+    def _write(self, step: Expr) -> None:
         for loader in self._loaders:
             loader.write(step, self._memory)
 
@@ -186,7 +186,7 @@ class TileProduct(ABC):
     def _multiply(self) -> None:
         """Add the product of the step's items that are this slice's."""
 
-    def _rows_of(self, vec4: Any) -> tuple[list[Any], list[Any]]:
+    def _rows_of(self, vec4: Expr) -> tuple[list[Expr], list[Expr]]:
         """Where the thread's vectors of rows of x and of W lie, for the items of a vec4."""
         shape = self._shape
         sides = (
@@ -200,7 +200,7 @@ class TileProduct(ABC):
         )
         return left, right
 
-    def _each_item(self, vec4: Any, body: Callable[[Any], None]) -> None:
+    def _each_item(self, vec4: Expr, body: Callable[[Expr], None]) -> None:
         """Run ``body(item)`` for the items of a vec4."""
         if self._shape.unroll == 1:
             with T.serial(0, VECTOR) as j:
@@ -217,7 +217,7 @@ class TileProduct(ABC):
         shape, memory, at_once = self._shape, self._memory, self._shape.finished_at_once
         thread = self._slice * shape.cover + self._in_cover
 
-        def total_at(place: Any) -> Any:
+        def total_at(place: Expr) -> Expr:
             return same_bits(vector(memory, place), self._dtype, "float32")
 
         with T.serial(0, shape.vectors // at_once) as part:
@@ -238,7 +238,7 @@ class TileProduct(ABC):
                 row, column = self._position(bind(mine + part * at_once))
                 body(row, column, [bind(lane_of(sums, lane)) for lane in range(VECTOR)])
 
-    def _position(self, index: Any) -> tuple[Any, Any]:
+    def _position(self, index: Expr) -> tuple[Expr, Expr]:
         """Row and first column of a thread's vector of sums within the tile."""
         shape, parts = self._shape, self._shape.thread_n // VECTOR
         i, j = bind(tirx.floordiv(index, parts)), bind(tirx.floormod(index, parts))
@@ -260,9 +260,9 @@ class FloatTileProduct(TileProduct):
     def __init__(
         self,
         shape: TileShape,
-        x: Any,
+        x: Buffer,
         weights: WeightReader,
-        thread: Any,
+        thread: Expr,
         row_of_x: RowOf,
         row_of_w: RowOf,
     ) -> None:
@@ -280,7 +280,7 @@ class FloatTileProduct(TileProduct):
             left, right = self._rows_of(vec4)
             self._each_item(vec4, lambda channel: self._add_channel(channel, left, right))
 
-    def _add_channel(self, channel: Any, left: Sequence[Any], right: Sequence[Any]) -> None:
+    def _add_channel(self, channel: Expr, left: Sequence[Expr], right: Sequence[Expr]) -> None:
         shape, sums = self._shape, self._sums
         a = [bind(vector(self._memory, self._x.place(channel, at))) for at in left]
         b = [bind(vector(self._memory, self._w.place(channel, at))) for at in right]

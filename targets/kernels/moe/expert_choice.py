@@ -7,19 +7,19 @@ Meaning: `TopKExperts` in gemma4_compile/operators/moe.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.tir import LocalVar, bind, i32, store, when
-from gemma4_compile.targets.kernels.common.blocks import add, barrier, shared, strided, tree
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, add, barrier, shared, strided, tree
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
 AHEAD = 8  # vectors of scores that a thread has under way
 
 
-def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> Any:
+def choose(block: Block, scores: Buffer, experts: int, top_k: int) -> Buffer:
     """The `top_k` highest scores, of equal ones the lower index; all threads together.
 
     Parameters
@@ -28,7 +28,7 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
 
     Returns
     -------
-    Any
+    Buffer
         Ids (top_k,) int32 in shared memory, complete.
     """
     row = (0,) if len(scores.shape) > 1 else ()
@@ -36,7 +36,7 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
     groups = experts // vectors.size
     ahead = AHEAD if groups % AHEAD == 0 else 1
     chosen = shared((top_k,), "int32")
-    with strided(thread, threads, experts) as e:
+    with strided(block, experts) as e:
         own, before = bind(_score(scores, row, e, vectors)), LocalVar("int32", i32(0))
         with T.serial(0, groups // ahead) as iteration:
             first = bind(iteration * ahead)
@@ -53,7 +53,7 @@ def choose(scores: Any, experts: int, top_k: int, thread: Any, threads: int) -> 
     return chosen
 
 
-def _score(scores: Any, row: tuple[int, ...], e: Any, vectors: Vectors) -> Any:
+def _score(scores: Buffer, row: tuple[int, ...], e: Expr, vectors: Vectors) -> Expr:
     """An expert's score: out of a vector of an argument, so that all its reads are wide."""
     if not row or vectors.size == 1:
         return scores[(*row, e)]
@@ -65,8 +65,8 @@ def _score(scores: Any, row: tuple[int, ...], e: Any, vectors: Vectors) -> Any:
 
 
 def weight_of(
-    own: Any, ids: Sequence[Any], score_of: Callable[[Any], Any], expert_scale: Any
-) -> Any:
+    own: Expr, ids: Sequence[Expr], score_of: Callable[[Expr], Expr], expert_scale: Buffer
+) -> Expr:
     """The weight of expert `own`, one of the chosen `ids`; the highest score comes first.
 
     The softmax's sum over all experts cancels: only the shares of the chosen of each other remain.

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tvm import tirx
 
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import BlockSums, inverse_rms, zero
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 
@@ -30,20 +30,22 @@ EXPERT_SUMS = 2  # vectors of sums that the block makes at once where there is m
 class ExpertNormArguments:
     """The buffers of an `ExpertNormVector`, in call order."""
 
-    dense: Any
-    experts: Any
-    residual: Any
-    w_branches: Any
-    scalar: Any
-    w_next: Any
+    norm: ExpertNormVector
+    dense: Buffer
+    experts: Buffer
+    residual: Buffer
+    w_branches: Buffer
+    scalar: Buffer
+    w_next: Buffer
 
     @staticmethod
     def declare(
-        build: FunctionBuilder, norm: ExpertNormVector, rows: Any = 1
+        build: FunctionBuilder, norm: ExpertNormVector, rows: Index = 1
     ) -> ExpertNormArguments:
         """Declare them, right where they stand."""
         width = norm.width
         return ExpertNormArguments(
+            norm,
             dense=build.arg("dense", (rows, width), "float32"),
             experts=build.arg("experts", (rows, width), "float32"),
             residual=build.arg("residual", (rows, width), "float32"),
@@ -54,24 +56,23 @@ class ExpertNormArguments:
 
 
 def expert_norm(
-    norm: ExpertNormVector,
     args: ExpertNormArguments,
-    out: Any,
-    writes: Any,
+    out: Buffer,
+    writes: Expr | None,
     row_slice: RowSlice,
     sums: BlockSums,
-    row: Any = 0,
-) -> list[Any]:
+    row: Index = 0,
+) -> list[Expr]:
     """The thread's slice of x; r' is written to `out` where `writes` holds (None: everywhere)."""
     dense, experts = row_slice.load(args.dense, row), row_slice.load(args.experts, row)
     w_dense, w_experts, w_both = (row_slice.load(args.w_branches, index) for index in range(3))
     residual, w_next = row_slice.load(args.residual, row), row_slice.load(args.w_next)
     scalar = bind(args.scalar[0])
 
-    def times(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+    def times(left: Sequence[Expr], right: Sequence[Expr]) -> list[Expr]:
         return row_slice.map(lambda a, b: a * b, left, right)
 
-    inverse = partial(inverse_rms, width=norm.width, eps=norm.eps)
+    inverse = partial(inverse_rms, width=args.norm.width, eps=args.norm.eps)
     a, b = times(dense, w_dense), times(experts, w_experts)
     pairs = [(dense, dense), (experts, experts), (a, a), (a, b), (b, b)]
     dd, ee, aa, ab, bb = sums([row_slice.dot(left, right) for left, right in pairs])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -17,7 +16,8 @@ from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
-from gemma4_compile.targets.kernels.common.blocks import launch, sum_over_lanes, zero
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, launch, sum_over_lanes, zero
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemm import (
     left_args,
@@ -49,27 +49,22 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
         previous = build.arg("previous", shape, "float32") if operator.accumulate else None
         out = build.arg("out", shape, "float32")
         gemv = gemv_shape(rows, weights.units, True, spec.tuning.gemv)
-        with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (block, k, thread):
+        with launch(gemv.threads, gemv.blocks(rows), operator.top_k) as (index, k, thread):
+            block = Block(thread, gemv.threads, spec.simd_width)
             lane = bind(tirx.floormod(thread, gemv.lanes))
-            first = bind(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            first = bind(index * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
             base = bind(operator.first_row(ids[0, k]))
             sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
-            def accumulate(part: Sequence[Any], first_row: int) -> None:
+            def accumulate(part: Sequence[Buffer], first_row: int) -> None:
                 inside = [row - first_row for row in owned]
                 accumulate_rows(
                     weights, part, inside, lambda c: as_f32(x[0, begin + c]), lane, gemv.lanes, sums
                 )
 
             weights.in_part(base, accumulate)
-            totals = sum_over_lanes(
-                [total.value for total in sums],
-                thread,
-                gemv.threads,
-                gemv.lanes,
-                spec.simd_width,
-            )
+            totals = sum_over_lanes(block, [total.value for total in sums], gemv.lanes)
             with when(lane == 0):
                 for r in range(0, gemv.rows, 2):
                     with when(first + r < rows):
@@ -96,32 +91,27 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
         previous = build.arg("previous", (1, rows), "float32") if operator.accumulate else None
         out = build.arg("out", (1, rows), "float32")
         gemv = gemv_shape(rows, weights.units, False, spec.tuning.gemv)
-        with launch(gemv.threads, gemv.blocks(rows)) as (block, _, thread):
+        with launch(gemv.threads, gemv.blocks(rows)) as (index, _, thread):
+            block = Block(thread, gemv.threads, spec.simd_width)
             lane = bind(tirx.floormod(thread, gemv.lanes))
-            first = bind(block * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
-            sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
+            first = bind(index * gemv.tile + tirx.floordiv(thread, gemv.lanes) * gemv.rows)
+            row_sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             with T.serial(0, operator.top_k) as k:
                 base = bind(operator.first_row(ids[0, k]))
                 share = bind(tirx.Select(operator.holds(ids[0, k]), chosen[0, k], zero()))
                 dots = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
                 owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
-                def accumulate(part: Sequence[Any], begin: int) -> None:
+                def accumulate(part: Sequence[Buffer], begin: int) -> None:
                     inside = [row - begin for row in owned]
                     accumulate_rows(
                         weights, part, inside, lambda c: as_f32(x[k, c]), lane, gemv.lanes, dots
                     )
 
                 weights.in_part(base, accumulate)
-                for total, dot in zip(sums, dots, strict=True):
-                    total.add(share * dot.value)
-            totals = sum_over_lanes(
-                [total.value for total in sums],
-                thread,
-                gemv.threads,
-                gemv.lanes,
-                spec.simd_width,
-            )
+                for row_sum, dot in zip(row_sums, dots, strict=True):
+                    row_sum.add(share * dot.value)
+            totals = sum_over_lanes(block, [row_sum.value for row_sum in row_sums], gemv.lanes)
             with when(lane == 0):
                 for r, total in enumerate(totals):
                     with when(first + r < rows):
@@ -163,18 +153,18 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
             begin, end = bind(tiles[tile, 1]), bind(tiles[tile, 2])
             first_n = bind(block_n * shape.columns)
 
-            def row_of_x(i: Any) -> Any:
+            def row_of_x(i: Expr) -> Expr:
                 row = tirx.max(tirx.min(begin + i, end - 1), 0)
                 return tirx.floordiv(order[row], operator.top_k) if operator.is_gate_up else row
 
-            def row_of_w(r: Any) -> Any:
+            def row_of_w(r: Expr) -> Expr:
                 return base + tirx.min(first_n + r, expert_rows - 1)
 
             product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
             needed = (begin < end) & operator.holds(expert)
             product.run(tirx.Select(needed, i32(step_count(shape, cols)), i32(0)))
 
-            def finish(i: Any, r: Any, sums: Sequence[Any]) -> None:
+            def finish(i: Expr, r: Expr, sums: Sequence[Expr]) -> None:
                 row, column = bind(begin + i), bind(first_n + r)
                 with when(row < end):
                     target = bind(row if operator.is_gate_up else order[row])
@@ -188,7 +178,7 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
     return build.result
 
 
-def _tailed(operator: ExpertGemm, values: Sequence[Any]) -> list[tuple[int, Any]]:
+def _tailed(operator: ExpertGemm, values: Sequence[Expr]) -> list[tuple[int, Expr]]:
     """Sums of neighbouring weight rows after the epilogue: (offset of the weight row, result)."""
     if not operator.is_gate_up:
         return list(enumerate(values))
@@ -196,8 +186,13 @@ def _tailed(operator: ExpertGemm, values: Sequence[Any]) -> list[tuple[int, Any]
 
 
 def _kept(
-    operator: ExpertGateUp | ExpertGemm, expert: Any, value: Any, previous: Any, i: Any, j: Any
-) -> Any:
+    operator: ExpertGateUp | ExpertGemm,
+    expert: Expr,
+    value: Expr,
+    previous: Buffer | None,
+    i: Expr,
+    j: Expr,
+) -> Expr:
     """The result, or what an earlier call left there if the parts do not hold the expert."""
     other = zero() if previous is None else previous[i, j]
     return tirx.Select(operator.holds(expert), value, other)

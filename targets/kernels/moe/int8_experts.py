@@ -5,8 +5,8 @@ The parts are those of int8_gemv.py. Definitions: gemma4_compile/operators/int8_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm import tirx
 
@@ -14,13 +14,18 @@ from gemma4_compile.operators.activation_quantization import GROUP, WORD, quanti
 from gemma4_compile.operators.int8_linear import Int8ExpertDown, Int8ExpertGateUp
 from gemma4_compile.operators.moe import routed_begin, routed_width
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
-from gemma4_compile.targets.kernels.common.blocks import barrier, launch, shared, strided, zero
-from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.int8_gemv import (
-    find_shape,
-    store_packed,
-    vector_bytes,
+from gemma4_compile.operators.types import Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    launch,
+    shared,
+    strided,
+    zero,
 )
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.int8_block import find_shape, vector_bytes
+from gemma4_compile.targets.kernels.linear.int8_gemv import store_packed
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
     LaneShare,
     QuantizedVector,
@@ -62,16 +67,17 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             for name, described in zip(("words", "scales"), specs, strict=True)
         ]
         ids = build.arg("ids", (1, top_k), "int32")
-        with launch(threads, rows // shape.tile, top_k) as (block, k, thread):
+        with launch(threads, rows // shape.tile, top_k) as (tile, k, thread):
+            block = Block(thread, threads, spec.simd_width)
             # Under way while the block chooses.
-            vec4s = float_vec4s(routed, cols, thread, threads, begin)
-            own = bind(choose(routed, operator.experts, top_k, thread, threads)[k])
-            with when((block == 0) & (thread == 0)):
+            vec4s = float_vec4s(block, routed, cols, begin)
+            own = bind(choose(block, routed, operator.experts, top_k)[k])
+            with when((tile == 0) & (thread == 0)):
                 store(ids, own, 0, k)
             lane = bind(tirx.floormod(thread, shape.lanes))
             slot = bind(tirx.floordiv(thread, shape.lanes))
             base = bind(operator.first_row(own))
-            first = bind(base + block * shape.tile + slot)
+            first = bind(base + tile * shape.tile + slot)
             share = LaneShare(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
                 weights,
@@ -80,9 +86,9 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
                 lambda iteration: (first + iteration * shape.slots, base),
             )
             staged = StagedVector(cols)
-            staged.fill(vec4s, thread, threads, operator.bits == 4, spec.simd_width)
+            staged.fill(block, vec4s, operator.bits == 4)
             share.load(staged.read)
-            sums = RowSums(shape, thread)
+            sums = RowSums(shape, block)
             rows_of.run(
                 lambda iteration, *row: sums.put(
                     iteration * shape.slots + slot, lane, share.dot(*row)
@@ -90,7 +96,7 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             )
             sums.finish()
             order = operator.interleaved_out
-            store_packed(shape, sums, block, thread, results, k, order, spec.simd_width)
+            store_packed(shape, sums, tile, block, results, k, order)
     return build.result
 
 
@@ -110,36 +116,39 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
         expert_scale = build.arg("expert_scale", (operator.experts,), "float32")
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, rows), "float32")
-        with launch(shape.threads, -(-rows // shape.tile)) as (block, _, thread):
+        with launch(shape.threads, -(-rows // shape.tile)) as (tile, _, thread):
+            block = Block(thread, shape.threads, spec.simd_width)
             lane = bind(tirx.floormod(thread, shape.lanes))
             slot = bind(tirx.floordiv(thread, shape.lanes))
-            row = bind(tirx.min(block * shape.tile + slot, rows - 1))
+            row = bind(tirx.min(tile * shape.tile + slot, rows - 1))
             share = LaneShare(operator.layout, shape.lanes, lane)
 
-            def row_of(k: Any) -> tuple[Any, Any]:
+            def row_of(k: Index) -> tuple[Expr, Expr]:
                 base = bind(operator.first_row(ids[0, k]))
                 return base + row, base
 
             rows_of = RowStream(weights, share, top_k, row_of, 2 - top_k % 2)
-            vectors = StagedRows(packed, thread, shape.threads)
+            vectors = StagedRows(packed, block)
             chosen = shared((top_k,))
-            with strided(thread, shape.threads, top_k) as k:
+            with strided(block, top_k) as k:
                 every = [bind(ids[0, other]) for other in range(top_k)]
                 own = bind(ids[0, k])
                 store(chosen, weight_of(own, every, lambda e: scores[0, e], expert_scale), k)
             barrier()
             total = LocalVar("float32", zero())
 
-            def add_expert(k: Any, *present: Any) -> None:
+            def add_expert(
+                k: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]
+            ) -> None:
                 share.load(lambda group: vectors.read(group, k))
-                total.add(chosen[k] * share.dot(*present))
+                total.add(chosen[k] * share.dot(words, scales))
 
             rows_of.run(add_expert)
-            sums = RowSums(shape, thread)
+            sums = RowSums(shape, block)
             sums.put(slot, lane, total.value)
             sums.finish()
-            with strided(thread, shape.threads, shape.tile) as item:
+            with strided(block, shape.tile) as item:
                 result = sums.total(item)
-                with when(block * shape.tile + item < rows):
-                    store(y, result, 0, block * shape.tile + item)
+                with when(tile * shape.tile + item < rows):
+                    store(y, result, 0, tile * shape.tile + item)
     return build.result

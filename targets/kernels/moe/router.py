@@ -6,7 +6,6 @@ Definitions: gemma4_compile/operators/moe.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -28,7 +27,9 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     BlockSums,
     barrier,
@@ -41,7 +42,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     sum_over_lanes,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, StackRow
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.kernels.moe.expert_choice import choose, weight_of
 from gemma4_compile.targets.kernels.moe.expert_norms import (
@@ -74,8 +75,9 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
         weights = build.arg("weights", (rows, top_k), "float32")
         hidden = build.arg("hidden", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
+            row_slice = RowSlice(block, width)
             mine = row_slice.load(x, i)
             squares = reduce(row_slice.dot(mine, mine))
             inverse = inverse_rms(squares, width, operator.eps)
@@ -86,28 +88,27 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             scores = shared((experts,))
             _project(operator, projection, x, scale, i, row_slice, scores)
             factor = bind(inverse * f32(operator.factor))
-            chosen = choose(scores, experts, top_k, thread, threads)
+            chosen = choose(block, scores, experts, top_k)
 
-            def score_of(e: Any) -> Any:
+            def score_of(e: Expr) -> Expr:
                 return scores[e] * factor
 
-            _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, i, thread, threads)
+            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
     return build.result
 
 
 def _store_choice(
-    chosen: Any,
+    block: Block,
+    chosen: Buffer,
     top_k: int,
-    score_of: Callable[[Any], Any],
-    expert_scale: Any,
-    ids: Any,
-    weights: Any,
-    i: Any,
-    thread: Any,
-    threads: int,
+    score_of: Callable[[Expr], Expr],
+    expert_scale: Buffer,
+    ids: Buffer,
+    weights: Buffer,
+    i: Index,
 ) -> None:
     """Ids and weights of position i, of the experts that `choose` found."""
-    with strided(thread, threads, top_k) as k:
+    with strided(block, top_k) as k:
         e = bind(chosen[k])
         store(ids, e, i, k)
         every = [bind(chosen[other]) for other in range(top_k)]
@@ -127,7 +128,8 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
         with launch(threads, experts) as (e, _, thread):
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            row_slice = RowSlice(block, width)
             mine, weight = row_slice.load(x, 0), row_slice.load(StackRow(vectors, EXPERT_NORM))
             row = [
                 row_slice.vectors.cast(value, "float32") for value in row_slice.load(projection, e)
@@ -135,7 +137,7 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
             scale = row_slice.load(StackRow(vectors, SCALE))
             scaled = row_slice.map(lambda a, b: a * b, mine, scale)
             parts = [row_slice.dot(mine, mine), row_slice.dot(scaled, row)]
-            sums = sum_over_lanes(parts, thread, threads, threads, spec.simd_width)
+            sums = sum_over_lanes(block, parts, threads)
             squares, dot = (bind(total) for total in sums)
             inverse = inverse_rms(squares, width, operator.eps)
             with when(thread == 0):
@@ -147,12 +149,12 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
     return build.result
 
 
-def store_hidden(routed: Any, hidden: Sequence[Any], experts: int, row_slice: RowSlice) -> None:
+def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice: RowSlice) -> None:
     """Write the experts' input behind the scores."""
     begin = routed_begin(experts)
     row_slice.store_from(routed, hidden, begin, 0)
     if begin > experts:
-        with strided(row_slice.thread, row_slice.threads, begin - experts) as gap:
+        with strided(row_slice.block, begin - experts) as gap:
             store(routed, zero(), 0, experts + gap)
 
 
@@ -167,26 +169,28 @@ def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc
         ids = build.arg("ids", (1, top_k), "int32")
         weights = build.arg("weights", (1, top_k), "float32")
         with launch(threads, 1) as (_, _, thread):
-            chosen = choose(scores, experts, top_k, thread, threads)
+            block = Block(thread, threads, spec.simd_width)
+            chosen = choose(block, scores, experts, top_k)
 
-            def score_of(e: Any) -> Any:
+            def score_of(e: Expr) -> Expr:
                 return scores[0, e]
 
-            _store_choice(chosen, top_k, score_of, expert_scale, ids, weights, 0, thread, threads)
+            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, 0)
     return build.result
 
 
 def _project(
     operator: Router,
-    projection: Any,
-    x: Any,
-    scale: Any,
-    row: Any,
+    projection: Buffer,
+    x: Buffer,
+    scale: Readable,
+    row: Expr,
     row_slice: RowSlice,
-    scores: Any,
+    scores: Buffer,
 ) -> None:
     """``scores[e] = projection[e] . (x * scale)``; LANES neighbours row_slice an expert."""
-    experts, thread, threads = operator.experts, row_slice.thread, row_slice.threads
+    experts, block = operator.experts, row_slice.block
+    thread, threads = block.thread, block.threads
     vectors = row_slice.vectors
     lanes = min(LANES, threads)
     at_once = threads // lanes
@@ -223,7 +227,7 @@ def _project(
     barrier()
 
 
-def _slots(ids: Any, i: Any, top_k: int, expert: Any) -> list[tuple[int, Any]]:
+def _slots(ids: Buffer, i: Expr, top_k: int, expert: Expr) -> list[tuple[int, Expr]]:
     """A row's slots, and whether each chose the expert: all loads come first."""
     vectors = Vectors.dividing(top_k)
     places = [vectors.at(part) for part in range(top_k // vectors.size)]
@@ -247,8 +251,9 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
         tile_count = operator.tile_count(rows * top_k)
         tiles = build.arg("tiles", (tile_count, 3), "int32")
         with launch(threads, 1) as (_, _, thread):
+            block = Block(thread, threads, spec.simd_width)
             counts = shared((experts,), "int32")
-            with strided(thread, threads, experts) as e:
+            with strided(block, experts) as e:
                 count = LocalVar("int32", i32(0))
                 with T.serial(0, rows) as i:
                     for _, is_own in _slots(ids, i, top_k, e):
@@ -256,10 +261,10 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
                 store(counts, count.value, e)
             barrier()
 
-            def tiles_for(count: Any) -> Any:
+            def tiles_for(count: Expr) -> Expr:
                 return tirx.floordiv(count + (operator.tile - 1), i32(operator.tile))
 
-            with strided(thread, threads, experts) as e:
+            with strided(block, experts) as e:
                 first, tile = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
                 with T.serial(0, e) as other:
                     first.add(counts[other])
@@ -319,7 +324,8 @@ def make_expert_residual_norm(operator: ExpertResidualNorm, spec: TargetSpec) ->
         out = build.arg("out", (rows, width), "float32")
         hidden = build.arg("hidden", (rows, width), operator.next_dtype)
         with launch(threads, rows) as (i, _, thread):
-            row_slice = RowSlice(thread, threads, width)
-            sums = BlockSums(thread, threads, spec.simd_width, EXPERT_SUMS)
-            row_slice.store(hidden, expert_norm(norm, args, out, None, row_slice, sums, i), i)
+            block = Block(thread, threads, spec.simd_width)
+            row_slice = RowSlice(block, width)
+            sums = BlockSums(block, EXPERT_SUMS)
+            row_slice.store(hidden, expert_norm(args, out, None, row_slice, sums, i), i)
     return build.result

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -26,8 +25,10 @@ from gemma4_compile.operators.moe import (
     VECTORS,
     RoutedNorm,
 )
+from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, i32, store, when
-from gemma4_compile.targets.kernels.common.blocks import BlockSums
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import Block, BlockSums
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, residual_scales
 from gemma4_compile.targets.kernels.moe.router import store_hidden
@@ -48,11 +49,12 @@ class BesideRouter:
     def norm_arguments(self) -> NormArguments:
         """Those of the norm in front of the matmul."""
         w_branch, w_next = (StackRow(self._vectors, row) for row in (BRANCH_NORM, DENSE_NORM))
-        return NormArguments(self._branch, self._residual, w_branch, None, w_next)
+        norm = NormVector(self.norm.width, self.norm.eps, scaled=False, normed=True)
+        return NormArguments(norm, self._branch, self._residual, w_branch, None, w_next)
 
-    def score(self, routed: Any, e: Any, thread: Any, threads: int, simd_width: int) -> None:
+    def score(self, routed: Buffer, e: Expr, block: Block) -> None:
         """The score of expert e; the block of the first also leaves the experts' input."""
-        norm, row_slice = self.norm, RowSlice(thread, threads, self.norm.width)
+        norm, row_slice = self.norm, RowSlice(block, self.norm.width)
         branch, residual = row_slice.load(self._branch, 0), row_slice.load(self._residual, 0)
         w_branch = row_slice.load(StackRow(self._vectors, BRANCH_NORM))
         scale = row_slice.load(StackRow(self._vectors, SCALE))
@@ -70,11 +72,11 @@ class BesideRouter:
             (residual, scaled),
             (weighed, scaled),
         ]
-        sums = BlockSums(thread, threads, simd_width)
+        sums = BlockSums(block)
         bb, rr, rc, cc, rp, cp = sums([row_slice.dot(left, right) for left, right in pairs])
 
         i, after = residual_scales(norm.width, norm.eps, (bb, rr, rc, cc), f32(1.0))
-        with when(thread == 0):
+        with when(block.thread == 0):
             store(routed, (rp + i * cp) * (after * f32(norm.factor)), 0, e)
         with when(e == 0):
             of_branch, of_all = row_slice.splat(i), row_slice.splat(after)
@@ -98,23 +100,21 @@ def routing_blocks(router: BesideRouter | None) -> int:
 @contextmanager
 def behind_router(
     router: BesideRouter | None,
-    routed: Any,
-    block: Any,
-    thread: Any,
-    threads: int,
-    simd_width: int,
-) -> Iterator[Any]:
-    """Route in the first blocks; the body is for the others, which count from 0.
+    routed: Buffer | None,
+    index: Expr,
+    block: Block,
+) -> Iterator[tuple[Expr, Block]]:
+    """Route in the first blocks; the body is for the others, with their index from 0 on.
 
     Loops of one iteration or none: TVM lets buffers share memory, with barriers between them, and
     does not put a barrier behind a condition.
     """
-    if router is None:
-        yield block
+    if router is None or routed is None:
+        yield index, block
         return
     first = routing_blocks(router)
-    routes = bind(tirx.Select(block < first, i32(1), i32(0)))
+    routes = bind(tirx.Select(index < first, i32(1), i32(0)))
     with T.serial(0, routes):
-        router.score(routed, block, thread, threads, simd_width)
+        router.score(routed, index, block)
     with T.serial(0, i32(1) - routes):
-        yield bind(block - first)
+        yield bind(index - first), block

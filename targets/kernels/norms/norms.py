@@ -5,8 +5,6 @@ Definitions: gemma4_compile/operators/norms.py.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from gemma4_compile.operators.base import symbolic_rows
@@ -18,7 +16,9 @@ from gemma4_compile.operators.norms import (
     TakeLastRow,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer
 from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
     BlockReduction,
     inverse_rms,
     launch,
@@ -26,7 +26,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     strided,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, StackRow
 from gemma4_compile.targets.spec import TargetSpec
 
 TAKE_THREADS = 64
@@ -41,8 +41,9 @@ def make_rms_norm(operator: RmsNorm, spec: TargetSpec) -> tirx.PrimFunc:
         w = build.arg("w", (width,), "float32")
         y = build.arg("y", (rows, width), operator.out_dtype)
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
+            row_slice = RowSlice(block, width)
             mine, weight = row_slice.load(x, i), row_slice.load(w)
             inverse = inverse_rms(reduce(row_slice.dot(mine, mine)), width, operator.eps)
             scale = row_slice.splat(inverse)
@@ -60,9 +61,9 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
     with function(scheduled=True) as build:
         y = build.arg("y", (rows, width), "float32")
         residual = build.arg("residual", (rows, width), "float32")
-        scalar: Any = None
-        w_branch: Any
-        w_next: Any = None
+        scalar: Buffer | None = None
+        w_branch: Readable
+        w_next: Readable | None = None
         if operator.stacked:
             weights = build.arg("weights", (operator.stacked, width), "float32")
             w_branch, w_next = StackRow(weights, 0), StackRow(weights, 1)
@@ -75,12 +76,13 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
         )
         with launch(threads, rows) as (i, _, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
-            row_slice = RowSlice(thread, threads, width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
+            row_slice = RowSlice(block, width)
             branch, old = row_slice.load(y, i), row_slice.load(residual, i)
             branch_weight = row_slice.load(w_branch)
-            next_weight = row_slice.load(w_next) if operator.next_dtype else []
-            factor = row_slice.splat(bind(scalar[0]) if operator.scaled else f32(1.0))
+            next_weight = row_slice.load(w_next) if w_next is not None else []
+            factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
             squares = reduce(row_slice.dot(branch, branch))
             scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
             total = row_slice.map(
@@ -106,14 +108,15 @@ def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.Pr
         w = build.arg("w", (width,), "float32")
         out = build.arg("out", shape, "float32")
         with launch(threads, operator.layers, rows) as (layer, i, thread):
-            reduce = BlockReduction(thread, threads, spec.simd_width)
+            block = Block(thread, threads, spec.simd_width)
+            reduce = BlockReduction(block)
             squares = LocalVar("float32", zero())
             scale = f32(operator.context_scale)
-            with strided(thread, threads, width) as j:
+            with strided(block, width) as j:
                 value = bind(context[i, layer * width + j] * scale)
                 squares.add(value * value)
             inverse = inverse_rms(reduce(squares.value), width, operator.eps)
-            with strided(thread, threads, width) as j:
+            with strided(block, width) as j:
                 column = bind(layer * width + j)
                 normed = context[i, column] * scale * inverse * w[j]
                 token = tokens[i, column] * f32(operator.token_scale)

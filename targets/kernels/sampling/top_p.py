@@ -9,7 +9,6 @@ Definitions: `TopPHistogram.definition` and `SampleTopP.definition` in operators
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -25,9 +24,11 @@ from gemma4_compile.operators.sampling import (
     bits_of,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
+    Block,
     BlockReduction,
     LaneSums,
     barrier,
@@ -42,10 +43,10 @@ BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
 PASSES = -(-BIN_SHIFT // BITS_PER_PASS)
 DIGITS = range(1, 2**BITS_PER_PASS)
 PARTS = 16  # loads of a thread under way
-Body = Callable[[Any, Any], None]  # of a probability and its bits
+Body = Callable[[Expr, Expr], None]  # of a probability and its bits
 
 
-def _lanes(vec4: Any, body: Body) -> None:
+def _lanes(vec4: Expr, body: Body) -> None:
     """`body` for the four tokens of a vector; a vocabulary is padded to a multiple of 32."""
     for lane in range(QUAD):
         p = bind(tirx.Shuffle([vec4], [lane]))
@@ -69,14 +70,15 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (1,), "int32")
         with launch(lanes, 1) as (_, _, lane):
-            found = _Bin(masses, survey.runs, lane, lanes, top_p, spec.simd_width)
+            block = Block(lane, lanes, spec.simd_width)
+            found = _Bin(block, masses, survey.runs, top_p)
             runs = [
                 _Run(
                     ordered, sums, counts, masses, bind(lane * iterations + iteration), found.index
                 )
                 for iteration in range(iterations)
             ]
-            threshold = _threshold(runs, found, lane, lanes, spec.simd_width)
+            threshold = _threshold(block, runs, found)
             walk = _Walk(threshold, found.wanted, uniform[0], lanes)
             above = sum((run.mass_above.value for run in runs[1:]), runs[0].mass_above.value)
             walk.note(lane, above, sum((run.inside for run in runs[1:]), runs[0].inside))
@@ -86,7 +88,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
             # The lane's tokens, a few neighbours to each thread.
             vec4s = iterations * RUN // (lanes * QUAD)
 
-            def visit_piece(piece: Any, body: Callable[[Any], None]) -> None:
+            def visit_piece(piece: Expr, body: Callable[[Expr], None]) -> None:
                 with T.serial(0, vec4s) as step:
                     v = bind(first + (piece * vec4s + step) * QUAD)
                     with when(v < vocab):
@@ -94,7 +96,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
 
             mass, ties = LocalVar("float32", zero()), LocalVar("int32", i32(0))
 
-            def count(p: Any, bits: Any) -> None:
+            def count(p: Expr, bits: Expr) -> None:
                 mass.add(tirx.Select(bits > threshold, p, zero()))
                 ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
 
@@ -112,9 +114,8 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
 class _Bin:
     """The bin that holds the threshold."""
 
-    def __init__(
-        self, masses: Any, runs: int, lane: Any, lanes: int, top_p: Any, simd_width: int
-    ) -> None:
+    def __init__(self, block: Block, masses: Buffer, runs: int, top_p: Buffer) -> None:
+        lane, lanes = block.thread, block.threads
         whole = shared((1,))
         mine = []
         for first in range(0, BINS, lanes):
@@ -135,7 +136,7 @@ class _Bin:
         for index, total in mine:
             reaches = (total >= self.wanted) & (total > zero())
             best.set(tirx.max(best.value, tirx.Select(reaches, as_f32(index), zero())))
-        reduce = BlockReduction(lane, lanes, simd_width)
+        reduce = BlockReduction(block)
         self.index = bind(i32(reduce(best.value, tirx.max)))
 
 
@@ -149,7 +150,7 @@ class _Run:
     """
 
     def __init__(
-        self, ordered: Any, sums: Any, counts: Any, masses: Any, run: Any, index: Any
+        self, ordered: Buffer, sums: Buffer, counts: Buffer, masses: Buffer, run: Expr, index: Expr
     ) -> None:
         last = int(ordered.shape[0]) - 1
         self._ordered, self._sums, self._run = ordered, sums, bind(tirx.min(run, last))
@@ -164,11 +165,11 @@ class _Run:
         self.masses = [LocalVar("float32") for _ in DIGITS]
 
     @property
-    def inside(self) -> Any:
+    def inside(self) -> Expr:
         """Tokens that are not told apart."""
         return self.reached.value - self.above.value
 
-    def search(self, places: Sequence[Any]) -> None:
+    def search(self, places: Sequence[Expr]) -> None:
         """Find how many tokens have these bits or higher ones, and set `masses` to theirs."""
         run, above, reached = self._run, bind(self.above.value), bind(self.reached.value)
         for count, mass in zip(self._counts, self.masses, strict=True):
@@ -183,14 +184,14 @@ class _Run:
             for count, mass, value in zip(self._counts, self.masses, found, strict=True):
                 mass.set(tirx.Select(count.value > 0, value, zero()))
 
-    def _bisect(self, places: Sequence[Any], size: Any, reached: Any) -> None:
+    def _bisect(self, places: Sequence[Expr], size: Expr, reached: Expr) -> None:
         probes = [bind(count.value + size - 1) for count in self._counts]
         values = [bind(self._ordered[self._run, tirx.min(at, RUN - 1)]) for at in probes]
         for count, at, value, place in zip(self._counts, probes, values, places, strict=True):
             belongs = tirx.all(at < reached, bits_of(value) >= place)
             count.add(tirx.Select(belongs, size, i32(0)))
 
-    def choose(self, digit: Any) -> None:
+    def choose(self, digit: Expr) -> None:
         """Keep the tokens between a digit's place and the next one's."""
         for number, (count, mass) in enumerate(zip(self._counts, self.masses, strict=True)):
             with when(digit == number):
@@ -200,11 +201,11 @@ class _Run:
                 self.reached.set(count.value)
 
 
-def _threshold(runs: Sequence[_Run], found: _Bin, lane: Any, lanes: int, simd_width: int) -> Any:
+def _threshold(block: Block, runs: Sequence[_Run], found: _Bin) -> Expr:
     """The bits of the nucleus's smallest probability; the runs keep the tokens that have them."""
     threshold = LocalVar("int32", bin_bits(found.index))
     end, digit = LocalVar("int32", bin_bits(found.index + 1)), LocalVar("int32", i32(0))
-    lane_sums = LaneSums(len(DIGITS), lane, lanes, lanes, simd_width)
+    lane_sums = LaneSums(block, len(DIGITS), block.threads)
     with T.serial(0, PASSES) as step:
         shift = bind(i32((PASSES - 1) * BITS_PER_PASS) - i32(step) * BITS_PER_PASS)
         unit, base, stop = (
@@ -239,7 +240,7 @@ class _Walk:
     neighbours, then over the threads of one.
     """
 
-    def __init__(self, threshold: Any, wanted: Any, uniform: Any, lanes: int) -> None:
+    def __init__(self, threshold: Expr, wanted: Expr, uniform: Expr, lanes: int) -> None:
         self.threshold, self.wanted, self.uniform = threshold, wanted, uniform
         self.blocks = min(lanes, REDUCTION_COLUMNS)
         self.length = lanes // self.blocks
@@ -252,7 +253,7 @@ class _Walk:
         self.chosen, self.done = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
         self._base, self._base_seen = LocalVar("float32", zero()), LocalVar("int32", i32(0))
 
-    def note(self, lane: Any, mass: Any, tie_count: Any) -> None:
+    def note(self, lane: Expr, mass: Expr, tie_count: Expr) -> None:
         """Note a thread's tokens: mass above the threshold, number of tokens at it."""
         barrier()
         store(self.masses, mass, lane)
@@ -286,7 +287,7 @@ class _Walk:
         first = bind(self.chosen.value * self.length)
         self._scan(first, self.length, self.masses, self.tie_counts)
 
-    def _scan(self, first: Any, count: int, masses: Any, tie_counts: Any) -> None:
+    def _scan(self, first: Expr, count: int, masses: Buffer, tie_counts: Buffer) -> None:
         self.begin()
         with T.serial(0, count) as item:
             run = bind(first + item)
@@ -298,7 +299,7 @@ class _Walk:
         """Stand before the first of the tokens that `pass_tokens` gets."""
         self.done.set(i32(0))
 
-    def pass_tokens(self, probs: Any, v: Any) -> None:
+    def pass_tokens(self, probs: Buffer, v: Expr) -> None:
         """Choose among tokens v to v + 3, if the draw falls there."""
         vec4 = bind(probs[0, T.ramp(v, 1, QUAD)])
         for lane in range(QUAD):
@@ -307,7 +308,7 @@ class _Walk:
             above = bind(tirx.Select(bits > self.threshold, p, zero()))
             self._pass(v + lane, above, bind(tirx.Select(bits == self.threshold, i32(1), i32(0))))
 
-    def _pass(self, item: Any, mass: Any, tie_count: Any) -> None:
+    def _pass(self, item: Expr, mass: Expr, tie_count: Expr) -> None:
         belonging = tirx.min(tirx.max(self.ties.value - self.seen.value, i32(0)), tie_count)
         included = bind(mass + self.value * as_f32(belonging))
         with when(self.done.value == 0):

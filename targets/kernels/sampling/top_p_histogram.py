@@ -6,7 +6,6 @@ Definition: `TopPHistogram.definition` in gemma4_compile/operators/sampling.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -21,9 +20,11 @@ from gemma4_compile.operators.sampling import (
     bits_of,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr, IndexT
 from gemma4_compile.targets.kernels.common.blocks import (
     QUAD,
     REDUCTION_COLUMNS,
+    Block,
     barrier,
     launch,
     row_threads,
@@ -54,11 +55,12 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
         with launch(threads, operator.runs) as (run, _, thread):
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
-            with strided(thread, threads, RUN // QUAD) as item:
+            block = Block(thread, threads, spec.simd_width)
+            with strided(block, RUN // QUAD) as item:
                 v = bind(run * RUN + item * QUAD)
                 for lane, value in enumerate(_probabilities(probs, v, vocab)):
                     store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
-            _sort(values, thread, threads)
+            _sort(block, values)
             shares = [bind(thread + first) for first in range(0, SHARES, threads)]
             held = [
                 [bind(values[_place(share * HELD + item)]) for item in range(HELD)]
@@ -74,8 +76,8 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
             before = _sums_before(totals, columns, thread, shares)
             for share, tokens, own, base in zip(shares, held, running, before, strict=True):
                 after = [bind(base + value) for value in own]
-                for item, value in enumerate(after):
-                    store(values, value, _place(share * HELD + item))
+                for number, value in enumerate(after):
+                    store(values, value, _place(share * HELD + number))
                 for half in range(0, HELD, QUAD):
                     place = T.ramp(share * HELD + half, 1, QUAD)
                     for buffer, row in ((ordered, tokens), (sums, after)):
@@ -89,7 +91,7 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
     return build.result
 
 
-def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
+def _probabilities(probs: Buffer, v: Expr, vocab: int) -> list[Expr]:
     """The probabilities of QUAD tokens from v on; 0 beyond the vocabulary."""
     if vocab % QUAD:  # its last tokens fill no vec4, and would be read twice and at wrong places
         return [
@@ -105,14 +107,14 @@ def _probabilities(probs: Any, v: Any, vocab: int) -> list[Any]:
     return [tirx.Shuffle([vec4], [lane]) for lane in range(QUAD)]
 
 
-def _place(item: Any) -> Any:
+def _place(item: IndexT) -> IndexT:
     """Where shared memory holds a token: each share of eight in other banks than the next."""
     if isinstance(item, int):
         return item + item // HELD
     return item + tirx.floordiv(item, HELD)
 
 
-def _sort(values: Any, thread: Any, threads: int) -> None:
+def _sort(block: Block, values: Buffer) -> None:
     """Sort in descending order, by a bitonic network; it begins and ends with a barrier.
 
     Level m merges pairs of sorted runs of 2**(m - 1) tokens, every other pair the other way round:
@@ -130,12 +132,12 @@ def _sort(values: Any, thread: Any, threads: int) -> None:
             lowest = (rounds - 1 - i32(iteration)) * HELD_BITS
             low = bind(tirx.min(lowest, i32(PLACE_BITS - HELD_BITS)))
             barrier()
-            for first in range(0, SHARES, threads):
-                _compare(values, bind(thread + first), level, low, i32(iteration) == 0)
+            for first in range(0, SHARES, block.threads):
+                _compare(values, bind(block.thread + first), level, low, i32(iteration) == 0)
     barrier()
 
 
-def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> None:
+def _compare(values: Buffer, share: Expr, level: Expr, low: Expr, is_first: Expr) -> None:
     """The comparisons of a level at the bits from `low` on, of one share."""
     stride = bind(tirx.shift_left(i32(1), low))
     block = tirx.shift_left(tirx.shift_right(share, low), low + HELD_BITS)
@@ -161,7 +163,7 @@ def _compare(values: Any, share: Any, level: Any, low: Any, is_first: Any) -> No
         store(values, cell.value, place)
 
 
-def _count(values: Any, index: Any) -> Any:
+def _count(values: Buffer, index: Expr) -> Expr:
     """How many of the sorted tokens lie in a bin or above, by bisection."""
     count, begin = LocalVar("int32", i32(0)), bind(bin_bits(index))
     with T.serial(0, PLACE_BITS + 1) as step:
@@ -173,7 +175,7 @@ def _count(values: Any, index: Any) -> Any:
     return bind(count.value)
 
 
-def _running_sums(tokens: Sequence[Any]) -> list[Any]:
+def _running_sums(tokens: Sequence[Expr]) -> list[Expr]:
     """The sum of the first, the first two, ... of them."""
     sums = [tokens[0]]
     for token in tokens[1:]:
@@ -181,7 +183,9 @@ def _running_sums(tokens: Sequence[Any]) -> list[Any]:
     return sums
 
 
-def _sums_before(totals: Any, columns: Any, thread: Any, shares: Sequence[Any]) -> list[Any]:
+def _sums_before(
+    totals: Buffer, columns: Buffer, thread: Expr, shares: Sequence[Expr]
+) -> list[Expr]:
     """The sum of all shares before each of these."""
     length = SHARES // REDUCTION_COLUMNS
     within = shared((SHARES,))  # TVM would see a race if the totals were overwritten

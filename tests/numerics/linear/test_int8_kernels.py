@@ -29,7 +29,7 @@ from gemma4_compile.operators.int8_linear import (
     Int8RoutedLinear,
 )
 from gemma4_compile.targets import TargetSpec, target_spec
-from gemma4_compile.targets.kernels.linear.int8_gemv import int8_shape, tiles_of_block
+from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, differences, make_case, operators

@@ -28,7 +28,7 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
-from gemma4_compile.targets.kernels.attention.prefill import chunk_shape
+from gemma4_compile.targets.kernels.attention.prefill_shape import chunk_shape
 from gemma4_compile.targets.spec import EXACT, INT8
 from tests import models
 from tests.numerics.kernel_cases import CHUNK, operators

@@ -1,0 +1,80 @@
+"""Texts of kernels: five of E2B's sizes as they are kept in snapshots/, and their names.
+
+A change of a kernel shows in its text. Where it is meant, write the snapshots anew and read the
+difference before it is committed:
+
+    RENEW_SNAPSHOTS=1 .venv/bin/python -m pytest tests/passes/test_kernel_sources.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.int8_linear import Int8NormedLinear
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.sampling import SampleTopP
+from gemma4_compile.passes.kernel_sources import kernel_source
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels import make_kernel
+
+SNAPSHOTS = Path(__file__).with_name("snapshots")
+RENEW = "RENEW_SNAPSHOTS"
+NAME = "snapshot"  # of every kernel here: what a library calls it is not part of a snapshot
+SPEC = target_spec("webgpu")
+HEADS = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
+OPERATORS: Mapping[str, Operator] = {
+    "normed_int8_gemv": Int8NormedLinear(
+        rows=1, bits=4, group_size=32, cols=1536, part_rows=(2048,), weight_dtype="float16",
+        in_dtype="float32", eps=1e-6, scaled=True,
+    ),
+    "gemm": Linear(
+        rows=None, bits=4, group_size=32, cols=1536, part_rows=(2560,), weight_dtype="float16",
+        in_dtype="float16",
+    ),
+    "decode_attention": DecodeAttention(
+        **HEADS, rows=1, cache_dtype="float16", splits=8, grain=64, pairs=128, rotary_offset=0,
+        rotary_total=192, eps=1e-6, owns_kv=False,
+    ),
+    "prefill_attention": PrefillAttention(
+        **HEADS, rows=None, cache_dtype="float16", out_dtype="float16"
+    ),
+    "sample_top_p": SampleTopP(vocab=262_144),
+}  # fmt: skip
+
+
+def text_of(operator: Operator) -> str:
+    lines = kernel_source(make_kernel(operator, SPEC), NAME, SPEC).splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_text_is_that_of_its_snapshot(name: str) -> None:
+    path, text = SNAPSHOTS / f"{name}.wgsl", text_of(OPERATORS[name])
+    if os.environ.get(RENEW):
+        path.write_text(text, encoding="utf-8")
+    kept = path.read_text(encoding="utf-8")
+    assert text == kept, f"the kernel has changed; if it should have: {RENEW}=1, see this file"
+
+
+def test_every_snapshot_belongs_to_a_kernel() -> None:
+    assert {path.stem for path in SNAPSHOTS.iterdir()} == set(OPERATORS)
+
+
+def test_a_text_differs_from_another_name_by_the_name_alone() -> None:
+    func = make_kernel(RmsNorm(1, 1536, 1e-6, "float16"), SPEC)
+    first, second = (kernel_source(func, name, SPEC) for name in ("first", "other"))
+    assert "fn first_kernel(" in first
+    assert first != second
+    assert first.replace("first_kernel", "other_kernel") == second
+
+
+def test_a_target_without_kernels_of_a_device_shows_the_loops() -> None:
+    func = RmsNorm(1, 1536, 1e-6, "float16").definition()
+    assert "def rms(" in kernel_source(func, "rms", target_spec("cpu"))
