@@ -86,7 +86,7 @@ types: $(VENV)/dev.stamp tree
 	MYPYPATH=build/tree $(BIN)/mypy -p gemma4_compile
 
 smoke: $(VENV)/user.stamp
-	@$(BIN)/python -c 'import pytest' 2>/dev/null || $(BIN)/pip install -q pytest
+	@$(BIN)/python -c 'import pytest, pytest_timeout' 2>/dev/null || $(BIN)/pip install -q pytest pytest-timeout
 	$(BIN)/python -m pytest -m smoke $(ARGS)
 
 test: setup lint types

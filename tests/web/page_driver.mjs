@@ -10,6 +10,7 @@ import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
 import { FLAGS } from "./chromium.mjs";
+import { close, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CHATS } from "./page_chats.mjs";
 import { LOOKS } from "./page_looks.mjs";
@@ -18,6 +19,7 @@ import { SCRIPTED } from "./page_scripted.mjs";
 
 const HERE = import.meta.dirname;
 const STEP_MS = 30_000;
+const SCENARIO_MS = 400_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const axe = await fs.readFile(job.axe, "utf8");
 const scripted = await fs.readFile(path.join(HERE, "scripted_engine.js"), "utf8");
@@ -74,8 +76,8 @@ async function openBrowser({ real }) {
     context,
     complaints,
     close: async () => {
-      await context.unrouteAll({ behavior: "ignoreErrors" });
-      await context.close();
+      await within(STEP_MS, "routes to end", context.unrouteAll({ behavior: "ignoreErrors" }));
+      await close(context);
       await fs.rm(profile, { recursive: true, force: true });
     },
   };
@@ -132,7 +134,7 @@ async function runAll(scenarios, real, server, results) {
     let error = null;
     browser.complaints.length = 0;
     try {
-      await scenario(toolsFor(browser, server, real));
+      await within(SCENARIO_MS, `scenario ${name}`, scenario(toolsFor(browser, server, real)));
       if (browser.complaints.length) throw new Error(`the page complains: ${browser.complaints.join("\n")}`);
     } catch (problem) {
       error = String(problem?.stack ?? problem);
@@ -152,3 +154,4 @@ await runAll({ ...CHATS, ...LOOKS }, false, server, scenarios);
 await runAll(REAL, true, server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
+process.exit(0); // and with it whatever hangs
