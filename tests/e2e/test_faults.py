@@ -92,6 +92,7 @@ def put(package: Files, directory: Path) -> None:
         (directory / name).write_bytes(data)
 
 
+@pytest.mark.slow
 def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path) -> None:
     new, old = whole
     output = tmp_path / "out"

@@ -1,6 +1,6 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
-// Job: {page, packages: {name: folder}, chromium, axe, output, answers, only?}. Runs the scenarios of
+// Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs, page_chats.mjs and page_looks.mjs (a
 // scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
@@ -149,9 +149,8 @@ async function runAll(scenarios, real, server, results) {
 const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/`, folder]);
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
-await runAll(SCRIPTED, false, server, scenarios);
-await runAll({ ...CHATS, ...LOOKS }, false, server, scenarios);
-await runAll(REAL, true, server, scenarios);
+const groups = { scripted: SCRIPTED, chats: { ...CHATS, ...LOOKS }, real: REAL };
+await runAll(groups[job.group], job.group === "real", server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
 process.exit(0); // and with it whatever hangs
