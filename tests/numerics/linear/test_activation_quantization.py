@@ -18,9 +18,9 @@ from gemma4_compile.operators.int8_linear import (
     Int8Linear,
     Int8NormedLinear,
 )
+from tests.numerics.attention.test_attention import EPS, normed
 from tests.numerics.definitions import merged_heads, run, values
-from tests.numerics.test_attention import EPS, normed
-from tests.numerics.test_operators import COLS, close, gelu, stored
+from tests.numerics.linear.test_linear import COLS, close, gelu, stored
 
 Float64Array = npt.NDArray[np.float64]
 INTERLEAVED = [0, 2, 1, 3]  # channel of each byte of a word

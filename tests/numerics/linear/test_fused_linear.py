@@ -10,8 +10,7 @@ import pytest
 from gemma4_compile.operators.attention import LOWEST, CombineSplits, DecodeAttention
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
-from tests.numerics.definitions import ROUNDED, merged_heads, run, values
-from tests.numerics.test_attention import (
+from tests.numerics.attention.test_attention import (
     DIM,
     EPS,
     HEADS,
@@ -23,7 +22,8 @@ from tests.numerics.test_attention import (
     normed,
     rotate,
 )
-from tests.numerics.test_operators import COLS, GROUP, close, gelu, stored
+from tests.numerics.definitions import ROUNDED, merged_heads, run, values
+from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
 
 PLE_WIDTH = 3 * 32
 

@@ -18,7 +18,9 @@ from gemma4_compile.operators.int8_linear import (
 )
 from gemma4_compile.operators.moe import RouterScores, TopKExperts
 from tests.numerics.definitions import run, values
-from tests.numerics.test_experts import (
+from tests.numerics.linear.test_activation_quantization import packed, rounded
+from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
+from tests.numerics.moe.test_experts import (
     EPS,
     EXPERTS,
     TOP_K,
@@ -27,8 +29,6 @@ from tests.numerics.test_experts import (
     behind_scores,
     rms,
 )
-from tests.numerics.test_int8 import packed, rounded
-from tests.numerics.test_operators import COLS, GROUP, close, gelu, stored
 
 
 def scored(residual: Any, vectors: Any, projection: Any) -> Any:

@@ -24,7 +24,7 @@ from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case, operators
-from tests.numerics.test_int8_kernels import SUBGROUP, with_few_blocks
+from tests.numerics.linear.test_int8_kernels import SUBGROUP, with_few_blocks
 from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.web.dawn import VulkanDriver
 

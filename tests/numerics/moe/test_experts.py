@@ -17,7 +17,7 @@ from gemma4_compile.operators.moe import (
     Router,
 )
 from tests.numerics.definitions import ROUNDED, run, values
-from tests.numerics.test_operators import COLS, GROUP, LAYOUTS, close, gelu, stored
+from tests.numerics.linear.test_linear import COLS, GROUP, LAYOUTS, close, gelu, stored
 
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
