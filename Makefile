@@ -10,19 +10,19 @@ OUT ?= artifacts/demo
 MODEL ?= tiny
 # Extra arguments for pytest, for example ARGS="-k rotary -x".
 ARGS ?=
-# A file of tests at a time to each process: its packages are compiled once. In order, for the files of few tests
-# take the longest and must not come last. Empty for one process.
+# A file of tests at a time to each process: what it sets up is set up once. In order, for tests/conftest.py has put the
+# longest files first. Empty for one process.
 WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup node lock lint fix types tree test smoke demo wheel npm release bench all clean
+.PHONY: help setup node lock lint fix types tree check test test-all smoke demo wheel npm release bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt; PORT=N)"
-	@echo "make test    install what the tests need, then lint, types and every test"
-	@echo "make setup | lint | fix | types | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: every test"
+	@echo "make setup | lint | fix | types | check | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -98,11 +98,21 @@ types: $(VENV)/dev.stamp tree
 	MYPYPATH=build/tree $(BIN)/mypy -p gemma4_compile
 
 smoke: $(VENV)/user.stamp
-	@$(BIN)/python -c 'import pytest' 2>/dev/null || $(BIN)/pip install -q pytest
+	@$(BIN)/python -c 'import pytest, pytest_timeout' 2>/dev/null || $(BIN)/pip install -q pytest pytest-timeout
 	$(BIN)/python -m pytest -m smoke $(ARGS)
 
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(WORKERS)
+
+# While one writes: no Node, no browser.
+check: $(VENV)/dev.stamp
+	$(PYTEST) -m "not slow" tests/unit tests/passes tests/smoke $(ARGS)
+
+# Every part of the product on every target that a CPU runs; what is marked slow varies that.
 test: setup lint types
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(WORKERS) $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: setup lint types
+	$(PYTEST) $(ARGS)
 
 # --- use ---------------------------------------------------------------------------------------
 
@@ -136,7 +146,7 @@ release: clean
 bench: $(VENV)/user.stamp
 	$(BIN)/python -m benchmarks.compile_library
 
-all: test demo
+all: test-all demo
 
 clean:
 	rm -rf build dist artifacts .mypy_cache .ruff_cache .pytest_cache

@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import multiprocessing
 import resource
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.environment import environment
@@ -77,8 +78,8 @@ def measure(model: str, target: str, quant: str) -> Measurement:
 
 
 def _measure_in_new_process(model: str, target: str, quant: str) -> Measurement:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(measure, (model, target, quant))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, model, target, quant).result()
 
 
 def result_line(model: str, target: str, quant: str, repeats: int) -> dict[str, object]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.environment import environment
@@ -151,8 +152,8 @@ def result_line(sample: Sample, source: str, directory: Path) -> dict[str, objec
         _forget([checkpoint])
     output = directory / "package"
     output.mkdir()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.apply(convert, (sample, checkpoint, output))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        found = pool.submit(convert, sample, checkpoint, output).result()
     return {
         "benchmark": "convert_weights",
         **environment(),

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.shared import made_once, shared_folder
+
+if TYPE_CHECKING:
+    from tests.web.compiled import Compiler
 
 
 @pytest.fixture(scope="session")
@@ -13,8 +19,43 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny`, compiled for `cpu` in f32 with a context of 256 tokens."""
     from tests import packages  # loads the compiler, which many tests do not need
 
-    folder = tmp_path_factory.mktemp("tiny") / "package"
-    return packages.compile_package("tiny", "f32", folder, context_length=256)
+    def make(folder: Path) -> None:
+        packages.compile_package("tiny", "f32", folder, context_length=256)
+
+    return made_once(shared_folder(tmp_path_factory) / "tiny-f32-256", make)
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    """Compiles a model for a target in a recipe, once a run."""
+    from tests.web.compiled import Compiler
+
+    return Compiler(shared_folder(tmp_path_factory) / "packages")
+
+
+# Each takes more than a minute: begun last, one would keep a process busy and the others waiting.
+# Longest first, browsers and other work in turn; `--durations=0` measures.
+LONGEST = (
+    "web/test_dawn.py",
+    "web/test_page.py",
+    "web/test_fast.py",
+    "parity/test_recipes.py",
+    "web/test_webllm.py",
+    "web/test_resume.py",
+    "parity/test_mistakes.py",
+    "web/test_offline.py",
+    "web/test_tiny_answers.py",
+    "numerics/test_kernels.py",
+    "numerics/linear/test_int8_kernels.py",
+    "web/test_minimal.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; within a file, and after them, the order stays."""
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(LONGEST)))
 
 
 def pytest_configure() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import made_once, shared_folder
+
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -15,4 +17,4 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("packages for cuda are linked and run on Linux")
     from tests.cuda import fake  # loads the compiler
 
-    return fake.compile_tiny(tmp_path_factory.mktemp("cuda") / "package")
+    return made_once(shared_folder(tmp_path_factory) / "tiny-cuda", fake.compile_tiny)

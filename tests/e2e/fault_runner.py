@@ -2,7 +2,7 @@
 
 Everything is imported once; each run is a fork. A line of JSON on stdin is a job: {"arguments",
 "count", "signal", "delay_s", "file_bytes"}; its answer is a line with the exit statuses (negative:
-the signal that ended it) and the seconds of the longest run.
+the signal that ended it) and the seconds of the longest run. A child that hangs ends the runner.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from gemma4_compile import cli
 from gemma4_compile.package import shards
 
+PATIENCE_S = 120.0
 SHARD_BYTES = 1 << 14  # so that a small model has many shards, and a run many states
 
 
@@ -31,6 +32,16 @@ def run_child(arguments: Sequence[str], file_bytes: int | None) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     os._exit(cli.main(arguments))
+
+
+def wait(child: int, end: float) -> int:
+    """Return how a child ended; one that has not by then is killed, and with it the runner."""
+    while not (found := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            sys.exit(f"fault_runner: process {child} was not done after {PATIENCE_S} s")
+        time.sleep(0.002)
+    return os.waitstatus_to_exitcode(found[1])
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +57,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         time.sleep(job["delay_s"])
         for child in children:
             os.kill(child, job["signal"])
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    statuses = [wait(child, begin + PATIENCE_S) for child in children]
     return {"statuses": statuses, "seconds": time.monotonic() - begin}
 
 

@@ -55,7 +55,9 @@ def run() -> Iterator[Run]:
             assert process.stdout is not None
             process.stdin.write(json.dumps({"arguments": arguments, **job}) + "\n")
             process.stdin.flush()
-            answer: dict[str, Any] = json.loads(process.stdout.readline())
+            line = process.stdout.readline()
+            assert line, f"the fault runner ended; its job: {arguments}, {job}"
+            answer: dict[str, Any] = json.loads(line)
             return answer
 
         yield give
@@ -90,6 +92,7 @@ def put(package: Files, directory: Path) -> None:
         (directory / name).write_bytes(data)
 
 
+@pytest.mark.slow
 def test_random_kills(run: Run, model: Path, whole: tuple[Files, Files], tmp_path: Path) -> None:
     new, old = whole
     output = tmp_path / "out"

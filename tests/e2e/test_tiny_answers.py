@@ -8,17 +8,16 @@ import pytest
 
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
-from tests import packages
+from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
+from tests.web.compiled import TINY, Compiler
 
 GREEDY = Sampler(SamplingOptions(temperature=0.0))
-CONTEXT_LENGTH = 256
 
 
-@pytest.fixture(scope="module", params=RECIPES)
-def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny") / "package"
-    return packages.compile_package("tiny", request.param, folder, context_length=CONTEXT_LENGTH)
+@pytest.fixture(scope="module", params=slow_unless(lambda recipe: recipe == "q4f16", RECIPES))
+def package(request: pytest.FixtureRequest, compiled: Compiler) -> Path:
+    return compiled(TINY, "cpu", request.param)
 
 
 def test_it_answers_word_for_word(package: Path) -> None:

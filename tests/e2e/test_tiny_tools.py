@@ -15,7 +15,7 @@ from gemma4_compile.runtime.generation import Generation, Generator
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.sampling import make_sampler
 from gemma4_compile.runtime.tool_calls import ToolCall
-from tests import packages
+from tests.web.compiled import TINY, Compiler
 from tools.training.tiny.tools import PAGE_CALCULATOR
 
 SEEDS = range(12)
@@ -37,9 +37,8 @@ CALCULATOR = PAGE_CALCULATOR.declared()
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
-    folder = tmp_path_factory.mktemp("tiny") / "package"
-    return Package.open(packages.compile_package("tiny", "q4f16", folder, context_length=512))
+def package(compiled: Compiler) -> Package:
+    return Package.open(compiled(TINY, "cpu", "q4f16"))
 
 
 @pytest.fixture(scope="module")

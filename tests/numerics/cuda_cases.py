@@ -21,14 +21,11 @@ from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import EXACT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
-from tests.numerics import (
-    test_expert_kernels,
-    test_gemm_kernels,
-    test_int8_kernels,
-    test_kernels,
-)
+from tests.numerics import test_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
+from tests.numerics.linear import test_gemm_kernels, test_int8_kernels
+from tests.numerics.moe import test_expert_kernels
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
 

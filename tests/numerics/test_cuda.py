@@ -13,10 +13,11 @@ from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.linker import ptx
-from tests.numerics import cuda_cases, test_gemm_kernels, test_int8_kernels
+from tests.numerics import cuda_cases
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, make_case
+from tests.numerics.linear import test_gemm_kernels, test_int8_kernels
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.sampling import RUN, SampleTopP, TopPHistogram
 from gemma4_compile.targets import target_spec
+from tests.marks import slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
@@ -41,6 +42,10 @@ SETTINGS = [
 ]
 
 
+def is_quick(setting: Setting) -> bool:
+    return setting.quant == "q4f16"
+
+
 def config_of(preset: str) -> Gemma4Config:
     config = Gemma4Config.from_preset(preset)
     ple = VOCABULARY if config.hidden_size_per_layer_input else 0
@@ -52,7 +57,11 @@ def config_of(preset: str) -> Gemma4Config:
     )
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}")
+@pytest.mark.parametrize(
+    "setting",
+    slow_unless(is_quick, SETTINGS),
+    ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}",
+)
 def test_every_kernel_computes_what_its_plain_form_says(
     setting: Setting, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from gemma4_compile.runtime import Engine
 from tests import hf, models, packages, tolerances
+from tests.shared import made_once, shared_folder
 
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -94,7 +95,7 @@ def margin(logits: Float32Array) -> float:
 
 @pytest.fixture(scope="session")
 def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
-    """Compile a kind with a recipe, once per session."""
+    """Compile a kind with a recipe, once a run."""
 
     @cache
     def make(
@@ -112,14 +113,15 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
             dtype=dtype,
             residual_scale=residual_scale,
         )
-        package = packages.compile_package(
-            checkpoint.path,
-            recipe,
-            folder / "package",
-            library_of=(
-                make(kind, recipe, activations=activations).package if residual_scale > 1 else None
+        library_of = (
+            make(kind, recipe, activations=activations).package if residual_scale > 1 else None
+        )
+        name = f"{kind}-{recipe}-{dtype}-{residual_scale:g}-{activations}"
+        package = made_once(
+            shared_folder(tmp_path_factory) / "parity" / name,
+            lambda output: packages.compile_package(
+                checkpoint.path, recipe, output, library_of=library_of, activations=activations
             ),
-            activations=activations,
         )
         weights = packages.dequantised_weights(package, checkpoint, recipe)
         enlarged = tolerances.LARGE_RESIDUALS if residual_scale > 1 else 1.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from tests.marks import slow_unless
 from tests.parity.conftest import CaseFactory
 from tests.parity.test_recipes import run_two_turns
 
@@ -15,18 +18,20 @@ KINDS = ("e2b", "dense")
 RECIPES = ("q4f16", "q8f16")
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    slow_unless(lambda *pair: pair == ("e2b", "q4f16"), product(KINDS, RECIPES)),
+)
 def test_two_turns_in_chunks(case: CaseFactory, kind: str, recipe: str) -> None:
     run_two_turns(case(kind, recipe, activations="int8"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
 def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str) -> None:
     run_two_turns(case(kind, "q4f16", residual_scale=1e5, activations="int8"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "dense", KINDS))
 def test_a_decoded_token_is_rounded(case: CaseFactory, kind: str) -> None:
     exact, rounded = (case(kind, "q4f32", activations=form) for form in ("exact", "int8"))
     ids = [int(i) for i in exact.prompt(exact.window + 1)]

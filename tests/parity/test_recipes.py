@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from tests import hf, models
+from tests.marks import slow_unless
 from tests.parity.conftest import Case, CaseFactory, margin
 
 pytestmark = pytest.mark.parity
 
 KINDS = tuple(models.KINDS)
 RECIPES = ("q4f16", "q4f32", "q8f16", "f16")
+# What `make test` runs: each kind and each recipe once.
+QUICK = {"e2b": "q4f16", "dense": "q4f32", "moe": "q8f16", "e4b": "f16", "unified": "q4f16"}
 NEW_TOKENS = 6
 GREEDY_TOKENS = 6
 PROMPTS_TRIED = 100
+
+
+def is_quick(kind: str, recipe: str) -> bool:
+    return QUICK[kind] == recipe
+
+
+WITHOUT = slow_unless(lambda kind, _: kind == "e2b", product(KINDS, ["f32"]))
+PAIRS = slow_unless(is_quick, product(KINDS, RECIPES))
 
 
 def run_two_turns(compiled: Case) -> None:
@@ -31,14 +44,12 @@ def run_two_turns(compiled: Case) -> None:
     compiled.check(ids, found)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "recipe"), PAIRS)
 def test_two_turns_in_chunks(case: CaseFactory, kind: str, recipe: str) -> None:
     run_two_turns(case(kind, recipe))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "recipe"), PAIRS)
 def test_short_prompts(case: CaseFactory, kind: str, recipe: str) -> None:
     compiled = case(kind, recipe)
     for count in (1, 2, compiled.window):
@@ -62,8 +73,7 @@ def decided_prompts(compiled: Case, count: int) -> list[tuple[list[int], list[in
     return [(row[:length].tolist(), row[length:].tolist()) for row in ids[:count]]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "recipe"), PAIRS)
 def test_greedy_tokens_are_identical_where_the_margin_decides(
     case: CaseFactory, kind: str, recipe: str
 ) -> None:
@@ -77,8 +87,7 @@ def test_greedy_tokens_are_identical_where_the_margin_decides(
         assert generated == expected
 
 
-@pytest.mark.parametrize("recipe", ["f32", *RECIPES])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "recipe"), [*WITHOUT, *PAIRS])
 def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str, recipe: str) -> None:
     compiled = case(kind, recipe, residual_scale=1e5)
     assert np.abs(hidden_maximum(compiled)) > 1e5

@@ -17,9 +17,11 @@ from gemma4_compile.passes.lowering import lower, virtual_machine_passes
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.targets import target_spec
+from tests.marks import slow_unless
 
 TARGET = target_spec("webgpu")
 CHUNK = 512
+QUICK = {"gemma-4-E2B-it", "gemma-4-26B-A4B-it"}  # dense and sparse
 # Fewer layers of the same model: whole periods of its pattern, and in E2B fewer that share keys.
 FEWER_LAYERS = {
     "gemma-4-E2B-it": (25, 10),
@@ -66,7 +68,7 @@ def kernels(module: tvm.IRModule) -> list[str]:
     return sorted(name for name in names if not name.startswith("embedding"))
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", slow_unless(QUICK.__contains__, preset_names()))
 def test_layers_share_their_kernels(preset: str) -> None:
     config = Gemma4Config.from_preset(preset)
     whole, short = (lowered(one, "q4f16") for one in (config, shortened(preset)))
@@ -99,8 +101,8 @@ def planned_bytes(module: tvm.IRModule, function: str) -> int:
     return total
 
 
-@pytest.mark.parametrize("quant", ["q4f16", "q4f32"])
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("quant", slow_unless(lambda quant: quant == "q4f16", ["q4f16", "q4f32"]))
+@pytest.mark.parametrize("preset", slow_unless(QUICK.__contains__, preset_names()))
 def test_planned_memory_is_about_what_the_plan_estimates(preset: str, quant: str) -> None:
     config = Gemma4Config.from_preset(preset)
     module = lowered(config, quant)

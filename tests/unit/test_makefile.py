@@ -134,6 +134,22 @@ def test_lint_reads_every_source_file() -> None:
     assert set(re.findall(r'"\*\*/\*\.(\w+)"', includes[1])) == endings
 
 
+def pytest_of(target: str) -> str:
+    """The arguments that a target gives to pytest."""
+    command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "WORKERS=", target]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = (line for line in told.splitlines() if "-m pytest" in line)
+    return line.split("-m pytest")[1].strip()
+
+
+def test_no_test_is_left_out_of_all() -> None:
+    assert pytest_of("test-all") == ""
+    assert pytest_of("test") == '-m "not slow"'
+    assert pytest_of("check") == '-m "not slow" tests/unit tests/passes tests/smoke'
+    commands = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert commands[-1].endswith("make test-all")
+
+
 def test_workflows_run_nothing_but_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):

@@ -4,6 +4,7 @@ import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
+import { close } from "./limits.mjs";
 
 const COMMON = [
   "--no-sandbox",
@@ -29,7 +30,7 @@ export async function withPage(executablePath, action) {
   try {
     return await action(context.pages()[0] ?? (await context.newPage()));
   } finally {
-    await context.close();
+    await close(context);
     await fs.rm(profile, { recursive: true, force: true });
   }
 }

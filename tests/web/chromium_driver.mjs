@@ -11,10 +11,12 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { createRequire } from "node:module";
 import { withPage } from "./chromium.mjs";
+import { within } from "./limits.mjs";
 import { serve } from "./serve.mjs";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const CLIENT = path.dirname(createRequire(import.meta.url).resolve("@mlc-ai/web-llm"));
+const STEP_MS = 240_000; // the first one compiles every kernel
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 const log = [];
@@ -73,10 +75,17 @@ async function main() {
     page.on("pageerror", (error) => problems.push(String(error)));
     await page.goto(job.fast ? `${server.url}?fast` : server.url);
     await page.waitForFunction("window.tests");
-    const adapter = await page.evaluate(() => window.tests.adapter());
-    const loaded = await open(page);
+    const adapter = await within(
+      STEP_MS,
+      "an adapter",
+      page.evaluate(() => window.tests.adapter()),
+    );
+    const loaded = await within(STEP_MS, "the model to load", open(page));
     const results = [];
-    for (const step of job.steps) results.push((await run(page, step)) ?? {});
+    for (const step of job.steps) {
+      const what = `step ${JSON.stringify(step).slice(0, 200)}`;
+      results.push((await within(STEP_MS, what, run(page, step))) ?? {});
+    }
     problems.push(...(await page.evaluate(() => window.tests.errors())));
     return { adapter, ...loaded, results, stats: await page.evaluate(() => window.tests.stats()) };
   });

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
 from tests import models, routing
+from tests.shared import made_once
 
 TINY = "tiny"
 
@@ -51,10 +52,9 @@ class _Silent:
 
 @dataclass
 class Compiler:
-    """Compiles on demand, each package once."""
+    """Compiles on demand, each package once a run: `root` is shared by its processes."""
 
     root: Path
-    _done: dict[tuple[str, ...], Path] = field(default_factory=dict)
 
     def __call__(
         self,
@@ -65,32 +65,30 @@ class Compiler:
         limits: str = "default",
     ) -> Path:
         """Return the package of `model` ("tiny" or a kind of `tests.models`)."""
-        key = (model, target, quant, activations, limits)
-        if key not in self._done:
-            output = self.root / "-".join(key)
-            sizes = SIZES[model]
-            compile_model(
-                CompileRequest(
-                    model=TINY if model == TINY else str(self._checkpoint(model)),
-                    target=target,
-                    quant=quant,
-                    output=output,
-                    context_length=sizes.context_length,
-                    prefill_chunk=sizes.prefill_chunk,
-                    activations=activations,
-                    limits=limits,
-                ),
-                _Silent(),
+        sizes = SIZES[model]
+
+        def make(output: Path) -> None:
+            request = CompileRequest(
+                model=TINY if model == TINY else str(self._checkpoint(model)),
+                target=target,
+                quant=quant,
+                output=output,
+                context_length=sizes.context_length,
+                prefill_chunk=sizes.prefill_chunk,
+                activations=activations,
+                limits=limits,
             )
-            self._done[key] = output
-        return self._done[key]
+            compile_model(request, _Silent())
+
+        key = (model, target, quant, activations, limits)
+        return made_once(self.root / "-".join(key), make)
 
     def _checkpoint(self, kind: str) -> Path:
-        path = self.root / "checkpoints" / kind
-        if not path.is_dir():
+        def make(path: Path) -> None:
             weights = models.random_weights(models.ALL[kind])
             if kind == "moe":
                 # Two builds may choose either of two experts that score nearly the same.
                 weights = routing.decided_by_token(weights)
             models.write_checkpoint(path, models.ALL[kind], weights=weights)
-        return path
+
+        return made_once(self.root / "checkpoints" / kind, make)

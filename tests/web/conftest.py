@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared import made_once, shared_folder
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Questions, Runtime, find_questions
 from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, TIMEOUT_S, VulkanDriver
@@ -48,38 +49,38 @@ def browser() -> str:
 
 
 @pytest.fixture(scope="session")
-def fast_module() -> Path:
-    """Builds `gemma4-web` and returns the folder of fast.js."""
+def fast_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Builds `gemma4-web`, once a run, and returns the folder of fast.js."""
     _require_node()
     web = HERE.parents[1] / "web"
     if not (web / "node_modules" / "esbuild").is_dir():
         pytest.skip("npm packages are not installed: run `npm ci` in web (make setup does)")
-    subprocess.run(["node", "build.mjs"], cwd=web, check=True, timeout=TIMEOUT_S)
-    return web / "dist"
+
+    def make(done: Path) -> None:
+        subprocess.run(["node", "build.mjs"], cwd=web, check=True, timeout=TIMEOUT_S)
+        shutil.copytree(web / "dist", done)
+
+    return made_once(shared_folder(tmp_path_factory) / "gemma4-web", make)
 
 
 @pytest.fixture(scope="session")
 def page(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds the example page into a folder of its own: tests may run beside each other."""
+    """Builds the example page, once a run."""
     source = HERE.parents[1] / "examples" / "web"
     if not (source / "node_modules" / "vite").is_dir():
         pytest.skip("npm packages are not installed: run `npm ci` in examples/web")
-    built = tmp_path_factory.mktemp("built") / "dist"
-    build = ["npm", "run", "--silent", "build", "--", "--outDir", str(built), "--emptyOutDir"]
-    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=TIMEOUT_S)
-    return built
+
+    def make(built: Path) -> None:
+        build = ["npm", "run", "--silent", "build", "--", "--outDir", str(built), "--emptyOutDir"]
+        subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=TIMEOUT_S)
+
+    return made_once(shared_folder(tmp_path_factory) / "page", make)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """For a driver's job and results."""
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
-    """Compiles a model for a target in a recipe, once per session."""
-    return Compiler(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@
 import fs from "node:fs/promises";
 import path from "node:path";
 import { withPage } from "./chromium.mjs";
+import { within } from "./limits.mjs";
 
 const READY_MS = 150_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
@@ -31,7 +32,9 @@ async function main(page) {
   await page.goto(job.url);
   await page.locator("#state", { hasText: /^Ready$/ }).waitFor({ timeout: READY_MS });
   const answers = [];
-  for (const question of job.questions) answers.push(await ask(page, question));
+  for (const question of job.questions) {
+    answers.push(await within(READY_MS, `an answer to "${question}"`, ask(page, question)));
+  }
   return { answers };
 }
 

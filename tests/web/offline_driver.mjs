@@ -2,8 +2,8 @@
 // usage: node offline_driver.mjs JOB.json
 //
 // Job: {serve: command that serves the page and a package on a free port and prints the address, page: the built page,
-// plugin: the module that writes sw.js, chromium, output, question, answer}. Writes result.json: {scenarios: {name:
-// {seconds, error}}}.
+// plugin: the module that writes sw.js, chromium, output, question, answer, only?, leaveOut?: names of scenarios}. Writes
+// result.json: {scenarios: {name: {seconds, error}}}.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import fs from "node:fs/promises";
@@ -12,10 +12,12 @@ import path from "node:path";
 import readline from "node:readline";
 import { chromium } from "playwright-core";
 import { FLAGS, until } from "./chromium.mjs";
+import { close, within } from "./limits.mjs";
 import { servePage } from "./page_server.mjs";
 
 const READY_MS = 150_000;
 const STEP_MS = 30_000;
+const SCENARIO_MS = 400_000; // two starts of a model and two answers, in software
 const PAGE_CACHE = "gemma4/page ";
 const BELOW = "/some/folder/";
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
@@ -32,7 +34,7 @@ async function withContext(action, flags = FLAGS) {
   try {
     return await action(context);
   } finally {
-    await context.close();
+    await close(context);
     await fs.rm(profile, { recursive: true, force: true });
   }
 }
@@ -89,15 +91,23 @@ async function ask(page) {
   assert.equal(await reply.locator(".answer").innerText(), job.answer);
 }
 
+const atEnd = []; // what must not outlive the driver
+
 const SCENARIOS = {
   /** Loaded once from gemma4-serve; then the server is gone, and the page, the model and the answers are there. */
   async without_the_server(context) {
     const [program, ...parameters] = job.serve;
     const server = spawn(program, parameters, { stdio: ["ignore", "pipe", "inherit"] });
-    const [address] = await Promise.race([
-      new Promise((resolve) => readline.createInterface(server.stdout).once("line", (line) => resolve([line]))),
-      new Promise((_, reject) => server.once("exit", () => reject(new Error("gemma4-serve ended")))),
-    ]);
+    atEnd.push(() => server.kill("SIGKILL"));
+    const ended = new Promise((resolve) => server.once("exit", resolve));
+    const address = await within(
+      READY_MS,
+      "gemma4-serve's address",
+      Promise.race([
+        new Promise((resolve) => readline.createInterface(server.stdout).once("line", resolve)),
+        ended.then(() => Promise.reject(new Error("gemma4-serve ended"))),
+      ]),
+    );
     const [page] = context.pages();
     await page.goto(address);
     await state(page, "ready", READY_MS);
@@ -116,7 +126,7 @@ const SCENARIOS = {
       [],
     );
     server.kill("SIGKILL");
-    await new Promise((resolve) => server.once("exit", resolve));
+    await within(STEP_MS, "gemma4-serve to end", ended);
 
     await page.reload();
     await state(page, "ready", READY_MS);
@@ -198,12 +208,13 @@ const SCENARIOS = {
       assert.equal(await cacheCount(second), 2);
       await first.evaluate((address) => import(address), before[0]); // gone from the server
       await first.close();
-      await second.reload();
-      await until(
-        second,
-        async (prefix) => (await caches.keys()).filter((each) => each.startsWith(prefix)).length === 1,
-        PAGE_CACHE,
-      );
+      // The worker hears of a closed tab a moment later, and asks who is there at each load.
+      for (let loads = 1; ; loads++) {
+        await second.reload();
+        await second.waitForTimeout(1000);
+        if ((await cacheCount(second)) === 1) break;
+        assert.ok(loads < 20, "the old build's files are still there");
+      }
       assert.equal(await second.title(), "Build 2");
       await second.context().newPage(); // the browser ends with its last tab
       await second.close();
@@ -222,8 +233,10 @@ const SCENARIOS = {
       await fs.writeFile(path.join(folder, "index.html"), html); // of the old build
       const from = server.requests.length;
       await page.reload();
-      while (!server.requests.slice(from).some(({ path }) => path.endsWith("/index.html")))
-        await page.waitForTimeout(50);
+      const isAsked = () => server.requests.slice(from).some(({ path }) => path.endsWith("/index.html"));
+      for (const end = Date.now() + STEP_MS; !isAsked(); await page.waitForTimeout(50)) {
+        assert.ok(Date.now() < end, "the page's worker never asked for index.html");
+      }
       await until(page, async () => {
         const { installing, waiting } = await navigator.serviceWorker.getRegistration();
         return !installing && !waiting;
@@ -308,13 +321,16 @@ async function withoutFlags() {
 
 const scenarios = {};
 for (const [name, scenario] of Object.entries({ ...SCENARIOS, without_flags: withoutFlags })) {
-  if (job.only && !job.only.includes(name)) continue;
+  if ((job.only && !job.only.includes(name)) || job.leaveOut?.includes(name)) continue;
   const started = Date.now();
   const run = scenario === withoutFlags ? withoutFlags() : withContext((context) => scenario(context));
-  const error = await run.then(
+  const limited = within(SCENARIO_MS, `scenario ${name}`, run);
+  const error = await limited.then(
     () => null,
     (problem) => String(problem?.stack ?? problem),
   );
   scenarios[name] = { seconds: (Date.now() - started) / 1000, error };
 }
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
+atEnd.forEach((action) => action());
+process.exit(0); // and with it whatever hangs

@@ -1,6 +1,6 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
-// Job: {page, packages: {name: folder}, chromium, axe, output, answers, only?}. Runs the scenarios of
+// Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
 // page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs, page_chats.mjs and page_looks.mjs (a
 // scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
@@ -10,6 +10,7 @@ import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
 import { FLAGS } from "./chromium.mjs";
+import { close, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CHATS } from "./page_chats.mjs";
 import { LOOKS } from "./page_looks.mjs";
@@ -18,6 +19,7 @@ import { SCRIPTED } from "./page_scripted.mjs";
 
 const HERE = import.meta.dirname;
 const STEP_MS = 30_000;
+const SCENARIO_MS = 400_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const axe = await fs.readFile(job.axe, "utf8");
 const scripted = await fs.readFile(path.join(HERE, "scripted_engine.js"), "utf8");
@@ -75,8 +77,8 @@ async function openBrowser({ real }) {
     context,
     complaints,
     close: async () => {
-      await context.unrouteAll({ behavior: "ignoreErrors" });
-      await context.close();
+      await within(STEP_MS, "routes to end", context.unrouteAll({ behavior: "ignoreErrors" }));
+      await close(context);
       await fs.rm(profile, { recursive: true, force: true });
     },
   };
@@ -139,7 +141,7 @@ async function runAll(scenarios, real, server, results) {
     let error = null;
     browser.complaints.length = 0;
     try {
-      await scenario(toolsFor(browser, server, real));
+      await within(SCENARIO_MS, `scenario ${name}`, scenario(toolsFor(browser, server, real)));
       if (browser.complaints.length) throw new Error(`the page complains: ${browser.complaints.join("\n")}`);
     } catch (problem) {
       error = String(problem?.stack ?? problem);
@@ -154,8 +156,8 @@ async function runAll(scenarios, real, server, results) {
 const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/`, folder]);
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
-await runAll(SCRIPTED, false, server, scenarios);
-await runAll({ ...CHATS, ...LOOKS }, false, server, scenarios);
-await runAll(REAL, true, server, scenarios);
+const groups = { scripted: SCRIPTED, chats: { ...CHATS, ...LOOKS }, real: REAL };
+await runAll(groups[job.group], job.group === "real", server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
+process.exit(0); // and with it whatever hangs

@@ -32,6 +32,9 @@ export async function serve(folders) {
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   return {
     url: `http://127.0.0.1:${server.address().port}/`,
-    close: () => new Promise((resolve) => server.close(resolve)),
+    close: () => {
+      server.closeAllConnections(); // a browser that was killed left some open
+      return new Promise((resolve) => server.close(resolve));
+    },
   };
 }

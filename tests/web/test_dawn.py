@@ -12,6 +12,7 @@ import pytest
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.targets import target_spec
 from tests import tolerances
+from tests.marks import slow_unless
 from tests.web.compiled import SIZES, TINY, WINDOWS, Compiler
 from tests.web.dawn import SUBGROUP, DawnRun, Float32Array, Step, VulkanDriver, run_on_dawn
 
@@ -49,6 +50,14 @@ OTHERS = (
     (TINY, Case("f16", "lavapipe")),
     (TINY, Case("f32", "lavapipe")),
 )
+
+# What `make test` runs: a dense and a sparse model, and int8 vectors.
+QUICK = {(TINY, "q4f16", "exact"), ("moe", "q4f16", "exact"), ("e2b", "q4f16", "int8")}
+
+
+def _is_quick(kind: str, case: Case) -> bool:
+    return (kind, case.quant, case.activations) in QUICK
+
 
 # Logits that are rounded twice are not clear enough to compare tokens.
 INT8 = (
@@ -194,21 +203,23 @@ def compare(
     return run
 
 
-@pytest.mark.parametrize(("kind", "case"), MAIN + OTHERS + INT8 + ODD_HEADS, ids=_name)
+@pytest.mark.parametrize(
+    ("kind", "case"), slow_unless(_is_quick, MAIN + OTHERS + INT8 + ODD_HEADS), ids=_name
+)
 def test_logits_equal_the_cpu_build(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)
     for name, (ids, length) in both.prompts.items():
         both.assert_close(name, _cpu_forwards(both.engine, ids, length))
 
 
-@pytest.mark.parametrize(("kind", "case"), MAIN + OTHERS, ids=_name)
+@pytest.mark.parametrize(("kind", "case"), slow_unless(_is_quick, MAIN + OTHERS), ids=_name)
 def test_greedy_tokens_equal_the_cpu_build(kind: str, case: Case, compare: Compare) -> None:
     """On prompts where every choice is clearer than two tolerances: one for each side."""
     both = compare(kind, case)
     assert both.generated == [tokens for _, tokens in both.greedy]
 
 
-@pytest.mark.parametrize(("kind", "case"), MAIN + OTHERS + INT8, ids=_name)
+@pytest.mark.parametrize(("kind", "case"), slow_unless(_is_quick, MAIN + OTHERS + INT8), ids=_name)
 def test_chunks_and_pops_change_nothing(kind: str, case: Case, compare: Compare) -> None:
     both = compare(kind, case)
     expected = _cpu_forwards(both.engine, both.turns, len(both.turns))
@@ -217,7 +228,7 @@ def test_chunks_and_pops_change_nothing(kind: str, case: Case, compare: Compare)
         both.assert_close(name, expected)
 
 
-@pytest.mark.parametrize(("kind", "case"), MAIN + OTHERS, ids=_name)
+@pytest.mark.parametrize(("kind", "case"), slow_unless(_is_quick, MAIN + OTHERS), ids=_name)
 def test_one_token_after_a_conversation_starts_clean(
     kind: str, case: Case, compare: Compare
 ) -> None:

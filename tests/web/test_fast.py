@@ -117,6 +117,7 @@ def test_another_random_generator_draws_its_own_tokens(play: Play) -> None:
     assert fast.steps != play("disable", fast=False).steps[: len(fast.steps)]
 
 
+@pytest.mark.slow
 def test_a_thousand_replies_leave_nothing_behind(play: Play) -> None:
     samples = play("leak", fast=True, count=1000, tokens=3).found["samples"]
     settled, last = samples[len(samples) // 2], samples[-1]
@@ -138,6 +139,7 @@ def test_versions_are_those_that_the_module_was_made_for() -> None:
     assert tvm[1].startswith(made_for["tvm"])
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("tabs", [False, True], ids=["one worker", "two tabs"])
 def test_two_engines_of_the_stock_client(

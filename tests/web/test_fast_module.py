@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.child import run_within
+from tests.web.dawn import TIMEOUT_S
 
 WEB = Path(__file__).parents[2] / "web"
 PACKED = {
@@ -41,7 +43,7 @@ def _needs_npm() -> None:
 
 
 def run(command: Sequence[str | Path], directory: Path) -> str:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    done = run_within(TIMEOUT_S, command, cwd=directory)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

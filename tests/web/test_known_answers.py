@@ -6,7 +6,6 @@ import base64
 import copy
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from gemma4_compile.device_check.known_inputs import (
     from_to_twice,
     sample_positions,
 )
+from tests.child import run_within
 from tests.web.compiled import TINY, Compiler
-from tests.web.dawn import HERE, VulkanDriver, library_of, run_driver
+from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of, run_driver
 
 ROOT = HERE.parents[1]
 MODULES = ("known_answers", "known_inputs", "subgroup_size")
@@ -56,7 +56,8 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("modules")
     sources = [str(ROOT / "web" / "src" / f"{name}.ts") for name in MODULES]
     command = [str(BUNDLER), *sources, "--format", "esm", "--dir", str(folder)]
-    subprocess.run(command, check=True, capture_output=True)
+    done = run_within(TIMEOUT_S, command)
+    assert done.returncode == 0, done.stderr
     return folder
 
 

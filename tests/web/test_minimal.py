@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.child import first_line, run_within
 from tests.web.cpu_runtime import ENOUGH, MARGIN, Questions, Runtime, assistant, system, user
 from tests.web.dawn import TIMEOUT_S, run_driver
 
@@ -67,15 +68,7 @@ def address(clone: Path) -> Iterator[str]:
     environment = {**os.environ, "PATH": path, "npm_config_prefer_offline": "true"}
     *commands, last = recipe()
     for command in commands:
-        done = subprocess.run(
-            ["bash", "-ec", command],
-            cwd=clone,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
+        done = run_within(TIMEOUT_S, ["bash", "-ec", command], cwd=clone, env=environment)
         if done.returncode != 0 and "npm ci" in command and UNREACHABLE.search(done.stderr):
             pytest.skip("npm's registry cannot be reached, and its cache lacks the client")
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -84,9 +77,10 @@ def address(clone: Path) -> Iterator[str]:
     with subprocess.Popen(
         serve, cwd=clone, env=environment, stdout=subprocess.PIPE, text=True
     ) as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.terminate()
+        try:
+            yield first_line(server, 120)
+        finally:
+            server.kill()
 
 
 def test_the_page_answers_as_the_python_runtime(

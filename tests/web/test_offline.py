@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ pytestmark = pytest.mark.browser
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "web" / "offline" / "plugin.js"
 QUESTION = "Who are you?"
-SCENARIOS = (
-    "without_the_server",
+Results = dict[str, dict[str, Any]]
+MODEL = ("without_the_server",)
+PAGE = (
     "update",
     "update_with_an_old_tab",
     "half_an_update",
@@ -32,36 +32,40 @@ SCENARIOS = (
 )
 
 
-@pytest.fixture(scope="module")
-def scenarios(
-    browser: str,
-    page: Path,
-    compiled: Compiler,
-    runtime: Runtime,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Mapping[str, Mapping[str, Any]]:
-    package = compiled(TINY, "webgpu", QUANT)
-    serve = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
-    reply, _ = runtime.greedy(runtime.prompt([user(QUESTION)]), ENOUGH)
-    folder = tmp_path_factory.mktemp("offline")
+def run(page: Path, browser: str, folder: Path, **more: Any) -> Results:
     job = {
-        "serve": [*serve, "--page", str(page), "--port", "0", "--no-open"],
         "page": str(page),
         "plugin": str(PLUGIN),
         "chromium": browser,
         "output": str(folder),
-        "question": QUESTION,
-        "answer": runtime.decode(reply),
+        **more,
     }
-    result = run_driver("offline_driver.mjs", job, folder, os.environ)
-    told: Mapping[str, Mapping[str, Any]] = result["scenarios"]
-    return told
+    return Results(run_driver("offline_driver.mjs", job, folder, os.environ)["scenarios"])
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(name: str, scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    assert scenarios[name]["error"] is None, scenarios[name]["error"]
+@pytest.fixture(scope="module")
+def of_the_page(
+    browser: str, page: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    found = run(page, browser, tmp_path_factory.mktemp("offline"), leaveOut=MODEL)
+    assert set(found) == set(PAGE), "every scenario has a test"
+    return found
 
 
-def test_every_scenario_has_a_test(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    assert set(scenarios) == set(SCENARIOS)
+@pytest.mark.parametrize("name", PAGE)
+def test_scenario(name: str, of_the_page: Results) -> None:
+    assert of_the_page[name]["error"] is None, of_the_page[name]["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODEL)
+def test_scenario_with_a_model(
+    name: str, browser: str, page: Path, compiled: Compiler, runtime: Runtime, folder: Path
+) -> None:
+    package = compiled(TINY, "webgpu", QUANT)
+    serve = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
+    serve += ["--page", str(page), "--port", "0", "--no-open"]
+    reply, _ = runtime.greedy(runtime.prompt([user(QUESTION)]), ENOUGH)
+    asked = {"question": QUESTION, "answer": runtime.decode(reply)}
+    found = run(page, browser, folder, only=[name], serve=serve, **asked)
+    assert found[name]["error"] is None, found[name]["error"]

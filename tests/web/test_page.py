@@ -1,6 +1,7 @@
 """The example page, used as a person would, in headless Chromium.
 
-`page_driver.mjs` runs all scenarios in two browsers, one after the other; each has its test here.
+`page_driver.mjs` runs the scenarios of a group in one browser, one after the other; each has its
+test here.
 PAGE_SCREENSHOTS names a folder that keeps the screenshots.
 """
 
@@ -10,12 +11,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
@@ -76,6 +79,8 @@ LOOKS = (
     "settings_sections",
     "phones",
 )
+GROUPS = {"scripted": SCRIPTED, "chats": (*CHATS, *LOOKS), "real": REAL}  # a browser each
+Results = dict[str, dict[str, Any]]
 
 
 def change_file(package: Path, name: str, content: bytes) -> None:
@@ -149,12 +154,13 @@ def answers(runtime: Runtime) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def scenarios(
+def play(
     page: Path,
     packages: dict[str, Path],
-    answers: dict[str, Any],
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Mapping[str, Mapping[str, Any]]:
+) -> Callable[[str], Results]:
+    """Plays the scenarios of a browser, once; gives what became of each."""
     kept = os.environ.get("PAGE_SCREENSHOTS")
     folder = Path(kept).resolve() if kept else tmp_path_factory.mktemp("page")
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,18 +170,24 @@ def scenarios(
         "chromium": find_browser(),
         "axe": str(PAGE / "node_modules" / "axe-core" / "axe.min.js"),
         "output": str(folder),
-        "answers": answers,
     }
-    told: Mapping[str, Mapping[str, Any]] = run_driver("page_driver.mjs", job, folder, os.environ)[
-        "scenarios"
-    ]
-    return told
+
+    @cache
+    def run(group: str) -> Results:
+        needs = {"answers": request.getfixturevalue("answers")} if group == "real" else {}
+        done = run_driver("page_driver.mjs", {**job, **needs, "group": group}, folder, os.environ)
+        return Results(done["scenarios"])
+
+    return run
 
 
-@pytest.mark.parametrize("name", [*SCRIPTED, *CHATS, *LOOKS, *REAL])
-def test_scenario(name: str, scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    assert scenarios[name]["error"] is None, scenarios[name]["error"]
-
-
-def test_every_scenario_has_a_test(scenarios: Mapping[str, Mapping[str, Any]]) -> None:
-    assert set(scenarios) == {*SCRIPTED, *CHATS, *LOOKS, *REAL}
+@pytest.mark.parametrize(
+    ("group", "name"),
+    slow_unless(
+        lambda group, _: group != "real",
+        [(group, name) for group, names in GROUPS.items() for name in names],
+    ),
+)
+def test_scenario(group: str, name: str, play: Callable[[str], Results]) -> None:
+    assert set(play(group)) == set(GROUPS[group]), "every scenario has a test"
+    assert play(group)[name]["error"] is None, play(group)[name]["error"]

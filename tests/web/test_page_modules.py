@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.child import run_within
+from tests.web.dawn import TIMEOUT_S
 
 PAGE = Path(__file__).parents[2] / "examples" / "web"
 
@@ -16,6 +18,5 @@ def test_modules() -> None:
         pytest.skip("Node is not installed (apt-get install nodejs)")
     if not (PAGE / "node_modules" / "vitest").is_dir():
         pytest.skip("npm packages are not installed: run `npm ci` in examples/web")
-    command = ["npm", "test", "--silent"]
-    done = subprocess.run(command, cwd=PAGE, capture_output=True, text=True, check=False)
+    done = run_within(TIMEOUT_S, ["npm", "test", "--silent"], cwd=PAGE)
     assert done.returncode == 0, done.stdout + done.stderr

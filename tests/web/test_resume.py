@@ -11,7 +11,7 @@ from tests.web.compiled import SIZES, TINY, WINDOWS, Compiler
 from tests.web.cpu_runtime import QUANT, user
 from tests.web.webllm import chat, drive_webllm
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LENGTH = 24  # tokens of a reply: software takes half a second for each
 INTERVAL = 6

@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
+from tests.marks import slow_unless
 from tests.tiny_answers import Conversation, few
 from tests.web.compiled import TINY, Compiler
 from tests.web.dawn import Step, VulkanDriver, run_on_dawn
@@ -35,7 +36,7 @@ def _prompts(conversation: Conversation) -> Iterator[tuple[list[Message], str]]:
         messages.append(Message("assistant", answer))
 
 
-@pytest.mark.parametrize("recipe", DRIVERS)
+@pytest.mark.parametrize("recipe", slow_unless(lambda recipe: recipe == "q4f16", DRIVERS))
 def test_it_answers_word_for_word(
     recipe: str, compiled: Compiler, request: pytest.FixtureRequest, folder: Path
 ) -> None:

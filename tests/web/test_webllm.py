@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gemma4_compile.package import conversation
+from tests.marks import slow_unless
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import (
     ENOUGH,
@@ -44,7 +45,7 @@ class Session:
     stats: Mapping[str, Any] | None
 
 
-@pytest.fixture(scope="module", params=["plain", "fast"])
+@pytest.fixture(scope="module", params=slow_unless(lambda kind: False, ["plain", "fast"]))
 def session(
     request: pytest.FixtureRequest,
     browser: str,

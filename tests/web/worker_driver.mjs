@@ -8,10 +8,12 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { createRequire } from "node:module";
 import { withPage } from "./chromium.mjs";
+import { within } from "./limits.mjs";
 import { serve } from "./serve.mjs";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const CLIENT = path.dirname(createRequire(import.meta.url).resolve("@mlc-ai/web-llm"));
+const REPLY_MS = 240_000;
 const job = JSON.parse(await fs.readFile(process.argv[2], "utf8"));
 const problems = [];
 
@@ -20,7 +22,8 @@ async function opened(page, engines) {
   page.on("pageerror", (error) => problems.push(String(error)));
   await page.goto(`${server.url}worker.html`);
   await page.waitForFunction("window.ask");
-  const ask = (name, argument) => page.evaluate(([n, a]) => window.ask(n, a), [name, argument]);
+  const answer = (name, argument) => page.evaluate(([n, a]) => window.ask(n, a), [name, argument]);
+  const ask = (name, argument) => within(REPLY_MS, `the worker to answer ${name}`, answer(name, argument));
   await ask("load", { library: job.library, engines });
   return ask;
 }
@@ -32,7 +35,7 @@ async function twoTabs(page) {
   const replies = [first("both", job.requests.slice(0, 1)), second("both", job.requests.slice(1))];
   const begun = () =>
     first("tokens").then((count) => count > 3 || new Promise((resolve) => setTimeout(resolve, 5)).then(begun));
-  await begun();
+  await within(REPLY_MS, "four tokens of the first tab", Promise.race([begun(), replies[0]]));
   await session.send("Page.setWebLifecycleState", { state: "frozen" });
   const [other] = await replies[1];
   await session.send("Page.setWebLifecycleState", { state: "active" });

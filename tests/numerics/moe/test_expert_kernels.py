@@ -53,7 +53,10 @@ def expert_operators(quant: str, limits: str) -> list[Operator]:
     return mine
 
 
-@pytest.mark.parametrize(("quant", "limits"), [("q4f16", "default"), ("q8f16", "compat")])
+@pytest.mark.parametrize(
+    ("quant", "limits"),
+    [("q4f16", "default"), pytest.param("q8f16", "compat", marks=pytest.mark.slow)],
+)
 def test_experts_kernels_compute_what_their_definitions_say(
     quant: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

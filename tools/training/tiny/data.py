@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -53,8 +54,9 @@ def make_corpus(files: Path, count: int, workers: int, write: Writer = training_
     begins = range(_FIRST_SEED, end, _CHUNK)
     jobs = [(path, write, begin, min(begin + _CHUNK, end)) for begin in begins]
     if workers > 1:
-        with get_context("fork").Pool(workers) as pool:
-            parts = pool.map(_encode, jobs, chunksize=4)
+        # Not forked: the tokenizer has threads, of which a fork has none and may wait for one.
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            parts = list(pool.map(_encode, jobs, chunksize=4))
     else:
         parts = [_encode(job) for job in jobs]
     rows = [row for part in parts for row in part]

@@ -20,6 +20,7 @@ import pytest
 from gemma4_compile.package import files
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
+from tests.child import first_line
 
 COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
 ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."
@@ -29,16 +30,17 @@ ANSWER = "I am tiny, a very small Gemma 4 model that ships with gemma4-compile."
 def serving(*arguments: object) -> Iterator[str]:
     """The address of a server, which is ended by Ctrl-C."""
     command = [*COMMAND, *map(str, arguments), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
-        address = process.stdout.readline().decode().strip()
-        assert address.startswith("http://127.0.0.1:"), process.stderr.read().decode()
         try:
+            address = first_line(process, 120)
+            assert address.startswith("http://127.0.0.1:"), process.stderr.read()
             yield address
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
-            assert b"Traceback" not in process.stderr.read()
+            assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()
 

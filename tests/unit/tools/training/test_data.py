@@ -30,7 +30,11 @@ def test_only_answers_and_their_ends_are_predicted() -> None:
     )
 
 
-def test_the_corpus_does_not_depend_on_the_number_of_workers(corpus: Corpus) -> None:
+def test_the_corpus_does_not_depend_on_the_number_of_workers(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A forked worker waits for ever for the tokenizer's threads, which only the first process has.
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     again = make_corpus(SHIPPED_FILES, 300, 2)
     np.testing.assert_array_equal(corpus.ids, again.ids)
     np.testing.assert_array_equal(corpus.begins, again.begins)

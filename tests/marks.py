@@ -1,0 +1,17 @@
+"""Which parameters of a test `make test` runs, and which only `make test-all` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def slow_unless(is_quick: Callable[..., bool], values: Iterable[Any]) -> list[Any]:
+    """Mark the parameters that are left to `make test-all`; `is_quick` takes one, or its fields."""
+    return [_marked(is_quick, value if isinstance(value, tuple) else (value,)) for value in values]
+
+
+def _marked(is_quick: Callable[..., bool], fields: tuple[Any, ...]) -> Any:
+    return pytest.param(*fields, marks=() if is_quick(*fields) else pytest.mark.slow)
