@@ -332,5 +332,5 @@ for (const [name, scenario] of Object.entries({ ...SCENARIOS, without_flags: wit
   scenarios[name] = { seconds: (Date.now() - started) / 1000, error };
 }
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));
-atEnd.forEach((action) => action());
+for (const action of atEnd) action();
 process.exit(0); // and with it whatever hangs
