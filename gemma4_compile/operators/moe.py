@@ -18,7 +18,7 @@ from gemma4_compile.operators.base import (
 )
 from gemma4_compile.operators.examples import Array, Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms
+from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 
@@ -195,12 +195,7 @@ class RoutedNorm:
         residual = te.placeholder(shape, "float32", name="residual")
         vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
         projection = te.placeholder((self.experts, width), self.weight_dtype, name="projection")
-        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
-
-        def total(i: Expr, j: Expr) -> Expr:
-            return residual[i, j] + branch[i, j] * inverse[i] * vectors[BRANCH_NORM, j]
-
-        out = te.compute(shape, total, name="out")
+        out = residual_sum(branch, residual, lambda j: vectors[BRANCH_NORM, j], None, self.eps)
         inverse_out = inverse_rms(out, 1, width, self.eps, "out")
         x = te.compute(
             shape, lambda i, j: out[i, j] * inverse_out[i] * vectors[DENSE_NORM, j], name="x"
@@ -350,7 +345,7 @@ class CombineExperts(Operator):
 
 @dataclass(frozen=True)
 class ExpertResidualNorm(Operator):
-    """The epilogue of a layer with experts.
+    """The end of a layer with experts.
 
     Arguments: of `ExpertNormVector`. Results: r' (rows, width) f32 and x (rows, width) next_dtype.
     """

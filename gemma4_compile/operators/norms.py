@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,9 +52,34 @@ class RmsNorm(Operator):
         return te_prim_func([x, w, y])
 
 
+def residual_sum(
+    branch: te.Tensor,
+    residual: te.Tensor,
+    weight: Callable[[Expr], Expr],
+    scalar: te.Tensor | None,
+    eps: float,
+) -> te.Tensor:
+    """``(residual + norm(branch; weight)) * scalar``: (rows, width) float32.
+
+    Parameters
+    ----------
+    branch, residual : (rows, width) float32
+    weight : the norm's weight of a channel
+    scalar : (1,) float32, or None for 1
+    """
+    rows, width = branch.shape[0], int(branch.shape[1])
+    inverse = inverse_rms(branch, rows, width, eps, branch.op.name)
+
+    def total(i: Expr, j: Expr) -> Expr:
+        value = residual[i, j] + branch[i, j] * inverse[i] * weight(j)
+        return value if scalar is None else value * scalar[0]
+
+    return te.compute((rows, width), total, name="out")
+
+
 @dataclass(frozen=True)
 class ResidualNorm(Operator):
-    """The epilogue of a branch.
+    """The end of a branch.
 
     ``r' = (r + norm(y; w_branch)) * scalar`` and, if asked, ``h = norm(r'; w_next)``.
 
@@ -79,19 +105,12 @@ class ResidualNorm(Operator):
             weights = te.placeholder((self.stacked, width), "float32", name="weights")
         else:
             weights = te.placeholder((width,), "float32", name="w_branch")
-        args = [y, residual, weights]
-        inverse = inverse_rms(y, rows, width, self.eps, "y")
-
-        def total(i: Expr, j: Expr) -> Expr:
-            weight = weights[0, j] if self.stacked else weights[j]
-            return residual[i, j] + y[i, j] * inverse[i] * weight
-
+        args, scalar = [y, residual, weights], None
         if self.scaled:
             scalar = te.placeholder((1,), "float32", name="scalar")
             args.append(scalar)
-            out = te.compute((rows, width), lambda i, j: total(i, j) * scalar[0], name="out")
-        else:
-            out = te.compute((rows, width), total, name="out")
+        first = (lambda j: weights[0, j]) if self.stacked else (lambda j: weights[j])
+        out = residual_sum(y, residual, first, scalar, self.eps)
         if self.next_dtype is None:
             return te_prim_func([*args, out])
         dtype = self.next_dtype
@@ -191,17 +210,9 @@ class NormVector:
         residual = te.placeholder(shape, "float32", name="residual")
         w_branch = te.placeholder((width,), "float32", name="w_branch")
         args: list[te.Tensor] = [branch, residual, w_branch]
-        inverse = inverse_rms(branch, 1, width, self.eps, "branch")
-        factor: list[te.Tensor] = []
-        if self.scaled:
-            factor.append(te.placeholder((1,), "float32", name="scalar"))
-            args.append(factor[0])
-
-        def total(i: Expr, j: Expr) -> Expr:
-            value = residual[i, j] + branch[i, j] * inverse[i] * w_branch[j]
-            return value * factor[0][0] if factor else value
-
-        out = te.compute(shape, total, name="out")
+        scalar = te.placeholder((1,), "float32", name="scalar") if self.scaled else None
+        args += [] if scalar is None else [scalar]
+        out = residual_sum(branch, residual, lambda j: w_branch[j], scalar, self.eps)
         if not self.normed:
             return args, out, out
         w_next = te.placeholder((width,), "float32", name="w_next")
@@ -244,12 +255,7 @@ class ExpertNormVector:
             return dense[i, j] * scale_dense[i] * w_branches[0, j] + from_experts
 
         both = te.compute(shape, add, name="both")
-        scale = inverse_rms(both, rows, width, eps, "both")
-
-        def total(i: Expr, j: Expr) -> Expr:
-            return (residual[i, j] + both[i, j] * scale[i] * w_branches[2, j]) * scalar[0]
-
-        out = te.compute(shape, total, name="out")
+        out = residual_sum(both, residual, lambda j: w_branches[2, j], scalar, eps)
         scale_out = inverse_rms(out, rows, width, eps, "out")
         x = te.compute(shape, lambda i, j: out[i, j] * scale_out[i] * w_next[j], name="x")
         return [dense, experts, residual, w_branches, scalar, w_next], out, x

@@ -7,6 +7,7 @@ import re
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.export import export_text
+from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer
 from gemma4_compile.model_spec.text.memory import activation_memory
 from gemma4_compile.model_spec.text.parameters import parameter_table
 
@@ -16,8 +17,9 @@ _SHARED_KV = re.compile(r"layers\.(\d+)\.self_attn\.(?:k_proj|v_proj|k_norm)\.we
 def is_unused(source: str, config: Gemma4Config) -> bool:
     """Keys and values of layers that read another layer's: present in some checkpoints."""
     found = _SHARED_KV.fullmatch(source)
-    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
-    return found is not None and first_shared <= int(found[1]) < config.num_hidden_layers
+    layers = config.num_hidden_layers
+    first = first_shared_layer(layers, config.num_kv_shared_layers)
+    return found is not None and first <= int(found[1]) < layers
 
 
 TEXT = Component(

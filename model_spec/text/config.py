@@ -22,6 +22,7 @@ from gemma4_compile.model_spec.text.config_keys import (
     ONLY_VALUES,
     TEXT_DEFAULTS,
 )
+from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer, kv_sources
 
 PRESETS_DIR = Path(__file__).parents[1] / "presets"
 
@@ -297,15 +298,14 @@ def _check_attention(config: Gemma4Config) -> None:
                 f"config key `partial_rotary_factor`: {rope.partial_rotary_factor} of "
                 f"head_dim {dim} rotates no pair"
             )
-    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
-    for index, kind in enumerate(config.layer_types[first_shared:], first_shared):
-        sources = [i for i in range(first_shared) if config.layer_types[i] is kind]
-        if not sources:
+    sources = kv_sources(config.layer_types, config.num_kv_shared_layers)
+    for index, (kind, source) in enumerate(zip(config.layer_types, sources, strict=True)):
+        if source is None:
+            first = first_shared_layer(config.num_hidden_layers, config.num_kv_shared_layers)
             raise ConfigError(
                 f"config key `num_kv_shared_layers`: layer {index} shares the keys of a "
-                f"{kind.value} layer, but layers 0 to {first_shared - 1} hold none"
+                f"{kind.value} layer, but layers 0 to {first - 1} hold none"
             )
-        source = sources[-1]
         for name, values in (
             ("head_dim", config.head_dim),
             ("num_key_value_heads", config.num_key_value_heads),

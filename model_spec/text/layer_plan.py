@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config, RopeParameters
+from gemma4_compile.model_spec.text.kv_sharing import kv_sources
 
 
 @dataclass(frozen=True)
@@ -100,18 +101,17 @@ def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
     transformers 5.23.0, models/gemma4/modeling_gemma4.py, `Gemma4TextAttention`.
     """
     rotary = rotary_plans(config)
-    first_shared = config.num_hidden_layers - config.num_kv_shared_layers
-    last_owner: dict[AttentionKind, LayerPlan] = {}
+    sources = kv_sources(config.layer_types, config.num_kv_shared_layers)
     plans: list[LayerPlan] = []
-    for index, kind in enumerate(config.layer_types):
-        owns_kv = index < first_shared
-        source = None if owns_kv else last_owner.get(kind)
-        if not owns_kv and source is None:
+    for index, (kind, source_index) in enumerate(zip(config.layer_types, sources, strict=True)):
+        if source_index is None:
             raise ConfigError(
                 f"layer {index} shares keys and values, but no layer of kind `{kind.value}` "
-                f"before layer {first_shared} owns any",
+                "before the layers that share owns any",
                 hint="check `num_kv_shared_layers` and `layer_types`",
             )
+        owns_kv = source_index == index
+        source = None if owns_kv else plans[source_index]
         heads = (config.num_key_value_heads[index], config.head_dim[index])
         if source is not None and heads != (source.num_key_value_heads, source.head_dim):
             raise ConfigError(
@@ -132,7 +132,5 @@ def layer_plans(config: Gemma4Config) -> tuple[LayerPlan, ...]:
             value_is_key=config.attention_k_eq_v and kind is AttentionKind.FULL,
             rotary=rotary[kind],
         )
-        if owns_kv:
-            last_owner[kind] = plan
         plans.append(plan)
     return tuple(plans)
