@@ -116,7 +116,7 @@ class CombinedLinear(Linear):
 
     @property
     def name(self) -> str:
-        return f"merged_{super().name}"
+        return f"combined_{super().name}"
 
     def tolerance(self, result: str) -> float:
         return super().tolerance(result) + own_vector_error(self.in_dtype, 1, False)

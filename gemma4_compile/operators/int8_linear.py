@@ -183,7 +183,7 @@ class Int8CombinedLinear(Int8Linear):
 
     @property
     def name(self) -> str:
-        return f"merged_{super().name}"
+        return f"combined_{super().name}"
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes

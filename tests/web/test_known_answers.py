@@ -166,7 +166,7 @@ def test_a_kernel_that_computes_something_else_is_found(package: Path, run: Run)
     assert run(package, metadata=json.dumps(chosen))["passed"], "it is right without the swap"
 
 
-@pytest.mark.parametrize("kernel", ["rms_norm", "sample_top_p", "merged_gemv"])
+@pytest.mark.parametrize("kernel", ["rms_norm", "sample_top_p", "combined_gemv"])
 def test_an_answer_that_is_off_by_little_is_found(kernel: str, package: Path, run: Run) -> None:
     chosen = only(metadata_of(package), kernel)
     case = chosen["known_answers"]["cases"][0]
