@@ -38,18 +38,6 @@ class StoredMatrix(nn.Module):
             setattr(self, tensor.name.removeprefix(stem), parameter)
             self._tensors.append(parameter)
 
-    @property
-    def layout_fields(self) -> dict[str, Any]:
-        """An operator's fields for the weights."""
-        layout = self._layout
-        return {
-            "bits": layout.bits,
-            "weight_dtype": layout.dtype,
-            "group_size": layout.group_size,
-            "cols": layout.cols,
-            "part_rows": layout.part_rows,
-        }
-
 
 class QuantizedMatrix(StoredMatrix):
     """A stored matrix as a matmul (`matmul`) and as a table of rows (`take`)."""
@@ -71,12 +59,12 @@ class QuantizedMatrix(StoredMatrix):
         """
         operator = Linear(
             rows=rows,
+            layout=self._layout,
             in_dtype=x.dtype,
             epilogue=epilogue.value,
             cap=cap,
             ple_width=0 if ple is None else int(ple.shape[1]),
             suppressed=tuple(suppressed),
-            **self.layout_fields,
         )
         behind = [] if ple is None else [ple, tirx.const(layer, "int64")]
         args = [x, *self._tensors, *behind]
@@ -85,7 +73,7 @@ class QuantizedMatrix(StoredMatrix):
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
         operator = Embedding(
-            rows=rows, row_begin=0, scale=scale, accumulate=False, **self.layout_fields
+            rows=rows, layout=self._layout, row_begin=0, scale=scale, accumulate=False
         )
         specs = [((ids.shape[0], operator.cols), "float32")]
         return emit(operator, [ids, *self._tensors], specs)[0]
@@ -115,7 +103,7 @@ class QuantizedExperts(StoredMatrix):
         rows = self._parameter.row_group
         experts = self._parameter.shape[0] // rows
         return kind(
-            **self.layout_fields,
+            layout=self._layout,
             expert_rows=rows,
             experts=experts,
             top_k=top_k,

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 from tvm import te, tirx
@@ -37,10 +37,10 @@ TensorSpec = tuple[tuple[Index, ...], str]  # shape (ints or tirx expressions) a
 class Operator(ABC):
     """One kernel's meaning.
 
-    Subclasses are frozen dataclasses whose fields are plain ints, floats, strings, None and tuples
-    of those: the fields travel as JSON on the PrimFunc, and a target's schedule rule finds its
-    kernel by them. ``rows`` is the number of token positions; None means the symbolic prefill
-    length.
+    Subclasses are frozen dataclasses whose fields are plain ints, floats, strings, None, tuples of
+    those and dataclasses of those: the fields travel as JSON on the PrimFunc, and a target's
+    schedule rule finds its kernel by them. ``rows`` is the number of token positions; None means
+    the symbolic prefill length.
     """
 
     kind: ClassVar[str]
@@ -120,6 +120,16 @@ def _marked(operator: Operator) -> tirx.PrimFunc:
     )
 
 
+def _from_json(kind: Any, values: dict[str, Any]) -> Any:
+    """A dataclass from the JSON object of its fields: lists are tuples, objects dataclasses."""
+    types = get_type_hints(kind)
+    made = {
+        key: _from_json(types[key], value) if isinstance(value, dict) else _tuples(value)
+        for key, value in values.items()
+    }
+    return kind(**made)
+
+
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
@@ -138,7 +148,8 @@ def description_of(func: tirx.PrimFunc) -> str | None:
 def operator_from(description: str) -> Operator:
     """The operator that `description_of` describes; KeyError for an unknown kind."""
     fields = json.loads(description)
-    return _KINDS[fields.pop("kind")](**{key: _tuples(value) for key, value in fields.items()})
+    operator: Operator = _from_json(_KINDS[fields.pop("kind")], fields)
+    return operator
 
 
 def symbolic_rows(rows: int | None, name: str = "n") -> Index:

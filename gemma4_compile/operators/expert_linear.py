@@ -33,11 +33,7 @@ class OverExperts(Operator):
     model with more parts than a kernel may bind takes several calls.
     """
 
-    bits: int
-    weight_dtype: str
-    group_size: int
-    cols: int
-    part_rows: tuple[int, ...]
+    layout: WeightLayout
     expert_rows: int
     experts: int
     top_k: int
@@ -48,11 +44,9 @@ class OverExperts(Operator):
     kind: ClassVar[str] = "over_experts"
 
     @property
-    def layout(self) -> WeightLayout:
-        """The weights' stored form."""
-        return WeightLayout(
-            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
-        )
+    def cols(self) -> int:
+        """Channels of x."""
+        return self.layout.cols
 
     @property
     def held(self) -> int:
@@ -73,7 +67,7 @@ class OverExperts(Operator):
     ) -> Array | None:
         if name == "ids":
             return chosen_experts(self.experts, self.top_k, shape[0])
-        is_bytes = name.startswith("q_weight") and self.bits == 8
+        is_bytes = name.startswith("q_weight") and self.layout.bits == 8
         return stored_bytes(shape, rng) if is_bytes else None
 
     def _previous(self, shape: tuple[Index, ...]) -> list[te.Tensor]:

@@ -94,7 +94,7 @@ class Int8Linear(Linear):
     @property
     def interleaved(self) -> bool:
         """The order of a packed x."""
-        return self.bits == 4
+        return self.layout.bits == 4
 
     @property
     def result_specs(self) -> list[TensorSpec]:

@@ -128,11 +128,7 @@ class Linear(Operator):
 
     kind: ClassVar[str] = "linear"
     rows: int | None
-    bits: int
-    weight_dtype: str
-    group_size: int
-    cols: int
-    part_rows: tuple[int, ...]
+    layout: WeightLayout
     in_dtype: str
     epilogue: str = Epilogue.NONE.value
     cap: float = 0.0
@@ -144,11 +140,9 @@ class Linear(Operator):
         return f"{'gemv' if self.rows == 1 else 'gemm'}_{self.layout.label}_{self.epilogue}"
 
     @property
-    def layout(self) -> WeightLayout:
-        """The weight's stored form."""
-        return WeightLayout(
-            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
-        )
+    def cols(self) -> int:
+        """Channels of x."""
+        return self.layout.cols
 
     @property
     def branches(self) -> int:
@@ -169,7 +163,7 @@ class Linear(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        is_bytes = name.startswith("q_weight") and self.bits == 8
+        is_bytes = name.startswith("q_weight") and self.layout.bits == 8
         return stored_bytes(shape, rng) if is_bytes else None
 
     def definition(self) -> tirx.PrimFunc:
@@ -237,28 +231,22 @@ class Embedding(Operator):
 
     kind: ClassVar[str] = "embedding"
     rows: int | None
-    bits: int
-    weight_dtype: str
-    group_size: int
-    cols: int
-    part_rows: tuple[int, ...]
+    layout: WeightLayout
     row_begin: int
     scale: float
     accumulate: bool
 
     @property
-    def layout(self) -> WeightLayout:
-        """The table's stored form."""
-        return WeightLayout(
-            self.bits, self.weight_dtype, self.group_size, self.cols, self.part_rows
-        )
+    def cols(self) -> int:
+        """Channels of a row."""
+        return self.layout.cols
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if name == "ids":  # some are outside of these splits
-            return rng.integers(0, self.row_begin + sum(self.part_rows) + 64, shape)
-        is_bytes = name.startswith("q_weight") and self.bits == 8
+            return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
+        is_bytes = name.startswith("q_weight") and self.layout.bits == 8
         return stored_bytes(shape, rng) if is_bytes else None
 
     def definition(self) -> tirx.PrimFunc:

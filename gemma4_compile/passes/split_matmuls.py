@@ -91,7 +91,7 @@ def _side_by_side(linear: AnyCall, max_buffers: int) -> list[Step]:
         rows = layout.part_rows[splits.start : splits.stop]
         end = begin + sum(rows)
         masked = tuple(row - begin for row in operator.suppressed if begin <= row < end)
-        part = replace(operator, part_rows=rows, suppressed=masked)
+        part = replace(operator, layout=replace(layout, part_rows=rows), suppressed=masked)
         args = [
             *linear.args[:before],
             *weights[splits.start * step : splits.stop * step],
@@ -135,7 +135,8 @@ def _one_after_the_other(call: AnyCall, before: int, max_buffers: int) -> list[S
     ranges = list(split_calls(len(layout.part_rows), first, later))
     for number, splits in enumerate(ranges):
         rows = layout.part_rows[splits.start : splits.stop]
-        part = replace(operator, part_rows=rows, accumulate=number > 0, **_begin(operator, row))
+        held = replace(layout, part_rows=rows)
+        part = replace(operator, layout=held, accumulate=number > 0, **_begin(operator, row))
         own = weights[splits.start * step : splits.stop * step]
         is_last = number == len(ranges) - 1
         results = [result] if is_last else result_vars("split", [spec])

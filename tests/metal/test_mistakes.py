@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from gemma4_compile.operators.attention_splits import CombineSplits
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from tests.metal import emulator
 from tests.metal.test_kernels import run_cases
@@ -22,8 +22,8 @@ from tests.numerics.kernel_cases import Array, KernelCase, differences, make_cas
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 GEMM, GEMV, NORM, MERGE = range(4)
 OPERATORS = (
-    Linear(None, 4, "float16", 32, 96, (64,), "float16"),
-    Linear(1, 4, "float16", 32, 96, (64,), "float16"),
+    Linear(None, WeightLayout(4, "float16", 32, 96, (64,)), "float16"),
+    Linear(1, WeightLayout(4, "float16", 32, 96, (64,)), "float16"),
     ResidualNorm(None, 96, 1e-6, True, "float16"),
     CombineSplits(2, 32, 5, "float16"),
 )

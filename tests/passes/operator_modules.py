@@ -46,17 +46,6 @@ def weights(layout: WeightLayout) -> dict[str, TensorSpec]:
     return {name: (shape, dtype) for name, shape, dtype in layout.shapes()}
 
 
-def fields(layout: WeightLayout) -> dict[str, object]:
-    """An operator's fields for a layout."""
-    return {
-        "bits": layout.bits,
-        "weight_dtype": layout.dtype,
-        "group_size": layout.group_size,
-        "cols": layout.cols,
-        "part_rows": layout.part_rows,
-    }
-
-
 def rewritten(before: tvm.IRModule, limits: FusionLimits, *passes: Pass) -> tvm.IRModule:
     """The module after some passes; well formed."""
 

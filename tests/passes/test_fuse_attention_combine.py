@@ -18,7 +18,6 @@ from tests.passes.operator_modules import (
     Tensors,
     assert_same,
     call,
-    fields,
     kinds,
     module,
     rewritten,
@@ -40,7 +39,7 @@ def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         combine = CombineSplits(HEADS, DIM, SPLITS, "float16")
         (hidden,) = call(combine, [x["means"], x["stats"]], ((1, 128), "float16"))
-        matmul = kind(rows=1, in_dtype="float16", **fields(LAYOUT))
+        matmul = kind(rows=1, in_dtype="float16", layout=LAYOUT)
         args = [hidden, *(x[name] for name in NAMES)]
         return [call(matmul, args, ((1, 64), F32))[0] for _ in range(readers)]
 
@@ -55,7 +54,7 @@ def test_combine_and_projection_are_one_launch(
 ) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         sizes = {"heads": HEADS, "head_dim": DIM, "splits": SPLITS}
-        operator = fused(rows=1, in_dtype="float16", **sizes, **fields(LAYOUT))
+        operator = fused(rows=1, in_dtype="float16", **sizes, layout=LAYOUT)
         return call(operator, [x[name] for name in ("means", "stats", *NAMES)], ((1, 64), F32))
 
     after = rewritten(before(kind), FusionLimits(max_buffers=5), fuse_attention_combine)

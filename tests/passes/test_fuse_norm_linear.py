@@ -19,7 +19,6 @@ from tests.passes.operator_modules import (
     Tensors,
     assert_same,
     call,
-    fields,
     kinds,
     module,
     rewritten,
@@ -40,7 +39,7 @@ def normed(x: Tensors, names: tuple[str, ...] = tuple(NORM)) -> list[nn.Tensor]:
 
 
 def linear(x: Tensors, hidden: nn.Tensor, kind: type[Linear] = Linear) -> list[nn.Tensor]:
-    operator = kind(rows=1, in_dtype=hidden.dtype, **fields(LAYOUT))
+    operator = kind(rows=1, in_dtype=hidden.dtype, layout=LAYOUT)
     return call(operator, [hidden, *(x[name] for name in NAMES)], ((1, 96), F32))
 
 
@@ -60,7 +59,7 @@ def test_a_norm_and_its_matmul_are_one_launch(
     kind: type[Linear], fused: type[NormedLinear], dtype: str
 ) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        operator = fused(rows=1, in_dtype=dtype, eps=EPS, **fields(LAYOUT))
+        operator = fused(rows=1, in_dtype=dtype, eps=EPS, layout=LAYOUT)
         return call(operator, [x[name] for name in (*NORM, *NAMES)], ROW, ((1, 96), F32))
 
     after = rewritten(before(kind), LIMITS, fuse_norm_linear)
@@ -84,7 +83,7 @@ def test_two_branches_and_a_scalar_are_fused_as_well() -> None:
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         options = {"eps": EPS, "scaled": True, "branches": 2}
-        operator = NormedLinear(rows=1, in_dtype=F32, **options, **fields(LAYOUT))
+        operator = NormedLinear(rows=1, in_dtype=F32, **options, layout=LAYOUT)
         return call(operator, [x[name] for name in (*inputs, *NAMES)], ROW, ((1, 96), F32))
 
     every = {**inputs, **weights(LAYOUT)}
@@ -151,7 +150,7 @@ def test_a_chunk_is_not_fused() -> None:
     def body(x: Tensors) -> list[nn.Tensor]:
         norm = ResidualNorm(5, 64, EPS, False, "float16")
         residual, hidden = call(norm, [x[name] for name in NORM], shape, hidden_shape)
-        operator = Linear(rows=5, in_dtype="float16", **fields(LAYOUT))
+        operator = Linear(rows=5, in_dtype="float16", layout=LAYOUT)
         args = [hidden, *(x[name] for name in NAMES)]
         return [residual, *call(operator, args, ((5, 96), F32))]
 

@@ -17,7 +17,6 @@ from tests.passes.operator_modules import (
     Tensors,
     assert_same,
     call,
-    fields,
     kinds,
     module,
     rewritten,
@@ -43,7 +42,7 @@ def before(kind: type[Linear] = Linear) -> tvm.IRModule:
         norm = ResidualNorm(1, 64, EPS, False, "float16", VECTORS)
         args = [x[name] for name in ("branch", "residual", "vectors")]
         residual, hidden = call(norm, args, ROW, ((1, 64), "float16"))
-        matmul = kind(rows=1, in_dtype="float16", **fields(LAYOUT))
+        matmul = kind(rows=1, in_dtype="float16", layout=LAYOUT)
         (y,) = call(matmul, [hidden, *(x[name] for name in NAMES)], ((1, 96), F32))
         scores = RouterScores(64, EXPERTS, EPS, FACTOR, "float16")
         (routed,) = call(scores, [residual, x["vectors"], x["projection"]], ROUTED)
@@ -61,7 +60,7 @@ def test_norm_scores_and_matmul_are_one_launch(
 ) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         options = {"experts": EXPERTS, "factor": FACTOR, "router_dtype": "float16"}
-        operator = fused(rows=1, in_dtype=dtype, eps=EPS, **options, **fields(LAYOUT))
+        operator = fused(rows=1, in_dtype=dtype, eps=EPS, **options, layout=LAYOUT)
         args = [x[n] for n in ("branch", "residual", "vectors", "projection", *NAMES)]
         return call(operator, args, ROW, ROUTED, ((1, 96), F32))
 

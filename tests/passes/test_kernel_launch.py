@@ -10,7 +10,7 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets import webgpu
@@ -19,11 +19,7 @@ from gemma4_compile.targets.schedules import schedule_rules
 NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float32")
 GATED = Linear(
     rows=None,
-    bits=4,
-    weight_dtype="float32",
-    group_size=32,
-    cols=64,
-    part_rows=(32,),
+    layout=WeightLayout(4, "float32", 32, 64, (32,)),
     in_dtype="float32",
     epilogue=Epilogue.GELU_GATE.value,
     ple_width=96,

@@ -17,7 +17,7 @@ import pytest
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.int8_linear import Int8NormedLinear
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.passes.kernel_sources import kernel_source
@@ -31,11 +31,11 @@ SPEC = target_spec("webgpu")
 HEADS = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
 OPERATORS: Mapping[str, Operator] = {
     "normed_int8_gemv": Int8NormedLinear(
-        rows=1, bits=4, group_size=32, cols=1536, part_rows=(2048,), weight_dtype="float16",
+        rows=1, layout=WeightLayout(4, "float16", 32, 1536, (2048,)),
         in_dtype="float32", eps=1e-6, scaled=True,
     ),
     "gemm": Linear(
-        rows=None, bits=4, group_size=32, cols=1536, part_rows=(2560,), weight_dtype="float16",
+        rows=None, layout=WeightLayout(4, "float16", 32, 1536, (2560,)),
         in_dtype="float16",
     ),
     "decode_attention": DecodeAttention(

@@ -27,7 +27,6 @@ from tests.passes.operator_modules import (
     Tensors,
     assert_same,
     call,
-    fields,
     kinds,
     module,
     rewritten,
@@ -45,7 +44,7 @@ BOTH = (quantize_activations, quantize_unfused)
 def matmul(
     kind: type[Linear], x: Tensors, args: list[nn.Tensor], dtype: str, rows: int | None = 1
 ) -> nn.Tensor:
-    operator = kind(rows=rows, in_dtype=dtype, **fields(LAYOUT))
+    operator = kind(rows=rows, in_dtype=dtype, layout=LAYOUT)
     shape = ((args[0].shape[0], 128), F32)
     return call(operator, [*args, *(x[name] for name in NAMES)], shape)[0]
 
@@ -69,7 +68,7 @@ def test_one_position_is_rounded_by_its_matmul() -> None:
 )
 def test_others_keep_their_vector(layout: WeightLayout, limits: FusionLimits) -> None:
     def body(x: Tensors) -> list[nn.Tensor]:
-        operator = Linear(rows=1, in_dtype=F32, **fields(layout))
+        operator = Linear(rows=1, in_dtype=F32, layout=layout)
         return call(operator, [x[name] for name in ("x", *weights(layout))], OUT)
 
     before = module({"x": ROW, **weights(layout)}, body)
@@ -156,9 +155,9 @@ DOWN = WeightLayout(8, "float16", 32, 64, (32,))
 
 
 def mlp(x: Tensors, readers: int) -> list[nn.Tensor]:
-    up = Linear(rows=1, in_dtype=F32, epilogue=Epilogue.GELU_PAIRS.value, **fields(LAYOUT))
+    up = Linear(rows=1, in_dtype=F32, epilogue=Epilogue.GELU_PAIRS.value, layout=LAYOUT)
     (gated,) = call(up, [x["x"], *(x[name] for name in NAMES)], ROW)
-    down = Linear(rows=1, in_dtype=F32, **fields(DOWN))
+    down = Linear(rows=1, in_dtype=F32, layout=DOWN)
     args = [gated, x["down_weight"], x["down_scale"]]
     return [call(down, args, ((1, 32), F32))[0] for _ in range(readers)]
 
@@ -181,10 +180,10 @@ def test_gate_and_up_leave_their_product_quantised_for_down() -> None:
             epilogue=Epilogue.GELU_PAIRS.value,
             packed_out=True,
             interleaved_out=False,
-            **fields(LAYOUT),
+            layout=LAYOUT,
         )
         packed = call(up, [x["x"], *(x[name] for name in NAMES)], *quantized_specs(64))
-        down = Int8Linear(rows=1, in_dtype=PACKED, **fields(DOWN))
+        down = Int8Linear(rows=1, in_dtype=PACKED, layout=DOWN)
         return call(down, [*packed, x["down_weight"], x["down_scale"]], ((1, 32), F32))
 
     before = module(mlp_inputs(), lambda x: mlp(x, readers=1))
@@ -205,9 +204,9 @@ def experts(x: Tensors) -> list[nn.Tensor]:
     choice = TopKExperts(EXPERTS, TOP_K, 64)
     ids, chosen = call(choice, [x["routed"], x["scale"]], ((1, TOP_K), "int32"), ((1, TOP_K), F32))
     shared = {"expert_rows": 64, "experts": EXPERTS, "top_k": TOP_K, "in_dtype": F32}
-    up = ExpertGateUp(**fields(EXPERT_UP), **shared)
+    up = ExpertGateUp(layout=EXPERT_UP, **shared)
     (gated,) = call(up, [x["routed"], ids, x["up_weight"], x["up_scale"]], ((TOP_K, 32), F32))
-    down = ExpertDown(**fields(EXPERT_DOWN), **shared)
+    down = ExpertDown(layout=EXPERT_DOWN, **shared)
     return call(down, [gated, ids, chosen, x["down_weight"], x["down_scale"]], ROW)
 
 

@@ -8,7 +8,7 @@ from tvm import te, tirx
 from tvm.s_tir import dlight
 
 from gemma4_compile.operators.base import OPERATOR_ATTR, operator_of
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm, TakeLastRow
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.schedules import schedule_rules
@@ -19,8 +19,8 @@ WEBGPU, METAL, CPU = map(target_spec, ("webgpu", "metal", "cpu"))
 OPERATORS = [
     RmsNorm(None, 64, 1e-6, "float16"),
     TakeLastRow(64, "float32"),
-    Linear(1, 4, "float16", 32, 64, (64, 32), "float16"),
-    Linear(None, 8, "float32", 32, 64, (64,), "float32", "gelu_gate", ple_width=256),
+    Linear(1, WeightLayout(4, "float16", 32, 64, (64, 32)), "float16"),
+    Linear(None, WeightLayout(8, "float32", 32, 64, (64,)), "float32", "gelu_gate", ple_width=256),
 ]
 
 

@@ -12,7 +12,6 @@ from tests.passes.operator_modules import (
     Tensors,
     assert_same,
     call,
-    fields,
     kinds,
     module,
     rewritten,
@@ -48,15 +47,13 @@ def test_a_matmul_becomes_several_whose_results_are_joined() -> None:
     inputs = {"x": ((1, 64), F32), **weights(LAYOUT)}
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Linear(rows=1, in_dtype=F32, suppressed=(3, 33), **fields(LAYOUT))
+        operator = Linear(rows=1, in_dtype=F32, suppressed=(3, 33), layout=LAYOUT)
         return call(operator, [x["x"], *(x[n] for n in names(0, 3))], ((1, 40), F32))
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         results = []
         for (first, last), rows, suppressed in (((0, 2), 32, (3,)), ((2, 3), 8, (1,))):
-            operator = Linear(
-                rows=1, in_dtype=F32, suppressed=suppressed, **fields(part(first, last))
-            )
+            operator = Linear(rows=1, in_dtype=F32, suppressed=suppressed, layout=part(first, last))
             args = [x["x"], *(x[n] for n in names(first, last))]
             results += call(operator, args, ((1, rows), F32))
         return [nn.op.concat(results, dim=1)]
@@ -73,14 +70,14 @@ def test_a_lookup_passes_its_rows_on() -> None:
     shape = ((2, 64), F32)
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Embedding(row_begin=0, accumulate=False, **options, **fields(LAYOUT))
+        operator = Embedding(row_begin=0, accumulate=False, **options, layout=LAYOUT)
         return call(operator, [x["ids"], *(x[n] for n in names(0, 3))], shape)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         previous: list[nn.Tensor] = []
         for first, last, row in ((0, 2, 0), (2, 3, 32)):
             operator = Embedding(
-                row_begin=row, accumulate=first > 0, **options, **fields(part(first, last))
+                row_begin=row, accumulate=first > 0, **options, layout=part(first, last)
             )
             args = [x["ids"], *(x[n] for n in names(first, last)), *previous]
             previous = call(operator, args, shape)
@@ -101,7 +98,7 @@ def test_experts_in_several_calls_add_up() -> None:
     layout = WeightLayout(4, "float16", 32, 64, (32, 32))
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = ExpertDown(**fields(layout), **shared)
+        operator = ExpertDown(layout=layout, **shared)
         args = [x[n] for n in ("x", "ids", "chosen", *names(0, 2))]
         return call(operator, args, ((1, 16), F32))
 
@@ -110,7 +107,7 @@ def test_experts_in_several_calls_add_up() -> None:
         half = WeightLayout(4, "float16", 32, 64, (32,))
         for index in range(2):
             operator = ExpertDown(
-                expert_begin=2 * index, accumulate=index > 0, **fields(half), **shared
+                expert_begin=2 * index, accumulate=index > 0, layout=half, **shared
             )
             args = [x[n] for n in ("x", "ids", "chosen", *names(index, index + 1))]
             previous = call(operator, [*args, *previous], ((1, 16), F32))

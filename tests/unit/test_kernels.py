@@ -11,7 +11,7 @@ from gemma4_compile import kernels
 from gemma4_compile.build import LibraryOptions, build_module, library_report
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
@@ -88,9 +88,9 @@ def test_a_kernel_in_full(
 
 
 def test_one_position_has_a_kernel_of_its_own() -> None:
-    operator = Linear(1, 4, "float32", 32, 64, (32,), "float32")
+    operator = Linear(1, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     assert kernels.factory_of(operator).__name__ == "make_gemv"
-    several = Linear(None, 4, "float32", 32, 64, (32,), "float32")
+    several = Linear(None, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     assert kernels.factory_of(several).__name__ == "make_gemm"
 
 
@@ -119,7 +119,7 @@ def test_the_name_in_the_shader_is_known(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_without_a_checkout_the_family_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = Linear(1, 4, "float32", 32, 64, (32,), "float32")
+    operator = Linear(1, WeightLayout(4, "float32", 32, 64, (32,)), "float32")
     monkeypatch.setattr(kernels, "TESTS", "tests/elsewhere")
     assert kernels.tests_of(operator)[0] == "tests/elsewhere/linear/"
 

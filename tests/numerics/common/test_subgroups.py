@@ -29,7 +29,7 @@ from gemma4_compile.operators.int8_linear import (
     Int8NormedLinear,
     Int8RoutedLinear,
 )
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.moe import ExpertResidualNorm, Router, RouterScores
 from gemma4_compile.operators.norms import PerLayerInputs, ResidualNorm, RmsNorm
 from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, SoftmaxProbs
@@ -48,8 +48,8 @@ pytestmark = pytest.mark.dawn
 
 def matrix(kind: type[Linear], cols: int, rows: int, **fields: Any) -> Linear:
     """Four bits in groups of 32."""
-    sizes = {"weight_dtype": "float32", "in_dtype": "float32", "group_size": 32}
-    return kind(rows=1, bits=4, cols=cols, part_rows=(rows,), **{**sizes, **fields})
+    layout = WeightLayout(4, fields.pop("weight_dtype", "float32"), 32, cols, (rows,))
+    return kind(rows=1, layout=layout, **{"in_dtype": "float32", **fields})
 
 
 def exact(dtype: str) -> list[Operator]:
@@ -86,7 +86,7 @@ def int8() -> list[Operator]:
         QuantizedCombine(3, 96, 7, "float32", False),
         matrix(Int8Linear, 96, 192, in_dtype=PACKED, **packed),
         matrix(Int8NormedLinear, 288, 128, scaled=True, eps=1e-6, interleaved_out=True, **packed),
-        Int8ExpertGateUp(4, "float16", 32, 96, (64 * 12,), 64, 12, 3, "float32"),
+        Int8ExpertGateUp(WeightLayout(4, "float16", 32, 96, (64 * 12,)), 64, 12, 3, "float32"),
         matrix(Int8RoutedLinear, 288, 128, experts=7, factor=0.06, eps=1e-6, **packed),
         matrix(Int8NormedLinear, 416, 78, scaled=True, branches=2, eps=1e-6),
     ]

@@ -18,6 +18,7 @@ from gemma4_compile.operators.int8_linear import (
     Int8Linear,
     Int8NormedLinear,
 )
+from gemma4_compile.operators.linear import WeightLayout
 from tests.numerics.attention.test_attention import EPS, normed
 from tests.numerics.definitions import merged_heads, run, values
 from tests.numerics.linear.test_linear import COLS, close, gelu, stored
@@ -59,11 +60,7 @@ def empty(width: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 def linear(kind: type[Int8Linear], bits: int, rows: int, cols: int, **fields: Any) -> Any:
     return kind(
         rows=1,
-        bits=bits,
-        weight_dtype="float16",
-        group_size=GROUP,
-        cols=cols,
-        part_rows=(rows,),
+        layout=WeightLayout(bits, "float16", GROUP, cols, (rows,)),
         **{"in_dtype": "float32", **fields},
     )
 
@@ -178,7 +175,6 @@ def test_combined_splits_are_rounded(dtype: str) -> None:
 
 def test_chosen_experts_in_int8() -> None:
     experts, top_k, width = 5, 2, 64
-    fields = {"bits": 4, "weight_dtype": "float16", "group_size": GROUP, "experts": experts}
     gate_up, gate_up_matrix = stored(4, "float16", (2 * width * experts,))
     down, down_matrix = stored(4, "float16", (COLS * experts,), cols=width)
     x, ids = values(SEED, 1, COLS), np.zeros((1, top_k), np.int32)
@@ -189,21 +185,19 @@ def test_chosen_experts_in_int8() -> None:
     y = np.zeros((1, COLS), np.float32)
 
     first = Int8ExpertGateUp(
-        cols=COLS,
-        part_rows=(2 * width * experts,),
+        layout=WeightLayout(4, "float16", GROUP, COLS, (2 * width * experts,)),
+        experts=experts,
         expert_rows=2 * width,
         top_k=top_k,
         in_dtype="float32",
         interleaved_out=True,
-        **fields,
     )
     second = Int8ExpertDown(
-        cols=width,
-        part_rows=(COLS * experts,),
+        layout=WeightLayout(4, "float16", GROUP, width, (COLS * experts,)),
+        experts=experts,
         expert_rows=COLS,
         top_k=top_k,
         in_dtype=PACKED,
-        **fields,
     )
     routed = np.concatenate([scores, np.zeros((1, 3), np.float32), x], axis=1)  # x from 8 on
     run(first, routed, *gate_up, words, scales, ids)

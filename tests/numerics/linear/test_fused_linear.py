@@ -11,6 +11,7 @@ from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.attention_splits import LOWEST, CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import CombinedLinear, NormedLinear
+from gemma4_compile.operators.linear import WeightLayout
 from tests.numerics.attention.test_attention import (
     DIM,
     EPS,
@@ -34,11 +35,7 @@ def normed_linear(
 ) -> NormedLinear:
     return NormedLinear(
         rows=1,
-        bits=4,
-        weight_dtype="float16",
-        group_size=GROUP,
-        cols=COLS,
-        part_rows=(32,),
+        layout=WeightLayout(4, "float16", GROUP, COLS, (32,)),
         in_dtype=in_dtype,
         epilogue=epilogue.value,
         cap=30.0,
@@ -197,11 +194,7 @@ def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
 
     operator = CombinedLinear(
         rows=1,
-        bits=4,
-        weight_dtype="float16",
-        group_size=GROUP,
-        cols=heads * dim,
-        part_rows=(40,),
+        layout=WeightLayout(4, "float16", GROUP, heads * dim, (40,)),
         in_dtype=dtype,
         heads=heads,
         head_dim=dim,

@@ -28,6 +28,7 @@ from gemma4_compile.operators.int8_linear import (
     Int8NormedLinear,
     Int8RoutedLinear,
 )
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
@@ -42,10 +43,8 @@ pytestmark = pytest.mark.dawn
 def linear(
     kind: type[Int8Linear], cols: int, rows: tuple[int, ...], bits: int = 4, **fields: Any
 ) -> Int8Linear:
-    defaults = {"in_dtype": "float32", "weight_dtype": "float16"}
-    return kind(
-        rows=1, bits=bits, group_size=32, cols=cols, part_rows=rows, **{**defaults, **fields}
-    )
+    layout = WeightLayout(bits, fields.pop("weight_dtype", "float16"), 32, cols, rows)
+    return kind(rows=1, layout=layout, **{"in_dtype": "float32", **fields})
 
 
 def odd_shapes() -> list[Operator]:
@@ -70,9 +69,14 @@ def odd_shapes() -> list[Operator]:
         linear(Int8CombinedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
         linear(Int8NormedLinear, 416, (78,), scaled=True, branches=2, **norm),
         Int8ExpertGateUp(
-            4, "float16", 32, 96, (64 * 4, 64 * 8), 64, 12, 3, "float32", interleaved_out=True
+            WeightLayout(4, "float16", 32, 96, (64 * 4, 64 * 8)),
+            64,
+            12,
+            3,
+            "float32",
+            interleaved_out=True,
         ),
-        Int8ExpertDown(8, "float32", 32, 32, (100 * 12,), 100, 12, 3, PACKED),
+        Int8ExpertDown(WeightLayout(8, "float32", 32, 32, (100 * 12,)), 100, 12, 3, PACKED),
         linear(Int8RoutedLinear, 288, (192,), interleaved_out=True, **packed, **routed),
         linear(Int8RoutedLinear, 160, (70,), 8, **pairs, **{**routed, "experts": 7}),
         QuantizedNorm(288, 1e-6, False, False),
@@ -103,7 +107,9 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
     x, gate, up = (rng.normal(size=shape) for shape in ((cols,), (rows, cols), (rows, cols)))
     unit = np.abs(x[:GROUP]).max() / LEVELS
     expected = packed_gates(x, gate, up)
-    operator = Int8ExpertGateUp(4, "float16", 32, cols, (rows,), rows, 1, 1, "float32")
+    operator = Int8ExpertGateUp(
+        WeightLayout(4, "float16", 32, cols, (rows,)), rows, 1, 1, "float32"
+    )
     shares = []
     for channel in range(8):
         other = x.copy()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.linear import Embedding, Linear
+from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, run, values
 
 GROUP = 32
@@ -62,7 +62,12 @@ def test_linear_over_parts(
     x = values(1, count, COLS).astype(dtype)
     y = np.zeros((count, sum(part_rows)), np.float32)
 
-    run(Linear(rows, bits, dtype, GROUP if bits else 0, COLS, part_rows, dtype), x, *tensors, y)
+    run(
+        Linear(rows, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, part_rows), dtype),
+        x,
+        *tensors,
+        y,
+    )
 
     close(y, x.astype(np.float64) @ matrix.T)
 
@@ -72,7 +77,12 @@ def test_gate_and_up_are_neighbouring_rows() -> None:
     x, y = values(1, 2, COLS).astype(np.float16), np.zeros((2, 32), np.float32)
 
     epilogue = Epilogue.GELU_PAIRS.value
-    run(Linear(None, 4, "float16", GROUP, COLS, (64,), "float16", epilogue), x, *tensors, y)
+    run(
+        Linear(None, WeightLayout(4, "float16", GROUP, COLS, (64,)), "float16", epilogue),
+        x,
+        *tensors,
+        y,
+    )
 
     sums = x.astype(np.float64) @ matrix.T
     close(y, gelu(sums[:, 0::2]) * sums[:, 1::2])
@@ -83,7 +93,12 @@ def test_products_beyond_float16_stay_finite() -> None:
     x, y = np.full((1, COLS), 6e4, np.float16), np.zeros((1, 32), np.float32)
 
     epilogue = Epilogue.GELU_PAIRS.value
-    run(Linear(1, 4, "float16", GROUP, COLS, (64,), "float16", epilogue), x, *tensors, y)
+    run(
+        Linear(1, WeightLayout(4, "float16", GROUP, COLS, (64,)), "float16", epilogue),
+        x,
+        *tensors,
+        y,
+    )
 
     sums = x.astype(np.float64) @ matrix.T
     assert np.abs(y).max() > 65504
@@ -97,7 +112,11 @@ def test_the_gate_of_a_layer_meets_that_layers_inputs(layer: int) -> None:
     y = np.zeros((2, 32), np.float32)
 
     operator = Linear(
-        None, 8, "float16", GROUP, COLS, (32,), "float32", Epilogue.GELU_GATE.value, ple_width=96
+        None,
+        WeightLayout(8, "float16", GROUP, COLS, (32,)),
+        "float32",
+        Epilogue.GELU_GATE.value,
+        ple_width=96,
     )
     run(operator, x, *tensors, ple, layer, y)
 
@@ -109,7 +128,9 @@ def test_the_soft_cap_bounds_the_logits() -> None:
     tensors, matrix = stored(0, "float32", (64,))
     x, y = values(1, 1, COLS, deviation=50.0), np.zeros((1, 64), np.float32)
 
-    operator = Linear(1, 0, "float32", 0, COLS, (64,), "float32", Epilogue.SOFTCAP.value, cap=30.0)
+    operator = Linear(
+        1, WeightLayout(0, "float32", 0, COLS, (64,)), "float32", Epilogue.SOFTCAP.value, cap=30.0
+    )
     run(operator, x, *tensors, y)
 
     assert np.abs(y).max() <= 30.0
@@ -126,7 +147,13 @@ def test_suppressed_columns_are_so_low_that_nobody_chooses_them(
 
     epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
     operator = Linear(
-        rows, 4, "float16", GROUP, COLS, (64, 64), "float32", epilogue.value, cap or 0.0, 0, (0, 70)
+        rows,
+        WeightLayout(4, "float16", GROUP, COLS, (64, 64)),
+        "float32",
+        epilogue.value,
+        cap or 0.0,
+        0,
+        (0, 70),
     )
     run(operator, x, *tensors, y)
 
@@ -144,7 +171,7 @@ def test_embedding_reads_each_id_from_its_part(bits: int, dtype: str, scale: flo
     out = np.zeros((len(ids), COLS), np.float32)
 
     operator = Embedding(
-        None, bits, dtype, GROUP if bits else 0, COLS, (64, 64, 32), 0, scale, False
+        None, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, (64, 64, 32)), 0, scale, False
     )
     run(operator, ids, *tensors, out)
 
@@ -156,8 +183,8 @@ def test_a_table_too_large_for_one_kernel_is_read_by_several() -> None:
     ids = np.array([150, 3, 64, 128], np.int32)
     first, out = (np.zeros((len(ids), COLS), np.float32) for _ in range(2))
 
-    head = Embedding(None, 4, "float16", GROUP, COLS, (64,), 0, 2.0, False)
-    rest = Embedding(None, 4, "float16", GROUP, COLS, (64, 32), 64, 2.0, True)
+    head = Embedding(None, WeightLayout(4, "float16", GROUP, COLS, (64,)), 0, 2.0, False)
+    rest = Embedding(None, WeightLayout(4, "float16", GROUP, COLS, (64, 32)), 64, 2.0, True)
     run(head, ids, *tensors[:2], first)
     run(rest, ids, *tensors[2:], first, out)
 

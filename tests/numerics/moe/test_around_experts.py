@@ -16,6 +16,7 @@ from gemma4_compile.operators.int8_linear import (
     Int8NormedLinear,
     Int8RoutedLinear,
 )
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import RouterScores, TopKExperts
 from tests.numerics.definitions import run, values
 from tests.numerics.linear.test_activation_quantization import packed, rounded
@@ -67,11 +68,7 @@ def test_the_dense_gate_and_up_have_the_router_beside_them(form: str, size: floa
     vectors, projection = values(3, 4, COLS), values(4, 6, COLS).astype(np.float16)
     layout = {
         "rows": 1,
-        "bits": 4,
-        "weight_dtype": "float16",
-        "group_size": GROUP,
-        "cols": COLS,
-        "part_rows": (rows,),
+        "layout": WeightLayout(4, "float16", GROUP, COLS, (rows,)),
         "in_dtype": "float16" if form == "float16" else "float32",
         "epilogue": Epilogue.GELU_PAIRS.value,
         "eps": EPS,
@@ -117,11 +114,7 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
     fields = {"scaled": True, "branches": 2, "eps": EPS}
     layout = {
         "rows": 1,
-        "bits": 4,
-        "weight_dtype": "float16",
-        "group_size": GROUP,
-        "cols": COLS,
-        "part_rows": (40,),
+        "layout": WeightLayout(4, "float16", GROUP, COLS, (40,)),
         "in_dtype": "float16" if form == "float16" else "float32",
     }
     args = [dense, experts, residual, w_branches, scalar, w_next]

@@ -13,6 +13,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.fused_linear import NormedLinear, RoutedLinear
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     PermuteByExpert,
     Router,
@@ -91,15 +92,15 @@ def matmuls_around_experts() -> list[Operator]:
     half = {**router, "experts": EXPERTS, "router_dtype": "float16"}
     odd = {**router, "experts": 5, "router_dtype": "float32"}
     return [
-        RoutedLinear(1, 4, "float16", 32, 2816, (72,), "float16", **half),
-        RoutedLinear(1, 0, "float16", 0, 1030, (64, 14), "float32", **odd),
+        RoutedLinear(1, WeightLayout(4, "float16", 32, 2816, (72,)), "float16", **half),
+        RoutedLinear(1, WeightLayout(0, "float16", 0, 1030, (64, 14)), "float32", **odd),
         RouterScores(2816, EXPERTS, 1e-6, 0.06, "float16"),
         RouterScores(1030, 7, 1e-6, 0.06, "float32"),
         TopKExperts(7, 3, 1030),
         ResidualNorm(1, 1030, 1e-6, False, "float16", 4),
-        NormedLinear(1, 4, "float16", 32, 2816, (73,), "float16", **norm),
-        NormedLinear(1, 8, "float32", 32, 288, (70,), "float32", **norm),
-        NormedLinear(1, 0, "float16", 0, 1030, (64, 13), "float16", **norm),
+        NormedLinear(1, WeightLayout(4, "float16", 32, 2816, (73,)), "float16", **norm),
+        NormedLinear(1, WeightLayout(8, "float32", 32, 288, (70,)), "float32", **norm),
+        NormedLinear(1, WeightLayout(0, "float16", 0, 1030, (64, 13)), "float16", **norm),
     ]
 
 
@@ -124,7 +125,7 @@ def test_branches_that_nearly_cancel_cost_as_many_digits_as_the_kernel_says(
 ) -> None:
     spec, width, left = target_spec("webgpu"), 288, 0.1
     norm: dict[str, Any] = {"eps": 1e-6, "scaled": True, "branches": 2}
-    operator = NormedLinear(1, 8, "float32", 32, width, (70,), "float32", **norm)
+    operator = NormedLinear(1, WeightLayout(8, "float32", 32, width, (70,)), "float32", **norm)
     args = tuple(np.array(arg) for arg in make_case(operator, 0).args)
     dense, experts, w_branches = args[0], args[1], args[3]
     experts[...] = left * experts - dense

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,
@@ -183,11 +185,9 @@ def stack(bits: int, dtype: str, parts: tuple[int, ...]) -> tuple[list[Any], Any
 
 def fields(bits: int, dtype: str, parts: tuple[int, ...], in_dtype: str) -> dict[str, Any]:
     return {
-        "bits": bits,
-        "weight_dtype": dtype,
-        "group_size": GROUP if bits else 0,
-        "cols": COLS,
-        "part_rows": tuple(count * EXPERT_ROWS for count in parts),
+        "layout": WeightLayout(
+            bits, dtype, GROUP if bits else 0, COLS, tuple(n * EXPERT_ROWS for n in parts)
+        ),
         "expert_rows": EXPERT_ROWS,
         "experts": EXPERTS,
         "top_k": TOP_K,
@@ -205,7 +205,8 @@ def run_in_calls(
         return
     per_part, previous, begin = len(tensors) // len(parts), None, 0
     for index, count in enumerate(parts):
-        rows = {**layout, "part_rows": (count * EXPERT_ROWS,)}
+        held_rows = dataclasses.replace(layout["layout"], part_rows=(count * EXPERT_ROWS,))
+        rows = {**layout, "layout": held_rows}
         held = tensors[index * per_part : (index + 1) * per_part]
         added = [] if previous is None else [previous]
         description = operator(**rows, **more, expert_begin=begin, accumulate=previous is not None)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile.operators.int8_linear import Int8ExpertGateUp
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import PermuteByExpert, Router, TopKExperts
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -53,7 +54,7 @@ def expert_case(scores: np.ndarray) -> KernelCase:
     """Gate and up in int8, whose every block chooses by these scores."""
     rows = 64
     operator = Int8ExpertGateUp(
-        4, "float32", 32, WIDTH, (rows * EXPERTS,), rows, EXPERTS, TOP_K, "float32"
+        WeightLayout(4, "float32", 32, WIDTH, (rows * EXPERTS,)), rows, EXPERTS, TOP_K, "float32"
     )
     case = make_case(operator, 1)
     args = [with_scores(case, scores), *(arg.copy() for arg in case.args[1:])]

@@ -18,7 +18,7 @@ from gemma4_compile.device_check.known_inputs import KnownInput, Spread, sample_
 from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.attention import DecodeAttention, QkNormRopeCache
 from gemma4_compile.operators.base import Operator, description_of
-from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import webgpu
@@ -31,7 +31,7 @@ CHUNK = 512
 
 
 def linear(rows: int | None, bits: int, cols: int, outputs: int = 32) -> Linear:
-    return Linear(rows, bits, "float32", 32, cols, (outputs,), "float32")
+    return Linear(rows, WeightLayout(bits, "float32", 32, cols, (outputs,)), "float32")
 
 
 def described(operators: Mapping[str, Operator]) -> dict[str, str]:
