@@ -69,7 +69,8 @@ def _rows(operator: Operator) -> int | None:
 
 
 def _weights(operator: Operator) -> Hashable:
-    return vars(operator)["bits"], vars(operator)["weight_dtype"]
+    layout = vars(operator)["layout"]
+    return layout.bits, layout.dtype
 
 
 ROLES = (
@@ -113,7 +114,7 @@ def _sizes(operator: Operator, chunk: int) -> Sizes:
 def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
     """How an argument's values are spread. Results have some, too: what must be overwritten."""
     if dtype == "uint32":
-        low_bytes = name.startswith("q_weight") and vars(operator)["bits"] == 8
+        low_bytes = name.startswith("q_weight") and vars(operator)["layout"].bits == 8
         return (BYTES_BELOW_255 if low_bytes else WORDS,)
     if dtype == "int32":
         return (Spread(20, 0, 1),)

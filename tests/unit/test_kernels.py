@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import kernels
-from gemma4_compile.build import LibraryOptions, build_module, library_report
-from gemma4_compile.checkpoint.sources import open_source
-from gemma4_compile.model_spec.text.parameters import parameter_table
+from gemma4_compile.build import library_report
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
-from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.passes.lowering import generate
 from gemma4_compile.request import CompileRequest
-from gemma4_compile.targets import target_spec
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--model", "tiny"]
@@ -103,11 +99,8 @@ def test_a_kernel_of_tvm_has_no_operator(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_source_is_that_of_the_library() -> None:
-    spec, recipe = target_spec("webgpu"), RECIPES["q4f16"]
-    with open_source("tiny", None, weights=False) as source:
-        config = source.config
-    plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
-    module = lower(build_module(config, plan, recipe, spec, LibraryOptions(64, 64, {})), spec)
+    built = kernels.lower_library(CompileRequest("tiny", "webgpu", "q4f16", Path()))
+    module, spec = built.module, built.spec
     library = kernel_sources(generate(module, spec), spec)
     for name in ("prefill_attention", "gemm_q4_none", "sample_top_p"):
         assert kernel_source(module[name], name, spec) == library[f"{name}_kernel.wgsl"]
