@@ -62,7 +62,7 @@ def test_a_kernel_in_full(
     fields = dict(FIELD.findall(text))
     assert fields["kernel"] == "gemm_q4_gelu_pairs"
     assert fields["operator"] == "linear (Linear)"
-    assert "    bits = 4\n" in text
+    assert "'bits': 4" in text
     assert "    epilogue = 'gelu_pairs'\n" in text
     file, line = fields["definition"].split(":")
     assert file == "gemma4_compile/operators/linear.py"
