@@ -118,9 +118,9 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         overrides=_overrides(arguments),
     )
-    plan, identity = plan_model(request)
+    plan, origin = plan_model(request)
     if arguments.json:
-        print(json.dumps(plan_json(plan, identity), indent=2))
+        print(json.dumps(plan_json(plan, origin), indent=2))
     else:
         print(plan_text(plan, arguments.model))
     plan.check()

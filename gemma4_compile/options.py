@@ -14,13 +14,13 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Parser, run_command, warn
 
 _LIMITS = ("default", "compat", "subgroups", "subgroups-16", "subgroups-8", "subgroups-4", "h200")
-PROFILES: dict[str, tuple[str, ...]] = {
+LIMITS: dict[str, tuple[str, ...]] = {
     "webgpu": _LIMITS,
     "metal": ("default",),
     "cuda": ("default",),
     "cpu": ("default",),
 }
-"""Limits profiles by target."""
+"""Names of limits by target."""
 QUANTS = ("q4f16", "q4f32", "q8f16", "f16", "f32")
 ACTIVATIONS = ("auto", "exact", "int8")
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
@@ -55,7 +55,7 @@ def make_parser() -> Parser:
         "--target",
         metavar="TARGET",
         default=DEFAULT_TARGET,
-        help=f"{', '.join(PROFILES)} (default: %(default)s)",
+        help=f"{', '.join(LIMITS)} (default: %(default)s)",
     )
     parser.add_argument(
         "--quant",
@@ -78,7 +78,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--limits",
         default="default",
-        metavar="PROFILE",
+        metavar="NAME",
         help="default; webgpu also has compat, subgroups (of 32 threads or more; subgroups-16, -8 "
         "and -4 for smaller ones) and h200",
     )
@@ -104,7 +104,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--only",
         choices=("library", "weights"),
-        help="one half of the package; the library needs only the config",
+        help="a partial build: this part alone; the library needs only the config",
     )
     parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
     parser.add_argument(
@@ -183,14 +183,14 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _check_names(arguments: argparse.Namespace) -> None:
     target, quant, limits = arguments.target, arguments.quant, arguments.limits
-    if target not in PROFILES:
-        raise UsageError(f"unknown target `{target}`", hint=f"known targets: {', '.join(PROFILES)}")
+    if target not in LIMITS:
+        raise UsageError(f"unknown target `{target}`", hint=f"known targets: {', '.join(LIMITS)}")
     if quant not in QUANTS:
         raise UsageError(f"unknown quantisation `{quant}`", hint=f"known: {', '.join(QUANTS)}")
-    if limits not in PROFILES[target]:
+    if limits not in LIMITS[target]:
         raise UsageError(
-            f"target `{target}` has no limits profile `{limits}`",
-            hint=f"profiles of `{target}`: {', '.join(PROFILES[target])}",
+            f"target `{target}` has no limits `{limits}`",
+            hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
         )
     if arguments.activations not in ACTIVATIONS:
         raise UsageError(

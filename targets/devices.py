@@ -34,7 +34,7 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class Device:
+class TypicalDevice:
     """A kind of device.
 
     Attributes
@@ -73,7 +73,9 @@ class Device:
 
 
 @lru_cache(maxsize=8)
-def typical_devices(target: str) -> tuple[Device, ...]:
+def typical_devices(target: str) -> tuple[TypicalDevice, ...]:
     """The table of a target, from small to large; empty where nothing is to be planned."""
     entries = json.loads(DEVICES_FILE.read_text("utf-8")).get(target, [])
-    return tuple(Device(**{**entry, "features": tuple(entry["features"])}) for entry in entries)
+    return tuple(
+        TypicalDevice(**{**entry, "features": tuple(entry["features"])}) for entry in entries
+    )

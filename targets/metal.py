@@ -15,7 +15,7 @@ from gemma4_compile.targets.tuning import read_tuning
 
 DEFAULT = TargetSpec(
     name="metal",
-    profile="default",
+    limits="default",
     device_type=DeviceType.METAL,
     library_suffix=".dylib",
     # A device takes 1024, but each kernel as many as its registers allow, 384 at worst, and nobody
@@ -33,7 +33,7 @@ DEFAULT = TargetSpec(
 )
 """Every Apple silicon GPU."""
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
+LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
 
 # --- Library ---
 

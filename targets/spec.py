@@ -27,12 +27,12 @@ class DeviceType(IntEnum):
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """One target under one profile of limits.
+    """One target under one set of limits.
 
     Attributes
     ----------
     name : name on the command line: ``webgpu``, ``cuda``, ``metal`` or ``cpu``
-    profile : name of the set of limits, as ``--limits`` takes it
+    limits : name of the set of limits, as ``--limits`` takes it
     device_type : where the tensors of the model live
     library_suffix : suffix of the model library, with its dot
     max_threads_per_block : threads in one thread block
@@ -55,7 +55,7 @@ class TargetSpec:
     """
 
     name: str
-    profile: str
+    limits: str
     device_type: DeviceType
     library_suffix: str
     max_threads_per_block: int

@@ -1,6 +1,6 @@
 """Sizes of kernels, chosen by measuring: what a search may change without changing a result.
 
-The files are in targets/tunings, written by benchmarks/webgpu/tune.py; a target's profile names
+The files are in targets/tunings, written by benchmarks/webgpu/tune.py; a target's limits name
 its own, and several may share one. A field that the file leaves out keeps the default below.
 """
 
@@ -174,7 +174,7 @@ class FusionTuning:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All kernels' sizes under one profile."""
+    """All kernels' sizes under one set of limits."""
 
     gemv: GemvTuning = field(default_factory=GemvTuning)
     int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)

@@ -318,7 +318,7 @@ def known_answers(
     return {
         "version": VERSION,
         "digest": digest.hexdigest(),
-        "limits": spec.profile,
+        "limits": spec.limits,
         "subgroup_size": spec.simd_width,
         "cases": cases,
     }

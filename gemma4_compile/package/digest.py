@@ -13,8 +13,8 @@ VERSIONS = ("gemma4-compile", "apache-tvm")
 """Packages whose kernels write the keys and values; another Python, say, changes nothing."""
 
 
-def package_identity(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
-    """Identity of a model's weights, recipe, target and compiler.
+def package_digest(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
+    """Digest of a model's weights, recipe, target and compiler.
 
     Parameters
     ----------
@@ -25,4 +25,4 @@ def package_identity(provenance: Mapping[str, Any], checkpoint: Checkpoint | Non
     versions = {name: provenance["versions"][name] for name in VERSIONS}
     is_directory = provenance["source"]["kind"] == "directory"
     sample = sample_hash(checkpoint.tensors.values()) if checkpoint and is_directory else None
-    return artifacts.identity({**provenance, "versions": versions, "sample": sample})
+    return artifacts.digest({**provenance, "versions": versions, "sample": sample})

@@ -1,7 +1,7 @@
 """What would be built, from the config alone: parameters, bytes, memory, and what a device needs.
 
 `--plan` shows it. Compilation uses the same numbers for the library's metadata, and refuses what
-`Plan.check` refuses.
+`BuildPlan.check` refuses.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class KvPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """A model in one recipe on one target, and its neighbours for comparison.
 
     Attributes
@@ -196,7 +196,7 @@ class Plan:
         limit = self.target.max_binding_bytes
         if limit is None:
             return
-        where = f"target `{self.target.name}` with limits `{self.target.profile}` binds at most"
+        where = f"target `{self.target.name}` with limits `{self.target.limits}` binds at most"
         if self.state_tensor_bytes > limit:
             raise UsageError(
                 f"--context {self.context_length}: the keys of one layer need "
@@ -288,7 +288,7 @@ def make_plan(
     context_length: int,
     prefill_chunk: int,
     contexts: Sequence[int] = (),
-) -> Plan:
+) -> BuildPlan:
     """Plan a model; nothing is refused here.
 
     Parameters
@@ -313,7 +313,7 @@ def make_plan(
         for scheme in recipe.all_schemes
     )
     is_webgpu = target.device_type is DeviceType.WEBGPU
-    return Plan(
+    return BuildPlan(
         config=config,
         target=target,
         recipe=chosen,

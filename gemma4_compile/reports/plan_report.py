@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gemma4_compile.reports.plan import KINDS, Plan, RecipePlan
-from gemma4_compile.targets.devices import Device, typical_devices
+from gemma4_compile.reports.plan import KINDS, BuildPlan, RecipePlan
+from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 
 
-def plan_json(plan: Plan, identity: Mapping[str, Any]) -> dict[str, Any]:
+def plan_json(plan: BuildPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
     """The plan as plain values; bytes are bytes.
 
     Parameters
     ----------
-    identity : what provenance says of the model's source
+    origin : what provenance says of the model's source
     """
     required = asdict(plan.requirements)
     return {
-        "source": dict(identity),
+        "source": dict(origin),
         "target": plan.target.name,
-        "limits": plan.target.profile,
+        "limits": plan.target.limits,
         "quant": plan.recipe.name,
         "activations": plan.target.activations,
         "context_length": plan.context_length,
@@ -55,11 +55,11 @@ def _recipe_json(recipe: RecipePlan) -> dict[str, Any]:
     return {"problem": recipe.problem} if recipe.problem is not None else values
 
 
-def _devices(plan: Plan) -> tuple[Device, ...]:
+def _devices(plan: BuildPlan) -> tuple[TypicalDevice, ...]:
     return typical_devices(plan.target.name)
 
 
-def _lacks(plan: Plan, device: Device) -> list[str]:
+def _lacks(plan: BuildPlan, device: TypicalDevice) -> list[str]:
     """Why a device does not run the package; empty if it does."""
     impossible = [] if plan.problem is None else [plan.problem]
     return [*impossible, *device.lacks(plan.requirements)]
@@ -96,10 +96,10 @@ def _recipe_row(recipe: RecipePlan, chosen: bool) -> list[str]:
     ]
 
 
-def plan_text(plan: Plan, model: str) -> str:
+def plan_text(plan: BuildPlan, model: str) -> str:
     """The plan as a page of tables."""
     lines = [
-        f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.profile}), "
+        f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.limits}), "
         f"{plan.target.activations} activations, context {plan.context_length:,}, "
         f"prefill chunk {plan.prefill_chunk:,}",
         "",
@@ -160,7 +160,7 @@ def plan_text(plan: Plan, model: str) -> str:
     return "\n".join(lines)
 
 
-def _needs(plan: Plan) -> list[list[str]]:
+def _needs(plan: BuildPlan) -> list[list[str]]:
     needs = plan.requirements
     subgroup = [["smallest subgroup", f"{needs.subgroup_size} threads"]]
     return [
@@ -173,7 +173,7 @@ def _needs(plan: Plan) -> list[list[str]]:
     ]
 
 
-def _fits(plan: Plan) -> list[list[str]]:
+def _fits(plan: BuildPlan) -> list[list[str]]:
     if plan.problem is not None:
         return [["nothing", plan.problem]]
     rows = []

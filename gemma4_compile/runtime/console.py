@@ -17,7 +17,7 @@ from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
 from gemma4_compile.runtime.integrity import ByteCount
-from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
+from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 _SOON_S = 0.5  # what is done by then needs no bar
@@ -116,21 +116,21 @@ class Console:
                         thinking = self._show(event, thinking)
             finally:
                 if thinking:
-                    self._end_thought()
+                    self._end_reasoning()
                 events.close()  # the conversation has the reply from here on
                 print(flush=True)
                 if chat.last_reply is not before and chat.last_reply is not None:
                     self.note(speed(chat.last_reply))
 
     def _show(self, event: Event, thinking: bool) -> bool:
-        """Show a part; return whether a thought is open."""
-        if isinstance(event, ThoughtDelta):
+        """Show a part; return whether reasoning is open."""
+        if isinstance(event, ReasoningDelta):
             style = _DIM if self._styled and not thinking else ""
             text = self._shown(event.text, sys.stderr)
             print(f"{style}{text}", end="", file=sys.stderr, flush=True)
             return True
         if thinking:
-            self._end_thought()
+            self._end_reasoning()
         if isinstance(event, TextDelta):
             print(self._shown(event.text, sys.stdout), end="", flush=True)
         else:
@@ -145,7 +145,7 @@ class Console:
         """
         return printable_text(text) if stream.isatty() else text
 
-    def _end_thought(self) -> None:
+    def _end_reasoning(self) -> None:
         print(_NORMAL if self._styled else "", file=sys.stderr, flush=True)
 
 

@@ -257,7 +257,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def check_manifest(manifest: Mapping[str, Any], cache: TensorCache, provenance: Provenance) -> None:
-    """Hold the manifest's identities against the tensors, and the shards against the list.
+    """Compare the manifest's digests with the tensors, and the shards against the list.
 
     Raises
     ------

@@ -71,14 +71,14 @@ def read_provenance(directory: Path) -> Provenance:
 
 
 def check_whole(directory: Path, provenance: Provenance) -> str:
-    """The library's file; ArtifactError for a package that `--only` made one half of."""
+    """The library's file; ArtifactError for a partial build."""
     library = provenance.library
     if library is not None and abi.TENSOR_CACHE_FILE in provenance.files:
         return library
     missing = "library" if library is None else "weights"
     raise ArtifactError(
-        f"`{directory}` is one half of a package, without {missing}",
-        hint=f"make the other half: gemma4-compile with all options as before, --only {missing} "
+        f"`{directory}` is a partial build, without {missing}",
+        hint=f"build the rest: gemma4-compile with all options as before, --only {missing} "
         f"and -o {directory}",
     )
 

@@ -1,4 +1,4 @@
-"""A certificate as a table for people, and as a picture."""
+"""A numerics report as a table for people, and as a picture."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _rows(comparison: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
-    """The certificate as text; with `layers`, a line for each of them."""
+    """The report as text; with `layers`, a line for each of them."""
     package, text = content["package"], content["text"]
     passed = "passed" if content["passed"] else "FAILED"
     versions = content["reference"]["versions"]

@@ -29,7 +29,7 @@ PART_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Setting:
-    """A released size in a recipe, under a profile of limits."""
+    """A released size in a recipe, under named limits."""
 
     preset: str
     quant: str

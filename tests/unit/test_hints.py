@@ -23,7 +23,7 @@ PARSERS = (
 )
 OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
 NO_NAME = r"(?!(?:and|is|or|profile|say)\b)"  # a sentence goes on
-LIMITS = {name for profiles in options.PROFILES.values() for name in profiles}
+LIMITS = {name for limits in options.LIMITS.values() for name in limits}
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemma4_compile.runtime.generation import Generation
-from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
+from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.tool_calls import ToolCall
 
@@ -64,8 +64,8 @@ class ChatAnswer:
                 "content": None if empty else generation.text,
                 "refusal": None,
             }
-            if generation.thought:
-                message["reasoning_content"] = generation.thought
+            if generation.reasoning:
+                message["reasoning_content"] = generation.reasoning
             if generation.tool_calls:
                 message["tool_calls"] = [_call(call) for call in generation.tool_calls]
             choices.append(
@@ -89,7 +89,7 @@ class ChatAnswer:
         if isinstance(event, TextDelta):
             told = self._logprobs(logprobs, tokens)
             return self._chunk(index, {"content": event.text}, None, told)
-        if isinstance(event, ThoughtDelta):
+        if isinstance(event, ReasoningDelta):
             return self._chunk(index, {"reasoning_content": event.text}, None, None)
         number = self._calls.get(index, 0)
         self._calls[index] = number + 1

@@ -225,8 +225,8 @@ class Service:
             settings = request.settings.of_reply(index)
             recorder = None
             if settings.logprobs is not None:
-                in_thought = marks.thought_is_open(prompt)
-                answer = None if plain else AnswerTokens(marks, in_thought=in_thought)
+                in_reasoning = marks.reasoning_is_open(prompt)
+                answer = None if plain else AnswerTokens(marks, in_reasoning=in_reasoning)
                 recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
             recorders.append(recorder)
             starts.append(partial(_start, prompt, settings, constrain, recorder, plain))

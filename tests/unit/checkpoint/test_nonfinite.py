@@ -181,7 +181,7 @@ def test_a_rest_is_taken_up_with_the_same_option_only(
     assert noted(request_for.output) == COUNTS
 
 
-def test_halves_with_and_without_are_not_mixed(request_for: CompileRequest) -> None:
+def test_partial_builds_with_and_without_are_not_mixed(request_for: CompileRequest) -> None:
     compile_model(request_for, Silent())
     library = replace(request_for, only="library")
     with pytest.raises(UsageError, match="made with --allow-nonfinite"):

@@ -16,7 +16,7 @@ from tests.models import DENSE_LIKE, write_checkpoint
 
 def test_tiny_is_written_and_removed_again() -> None:
     with open_source("tiny", None, weights=True) as source:
-        assert source.identity == {"kind": "tiny"}
+        assert source.origin == {"kind": "tiny"}
         assert source.checkpoint is not None
         path = source.checkpoint.path
         assert path.is_dir()
@@ -26,7 +26,7 @@ def test_tiny_is_written_and_removed_again() -> None:
 def test_directory(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, DENSE_LIKE)
     with open_source(str(tmp_path), None, weights=True) as source:
-        assert source.identity == {"kind": "directory"}  # no path of this machine
+        assert source.origin == {"kind": "directory"}  # no path of this machine
         assert source.config.attention_k_eq_v
         assert source.checkpoint is not None
 
@@ -40,7 +40,7 @@ def test_config_alone_needs_no_weights(tmp_path: Path) -> None:
 
 def test_preset_is_a_config_only() -> None:
     with open_source("gemma-4-E2B-it", None, weights=False) as source:
-        assert source.identity == {"kind": "preset", "model": "gemma-4-E2B-it"}
+        assert source.origin == {"kind": "preset", "model": "gemma-4-E2B-it"}
         assert source.config.num_hidden_layers == 35
     with (
         pytest.raises(UsageError, match="without weights"),
@@ -88,7 +88,7 @@ def test_hub_model_is_pinned_to_the_commit_of_its_config(
 
     monkeypatch.setattr(hub, "fetch", fetch)
     with open_source("google/gemma", "main", weights=True) as source:
-        assert source.identity["revision"] == "0123abcd"
+        assert source.origin["revision"] == "0123abcd"
     assert asked == ["0123abcd"]
 
 

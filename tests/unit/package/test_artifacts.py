@@ -1,4 +1,4 @@
-"""The package's JSON files: round trips, identities as the client computes them, damage refused."""
+"""The package's JSON files: round trips, digests as the client computes them, damage refused."""
 
 from __future__ import annotations
 

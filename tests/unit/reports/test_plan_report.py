@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.reports.plan import Plan, make_plan
+from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.devices import typical_devices
@@ -16,7 +16,7 @@ from gemma4_compile.targets.devices import typical_devices
 PRESET = "gemma-4-26B-A4B-it"
 
 
-def plan(target: str = "webgpu") -> Plan:
+def plan(target: str = "webgpu") -> BuildPlan:
     config = Gemma4Config.from_preset(PRESET)
     return make_plan(config, "q4f16", target_spec(target), 8192, 512, (4096, 32_768))
 

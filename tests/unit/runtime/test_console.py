@@ -9,13 +9,13 @@ import pytest
 
 from gemma4_compile.runtime import Reply
 from gemma4_compile.runtime.console import Console, speed
-from gemma4_compile.runtime.generation import TextDelta, ThoughtDelta
+from gemma4_compile.runtime.generation import ReasoningDelta, TextDelta
 from gemma4_compile.runtime.tool_calls import ToolCall
 
-PARTS = [ThoughtDelta("hm, "), ThoughtDelta("yes"), TextDelta("It "), TextDelta("is.")]
+PARTS = [ReasoningDelta("hm, "), ReasoningDelta("yes"), TextDelta("It "), TextDelta("is.")]
 
 
-def show(console: Console, parts: list[TextDelta | ThoughtDelta | ToolCall]) -> None:
+def show(console: Console, parts: list[TextDelta | ReasoningDelta | ToolCall]) -> None:
     thinking = False
     for part in parts:
         thinking = console._show(part, thinking)
@@ -29,7 +29,7 @@ def show(console: Console, parts: list[TextDelta | ThoughtDelta | ToolCall]) -> 
         (False, "", "hm, yes\n"),
     ],
 )
-def test_thoughts_are_dimmed_on_a_terminal_that_may_be_styled(
+def test_reasoning_is_dimmed_on_a_terminal_that_may_be_styled(
     terminal: bool,
     colour: str,
     shown: str,
@@ -146,7 +146,7 @@ def test_an_answer_cannot_steer_the_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setenv("NO_COLOR", "1")
     said = "a\x1b]0;title\x07\x9b2J\n\tü👩\u200d🔬"
-    show(Console(), [ThoughtDelta(said), TextDelta(said), ToolCall("f", {"a": said})])
+    show(Console(), [ReasoningDelta(said), TextDelta(said), ToolCall("f", {"a": said})])
     for text in capsys.readouterr():
         assert ("\x1b" in text) is not terminal
         assert "\n\tü👩\u200d🔬" in text

@@ -72,19 +72,19 @@ def test_generated_ids_stand_in_the_prompt_as_they_were(
     assert both == [*first, *broken, *closing]
 
 
-def test_thoughts_of_earlier_replies_are_dropped(
+def test_reasoning_of_earlier_replies_is_dropped(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
     builder = PromptBuilder(tokenizer, template)
-    thought = builder.encode("<|channel>thought\nhm<channel|>")
+    reasoning = builder.encode("<|channel>thought\nhm<channel|>")
     answer = builder.encode("yes")
     question, again = Message("user", "one"), Message("user", "two")
 
-    with_thought = Message("assistant", "yes", (*thought, *answer))
+    with_reasoning = Message("assistant", "yes", (*reasoning, *answer))
     without = Message("assistant", "yes", tuple(answer))
 
     expected = builder.build([question, without, again])
-    assert builder.build([question, with_thought, again]) == expected
+    assert builder.build([question, with_reasoning, again]) == expected
 
 
 def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
@@ -133,7 +133,7 @@ RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|
         (
             [
                 Message("user", "w?"),
-                Message("assistant", "Wait.", thought="hm", tool_calls=(CALL,)),
+                Message("assistant", "Wait.", reasoning="hm", tool_calls=(CALL,)),
                 Message("tool", "sunny", tool_call_id="c1"),
             ],
             f"<|channel>thought\nhm\n<channel|>{CALLED}{RESULT}",
@@ -141,7 +141,7 @@ RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|
         (
             [
                 Message("user", "w?"),
-                Message("assistant", "", thought="hm", tool_calls=(CALL,)),
+                Message("assistant", "", reasoning="hm", tool_calls=(CALL,)),
                 Message("tool", "sunny", tool_call_id="c1"),
                 Message("assistant", "It is sunny."),
                 Message("user", "x"),

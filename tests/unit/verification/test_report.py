@@ -1,4 +1,4 @@
-"""The table and the picture of a certificate say what the certificate says."""
+"""The table and the picture of a numerics report hold what the report holds."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_every_kind_of_message() -> None:
     assert request.messages == (
         Message("system", "s"),
         Message("user", "ab"),
-        Message("assistant", "", thought="hm", tool_calls=(ToolCall("f", {"a": 1}, "c1"),)),
+        Message("assistant", "", reasoning="hm", tool_calls=(ToolCall("f", {"a": 1}, "c1"),)),
         Message("tool", "r", tool_call_id="c1"),
         Message("assistant", "done"),
     )
