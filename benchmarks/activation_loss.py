@@ -25,7 +25,7 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine
-from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
+from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests import models
 from tools.training.tiny.evaluate import mark, tasks
@@ -98,16 +98,16 @@ def compare(quant: str, factor: float) -> dict[str, Any]:
             )
             compile_model(request, _Silent())
             found[form] = next_tokens(package)
-    exact, rounded = found[EXACT], found[INT8]
-    divergence = (np.exp(exact) * (exact - rounded)).sum(axis=1)
+    floats, rounded = found[FLOAT], found[INT8]
+    divergence = (np.exp(floats) * (floats - rounded)).sum(axis=1)
     return {
         "measure": "random model",
         "quant": quant,
         "factor": factor,
-        "tokens": len(exact),
+        "tokens": len(floats),
         "kl_mean": float(divergence.mean()),
         "kl_max": float(divergence.max()),
-        "same_choice": float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean()),
+        "same_choice": float((floats.argmax(axis=1) == rounded.argmax(axis=1)).mean()),
     }
 
 

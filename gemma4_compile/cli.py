@@ -57,6 +57,7 @@ def _print_summary(summary: Summary, target: str) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     options.check(arguments)
+    options.warn_of_old_names(arguments)
     options.warn_of_ignored(arguments)
     if arguments.plan:
         _print_plan(arguments)

@@ -22,7 +22,9 @@ LIMITS: dict[str, tuple[str, ...]] = {
 }
 """Names of limits by target."""
 QUANTS = ("q4f16", "q4f32", "q8f16", "f16", "f32")
-ACTIVATIONS = ("auto", "exact", "int8")
+ACTIVATIONS = ("auto", "float", "int8")
+OLD_ACTIVATIONS = {"exact": "float"}
+"""Names that packages and command lines of earlier versions have."""
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
 DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
 DEFAULT_CONTEXT_LENGTH = 8192
@@ -86,8 +88,8 @@ def make_parser() -> Parser:
         "--activations",
         default=ACTIVATIONS[0],
         metavar="FORM",
-        help="what matmuls multiply: exact vectors, or int8 in groups of 32 "
-        f"({', '.join(ACTIVATIONS)}; default: %(default)s, as --target and --limits say)",
+        help="what matmuls multiply: vectors of the recipe's float type, or int8 in groups of 32 "
+        f"({', '.join(ACTIVATIONS)}; default: %(default)s, what --target and --limits choose)",
     )
     parser.add_argument(
         "--context",
@@ -142,8 +144,19 @@ def make_parser() -> Parser:
     return parser
 
 
+def warn_of_old_names(arguments: argparse.Namespace) -> None:
+    """Name what is called otherwise now; the next version takes the new names alone."""
+    old = arguments.activations
+    if old in OLD_ACTIVATIONS:
+        new = OLD_ACTIVATIONS[old]
+        warn(
+            f"--activations {old} is now --activations {new}",
+            f"write {new}: the next version does not know {old}",
+        )
+
+
 def warn_of_ignored(arguments: argparse.Namespace) -> None:
-    """Name the options that do nothing beside --plan or --report."""
+    """Name the options that do nothing next to --plan or --report."""
     question = "--plan" if arguments.plan else "--report"
     if not getattr(arguments, question[2:]):
         return
@@ -156,7 +169,7 @@ def warn_of_ignored(arguments: argparse.Namespace) -> None:
     if given:
         verb = "does" if len(given) == 1 else "do"
         warn(
-            f"{question} writes nothing, and {', '.join(given)} {verb} nothing beside it",
+            f"{question} writes nothing, and {', '.join(given)} {verb} nothing next to it",
             f"leave out {question} to compile",
         )
 
@@ -192,7 +205,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
             f"target `{target}` has no limits `{limits}`",
             hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
         )
-    if arguments.activations not in ACTIVATIONS:
+    if arguments.activations not in (*ACTIVATIONS, *OLD_ACTIVATIONS):
         raise UsageError(
             f"unknown activations `{arguments.activations}`",
             hint=f"known: {', '.join(ACTIVATIONS)}",

@@ -44,7 +44,7 @@ from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
-from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
+from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
@@ -110,25 +110,26 @@ def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
 
 def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) -> str:
     """How vectors meet the weights: the user's choice, or else the one of the target's limits."""
-    if request.activations not in (AUTO, *ACTIVATIONS):
+    wanted = options.OLD_ACTIVATIONS.get(request.activations, request.activations)
+    if wanted not in (AUTO, *ACTIVATIONS):
         raise UsageError(
-            f"unknown activations `{request.activations}`",
+            f"unknown activations `{wanted}`",
             hint=f"known: {AUTO}, {', '.join(ACTIVATIONS)}",
         )
     stores_integers = isinstance(recipe.schemes[Role.LINEAR], GroupScheme)
-    if request.activations == INT8 and not stores_integers:
+    if wanted == INT8 and not stores_integers:
         raise UsageError(
             f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
-            hint="choose --quant q4f16, q4f32 or q8f16, or --activations exact",
+            hint="choose --quant q4f16, q4f32 or q8f16, or --activations float",
         )
-    if request.activations not in (AUTO, *target.activation_forms):
+    if wanted not in (AUTO, *target.activation_forms):
         raise UsageError(
-            f"--activations {request.activations}: target `{target.name}` has no such kernels",
+            f"--activations {wanted}: target `{target.name}` has no such kernels",
             hint=f"it has: {', '.join(target.activation_forms)}",
         )
-    if request.activations == AUTO:
-        return target.activations if stores_integers else EXACT
-    return request.activations
+    if wanted == AUTO:
+        return target.activations if stores_integers else FLOAT
+    return wanted
 
 
 def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:

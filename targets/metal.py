@@ -10,7 +10,7 @@ from tvm import relax
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
-from gemma4_compile.targets.spec import EXACT, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import FLOAT, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 
 DEFAULT = TargetSpec(
@@ -29,7 +29,7 @@ DEFAULT = TargetSpec(
     processor="apple-m1",
     host_triple="arm64-apple-macos",
     tuning=read_tuning("metal"),
-    activation_forms=(EXACT,),  # Metal has no product of packed bytes
+    activation_forms=(FLOAT,),  # Metal has no product of packed bytes
 )
 """Every Apple silicon GPU."""
 

@@ -11,8 +11,8 @@ from gemma4_compile.targets.tuning import Tuning
 
 UNLIMITED = 2**31 - 1
 """Stands for "no limit" in the fields that are plain counts."""
-EXACT, INT8 = "exact", "int8"
-ACTIVATIONS = (EXACT, INT8)
+FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
+ACTIVATIONS = (FLOAT, INT8)
 """How the matmuls of one position take their vector: as it is, or rounded to int8 by groups."""
 
 
@@ -70,7 +70,7 @@ class TargetSpec:
     host_triple: str = ""
     host_vector_bits: int = 0
     tuning: Tuning = field(default_factory=Tuning)
-    activations: str = EXACT
+    activations: str = FLOAT
     activation_forms: tuple[str, ...] = ACTIVATIONS
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
+from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 
 PartialBuild = Literal["library", "weights"]
@@ -55,14 +56,16 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Mapping[str
     if not path.exists():
         return Kept()
     old = Provenance.from_json(read_artifact(path))
+    build = dict(old.build)
+    build["activations"] = OLD_ACTIVATIONS.get(build.get("activations"), build.get("activations"))
     # The weights are the same for every form of activations, so a new library may choose another.
     # What a device must offer follows from the other fields.
     ignored = {"versions", "requirements", NONFINITE}
     ignored |= {"activations"} if renewed == "library" else set()
     differences = [
-        f"with another `{name}`{_values(old.build.get(name), value)}"
+        f"with another `{name}`{_values(build.get(name), value)}"
         for name, value in provenance.items()
-        if name not in ignored and old.build.get(name) != value
+        if name not in ignored and build.get(name) != value
     ]
     allowed = old.build.get(NONFINITE) is not None
     if allowed != (provenance[NONFINITE] is not None):

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.reports.plan import KINDS, BuildPlan, RecipePlan
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
+from gemma4_compile.targets.spec import INT8
 
 
 def plan_json(plan: BuildPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,11 +98,18 @@ def _recipe_row(recipe: RecipePlan, chosen: bool) -> list[str]:
     ]
 
 
+def _activations(plan: BuildPlan) -> str:
+    """The dtype of the vectors that matmuls multiply, in the short form of recipes."""
+    if plan.target.activations == INT8:
+        return INT8
+    return {"float16": "f16", "float32": "f32"}[RECIPES[plan.recipe.name].activation_dtype]
+
+
 def plan_text(plan: BuildPlan, model: str) -> str:
     """The plan as a page of tables."""
     lines = [
         f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.limits}), "
-        f"{plan.target.activations} activations, context {plan.context_length:,}, "
+        f"{_activations(plan)} activations, context {plan.context_length:,}, "
         f"prefill chunk {plan.prefill_chunk:,}",
         "",
         "Parameters",

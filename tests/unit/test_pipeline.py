@@ -132,12 +132,13 @@ def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"target": "webgpu"}, "exact"),
+        ({"target": "webgpu"}, "float"),
         ({"target": "webgpu", "limits": "h200"}, "int8"),
-        ({"target": "webgpu", "limits": "h200", "quant": "f16"}, "exact"),
-        ({"target": "webgpu", "limits": "h200", "activations": "exact"}, "exact"),
+        ({"target": "webgpu", "limits": "h200", "quant": "f16"}, "float"),
+        ({"target": "webgpu", "limits": "h200", "activations": "float"}, "float"),
+        ({"target": "webgpu", "limits": "h200", "activations": "exact"}, "float"),  # its old name
         ({"activations": "int8"}, "int8"),
-        ({"target": "metal"}, "exact"),
+        ({"target": "metal"}, "float"),
     ],
 )
 def test_the_limits_choose_activations_if_the_user_does_not(

@@ -14,7 +14,7 @@ from gemma4_compile.package.partial_build import NONFINITE, Kept, PartialBuild, 
 
 BUILD: dict[str, Any] = {
     "recipe": "f32",
-    "activations": "exact",
+    "activations": "float",
     "versions": {"python": "3"},
     "requirements": {},
     "parameter_schema_id": "sha256:1",
@@ -77,6 +77,13 @@ def test_what_does_not_fit_is_named(
 def test_a_library_may_take_other_activations(tmp_path: Path) -> None:
     make(tmp_path)
     assert rest_of_package(tmp_path, "library", BUILD | {"activations": "int8"}).files
+
+
+def test_activations_are_known_by_their_old_name(tmp_path: Path) -> None:
+    make(tmp_path, activations="exact")
+    assert rest_of_package(tmp_path, "weights", BUILD).library == "model.so"
+    with pytest.raises(UsageError, match="another `activations`"):
+        rest_of_package(tmp_path, "weights", BUILD | {"activations": "int8"})
 
 
 def test_counts_go_with_the_weights(tmp_path: Path) -> None:

@@ -49,6 +49,16 @@ def test_text_says_how_large_subgroups_must_be() -> None:
     assert not any("smallest subgroup" in line for line in plan_text(plan(), PRESET).splitlines())
 
 
+@pytest.mark.parametrize(
+    ("quant", "limits", "found"),
+    [("q4f16", "default", "f16"), ("q4f32", "default", "f32"), ("q4f16", "h200", "int8")],
+)
+def test_text_names_the_type_that_matmuls_multiply(quant: str, limits: str, found: str) -> None:
+    config = Gemma4Config.from_preset(PRESET)
+    text = plan_text(make_plan(config, quant, target_spec("webgpu", limits), 8192, 512), PRESET)
+    assert f", {found} activations, " in text.splitlines()[0]
+
+
 def test_cpu_has_no_devices() -> None:
     text = plan_text(plan("cpu"), PRESET)
     assert "Runs on" not in text

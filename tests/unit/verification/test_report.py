@@ -36,7 +36,7 @@ def content(*, passed: bool = True, relative: float = 1e-3) -> dict[str, Any]:
         "package": {
             "target": "cpu",
             "recipe": "q4f16",
-            "activations": "exact",
+            "activations": "float",
             "device": "cpu",
         },
         "reference": {"versions": {"transformers": "5.23.0", "torch": "2.13.0"}},

@@ -29,7 +29,7 @@ from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
 from gemma4_compile.targets.kernels.attention.prefill_shape import chunk_shape
-from gemma4_compile.targets.spec import EXACT, INT8
+from gemma4_compile.targets.spec import FLOAT, INT8
 from tests import models
 from tests.numerics.kernel_cases import CHUNK, operators
 from tests.packages import Silent
@@ -152,7 +152,7 @@ def test_what_the_plan_takes_has_all_its_kernels(seed: int) -> None:
     rng = random.Random(seed)
     config, quant, spec = config_of(random_text(rng)), rng.choice(QUANTS), rng.choice(GPUS)
     stores_integers = isinstance(RECIPES[quant].schemes[Role.LINEAR], GroupScheme)
-    forms = spec.activation_forms if stores_integers else (EXACT,)
+    forms = spec.activation_forms if stores_integers else (FLOAT,)
     spec = replace(spec, activations=rng.choice(forms))
 
     def kernels() -> None:
