@@ -1,4 +1,4 @@
-"""What int8 activations cost in quality: appends a line each to a results file.
+"""Measure what int8 activations cost in quality: appends a line each to a results file.
 
 `tiny` answers its held-out questions through the CPU build in both forms. Random models of E2B's
 kind, with channels planted that are `factor` times larger than their neighbours (a norm's weight

@@ -46,7 +46,7 @@ class Sample:
     layers: int | None
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """What is converted."""
+        """Parameters that are converted."""
         table = parameter_table(Gemma4Config.from_dict(config_json(self.model)))
         if self.layers is None:
             return table

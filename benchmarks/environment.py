@@ -1,4 +1,4 @@
-"""Where a measurement was made, and with which commit and versions: part of every result line."""
+"""Machine, commit and versions of a measurement: part of every result line."""
 
 from __future__ import annotations
 

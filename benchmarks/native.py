@@ -82,7 +82,7 @@ class Measurement:
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
 
     def memory(self) -> dict[str, Any]:
-        """What the device holds by now."""
+        """Bytes that the device holds by now."""
         now = device_memory_bytes(self.engine.device.name)
         used = None if now is None or self.memory_before is None else now - self.memory_before
         return {"device_memory_bytes": used}
@@ -99,7 +99,7 @@ class Measurement:
         }
 
     def smoke(self) -> dict[str, Any]:
-        """Whether logits are finite, in prefill and decode, and what all results come to.
+        """Return whether logits are finite, in prefill and decode, and what all results come to.
 
         The digest is of the logits of SAME_STEPS tokens, and of as many drawn in both ways, with a
         break after each SAME_BREAK of the latter. Rings of sliding layers wrap meanwhile.

@@ -60,7 +60,7 @@ class LibraryOptions:
 
 @dataclass(frozen=True)
 class LibraryReport:
-    """What was built: distinct kernels, launches of one decoded token, the largest bound buffer."""
+    """Built: distinct kernels, launches of one decoded token, the largest bound buffer."""
 
     kernels: int
     launches_per_token: int
@@ -68,7 +68,7 @@ class LibraryReport:
 
 
 def attention_options(target: TargetSpec) -> AttentionOptions:
-    """How a decode step's keys are split on a target."""
+    """Splits of a decode step's keys on a target."""
     if not target.is_gpu:
         return CPU_SPLITS
     tuning = target.tuning.decode_attention

@@ -20,7 +20,7 @@ from gemma4_compile.errors import ArtifactError, UsageError
 
 
 class TemplateMessage(Protocol):
-    """What templates need of a message."""
+    """The fields of a message that templates read."""
 
     def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates take it."""

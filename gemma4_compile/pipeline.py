@@ -57,7 +57,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out of a run."""
+    """Results of a run."""
 
     output: Path
     package_bytes: int
@@ -109,7 +109,7 @@ def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
 
 
 def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) -> str:
-    """How vectors meet the weights: the user's choice, or else the one of the target's limits."""
+    """Form of activations: the user's choice, or else the one of the target's limits."""
     wanted = options.OLD_ACTIVATIONS.get(request.activations, request.activations)
     if wanted not in (AUTO, *ACTIVATIONS):
         raise UsageError(
@@ -284,7 +284,7 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def config_digest(config: Gemma4Config) -> str:
-    """What provenance calls a config by."""
+    """Digest of a config in provenance."""
     return artifacts.digest(dataclasses.asdict(config))
 
 

@@ -1,4 +1,4 @@
-"""What all commands share as processes: how they end, and the memory that they took.
+"""Processes of all commands: how they end, and the memory that they took.
 
 Every command is a parser of this module, a function that takes its arguments, and `run_command`.
 Whatever goes wrong is a line on stderr that begins with `error: ` and one with `hint: `.
@@ -39,7 +39,7 @@ _SYSTEM_HINT = "look for space and permissions; --debug shows where it was"
 _STATUS = Path("/proc/self/status")
 
 Hints = Mapping[type[Gemma4CompileError], str]
-"""What to do about an error that brings no hint of its own, by its class."""
+"""Hints for errors that bring none of their own, by class."""
 
 
 _HINTS: Hints = {

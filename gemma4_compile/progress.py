@@ -1,4 +1,4 @@
-"""How a run reports its progress: the protocol that every stage knows."""
+"""Progress of a run: the protocol that every stage knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ByteProgress = Callable[[int], None]
 
 
 class Reporter(Protocol):
-    """Where a run says what it is doing."""
+    """Receiver of a run's progress."""
 
     def stage(self, text: str) -> None:
         """Say what begins."""

@@ -1,4 +1,4 @@
-"""Where a model library runs: TARGETS by name, each with its limits and its way to link."""
+"""Targets of a model library: TARGETS by name, each with its limits and its way to link."""
 
 from __future__ import annotations
 

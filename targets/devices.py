@@ -17,7 +17,7 @@ DEVICES_FILE = Path(__file__).parent / "devices.json"
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a library asks of a device, in the words of `TargetSpec`.
+    """Requirements of a library, in the terms of `TargetSpec`.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class TypicalDevice:
     subgroup_size: int = 0
 
     def lacks(self, asked: Requirements) -> tuple[str, ...]:
-        """What it has too little of, as it has it; empty if the library runs."""
+        """List what the device has too little of; empty if the library runs."""
         lacking = [f"no {feature}" for feature in asked.features if feature not in self.features]
         if "subgroups" in self.features and asked.subgroup_size > self.subgroup_size:
             size = self.subgroup_size

@@ -13,7 +13,7 @@ UNLIMITED = 2**31 - 1
 """Stands for "no limit" in the fields that are plain counts."""
 FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
 ACTIVATIONS = (FLOAT, INT8)
-"""How the matmuls of one position take their vector: as it is, or rounded to int8 by groups."""
+"""Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""
 
 
 class DeviceType(IntEnum):
@@ -75,7 +75,7 @@ class TargetSpec:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether kernels run in thread blocks on a device of their own."""
+        """Return whether kernels run in thread blocks on a device of their own."""
         return self.device_type is not DeviceType.CPU
 
     def tvm_target(self) -> tvm.target.Target:

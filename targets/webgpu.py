@@ -29,7 +29,7 @@ DEFAULT = TargetSpec(
     host_vector_bits=128,
     tuning=read_tuning("webgpu"),
 )
-"""What the WebLLM client asks of every adapter."""
+"""Limits that the WebLLM client asks of every adapter."""
 
 COMPAT = replace(
     DEFAULT,
@@ -110,7 +110,7 @@ CLIENT_OFFERS = frozenset(
         "wasi_snapshot_preview1.proc_exit",
     }
 )
-"""What the client's WASI layer can be asked for; an import beyond it fails when a page loads."""
+"""Functions of the client's WASI layer; an import beyond it fails when a page loads."""
 
 # --- Library ---
 

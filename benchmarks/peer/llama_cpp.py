@@ -22,7 +22,7 @@ from benchmarks.samples import summary
 
 
 def command(arguments: argparse.Namespace) -> list[str]:
-    """What is run: `llama-bench` with its output as one JSON object per line."""
+    """Command that is run: `llama-bench` with its output as one JSON object per line."""
     lengths = ",".join(str(length) for length in (0, *arguments.context))
     device = [] if arguments.device is None else ["-dev", arguments.device]
     return [
@@ -42,7 +42,7 @@ def without_folders(words: list[str]) -> str:
 
 
 def figure(row: Mapping[str, Any], contexts: list[int]) -> dict[str, Any] | None:
-    """What a line of `llama-bench` says, in our words; None for a length that was not asked for."""
+    """Result line from a line of `llama-bench`; None for a length that was not asked for."""
     prompt, generated, depth = row["n_prompt"], row["n_gen"], row["n_depth"]
     if generated and not prompt and depth in contexts:
         lengths = {"measure": "decode", "context": depth, "tokens_per_sample": generated}

@@ -37,7 +37,7 @@ Metadata = dict[str, "bool | int | float | str | list[bool] | list[int]"]
 
 
 class Kind(Enum):
-    """How a tensor is stored: ggml's number of the type, elements and bytes of a block."""
+    """Storage of a tensor: ggml's number of the type, elements and bytes of a block."""
 
     F32 = (0, 1, 4)
     F16 = (1, 1, 2)

@@ -44,7 +44,7 @@ def shares(line: dict[str, Any]) -> dict[str, float]:
 
 
 def label(line: dict[str, Any]) -> str:
-    """What a bar shows."""
+    """Label of a bar."""
     model = line["model"].removeprefix("gemma-4-").removesuffix("-it")
     what = f"after {line['context']}" if line["measure"] == "decode" else f"{line['tokens']} tokens"
     form = line.get("activations", "float")

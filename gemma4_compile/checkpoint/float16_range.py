@@ -1,4 +1,4 @@
-"""Whether a recipe with float16 activations holds what a checkpoint's norms can give.
+"""Check that a recipe with float16 activations holds what a checkpoint's norms can give.
 
 A normed vector of N channels has no value above sqrt(N): all of its length in one channel. Times
 the norm's weight, that must be a float16, or the value is infinite and the answer NaN, for some

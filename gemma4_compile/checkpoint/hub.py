@@ -37,7 +37,7 @@ _HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a name has the form `organisation/model`."""
+    """Return whether a name has the form `organisation/model`."""
     return _HUB_ID.fullmatch(model) is not None
 
 

@@ -1,4 +1,4 @@
-"""What MODEL on the command line stands for: `tiny`, a directory, a preset or a hub id."""
+"""Sources of models, the MODEL of the command line: `tiny`, a directory, a preset or a hub id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from, and its checked config.
+    """Source of a model, and its checked config.
 
     Attributes
     ----------

@@ -73,7 +73,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether native code of `tokenizers` gave up; the class has no name that can be imported."""
+    """Return whether native code of `tokenizers` gave up; its class cannot be imported by name."""
     return type(error).__name__ == "PanicException"
 
 

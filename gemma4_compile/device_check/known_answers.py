@@ -1,4 +1,4 @@
-"""What some kernels of a library answer to small known inputs, for a test on the user's device.
+"""Expected outputs of some kernels for small known inputs, for a test on the user's device.
 
 A browser's graphics driver may be wrong in ways that no feature or limit tells: subgroups smaller
 than the kernels were made for, a miscompiled loop, 16-bit floats that overflow. The library carries
@@ -100,8 +100,8 @@ ROLES = (
     ),
     _Role("softmax", ("softmax_partials",)),
 )
-"""What is tested, besides the draw of a token. Kernels of experts are left out: their operands are
-all experts' weights, which take longer to make than a page may take to load."""
+"""Kernels that are tested, besides the draw of a token. Kernels of experts are left out: their
+operands are all experts' weights, which take longer to make than a page may take to load."""
 
 
 def _sizes(operator: Operator, chunk: int) -> Sizes:
@@ -111,7 +111,7 @@ def _sizes(operator: Operator, chunk: int) -> Sizes:
 
 
 def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
-    """How an argument's values are spread. Results have some, too: what must be overwritten."""
+    """Distribution of an argument's values. Results have some, too: what must be overwritten."""
     if dtype == "uint32":
         low_bytes = name.startswith("q_weight") and vars(operator)["bits"] == 8
         return (BYTES_BELOW_255 if low_bytes else WORDS,)
@@ -152,7 +152,7 @@ class _Kernel:
         return sum(KnownInput(dtype, shape).nbytes for _, shape, dtype in self.arguments)
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str, seed: int) -> KnownInput:
-        """What a buffer holds before."""
+        """Values of a buffer before the kernel runs."""
         if name == "positions":
             before, rows = self.sizes.before, _rows(self.operator) or self.sizes.rows
             return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
@@ -223,7 +223,7 @@ def _clear_draw(operator: SampleTopP, values: dict[str, Array]) -> dict[str, flo
 
 
 def _result(operator: Operator, name: str, old: Array, new: Array) -> dict[str, Any] | None:
-    """Where a buffer has changed, samples of it, and how far they may be off."""
+    """Range that a kernel has changed in a buffer, samples of it, and their tolerance."""
     changed = np.flatnonzero(old.reshape(-1) != new.reshape(-1))
     if not changed.size:
         return None

@@ -35,7 +35,7 @@ _PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
 
 
 class NamedTensor(Protocol):
-    """What the parameter schema needs to know of a tensor."""
+    """The fields of a tensor that the parameter schema holds."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -270,7 +270,7 @@ def library_metadata(
     largest_binding_bytes: int,
     device_memory_bytes: int,
 ) -> dict[str, Any]:
-    """What the library's `_metadata` returns to the client and to our runtime."""
+    """Result of the library's `_metadata`, which the client and our runtime call."""
     return {
         "model_type": model_type,
         "quantization": quantization,

@@ -33,7 +33,7 @@ SHARD_PATTERN = "params_shard_*.bin"
 
 
 def is_package(path: Path) -> bool:
-    """Whether a directory is a package of ours."""
+    """Return whether a directory is a package of ours."""
     if not (path / abi.PROVENANCE_FILE).is_file():
         return False
     try:
@@ -63,7 +63,7 @@ def check_output(output: Path, *, force: bool) -> None:
 
 
 def _beside(output: Path) -> tuple[Path, Path]:
-    """Where a run works, and where the package goes that it replaces."""
+    """Directories in which a run works, and to which it moves the package that it replaces."""
     output = Path(os.path.abspath(output))
     return output.with_name(f".{output.name}.partial"), output.with_name(f".{output.name}.replaced")
 
@@ -88,7 +88,7 @@ def _check_beside(output: Path) -> None:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Whether a directory is what a killed run leaves: its lock is there, or a whole package."""
+    """Return whether a killed run left a directory: its lock is there, or a whole package."""
     return (path / LOCK_FILE).exists() or is_package(path) or not any(path.iterdir())
 
 

@@ -240,7 +240,7 @@ def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:
 
 
 def _is_file_of(path: Path, nbytes: int) -> bool:
-    """Whether a regular file of this size is there."""
+    """Return whether a regular file of this size is there."""
     try:
         found = path.lstat()
         regular_files.check_regular(found)

@@ -1,4 +1,4 @@
-"""How fast a package runs here: prefill and decode at several lengths, and the memory it takes."""
+"""Speed of a package here: prefill and decode at several lengths, and the memory it takes."""
 
 from __future__ import annotations
 

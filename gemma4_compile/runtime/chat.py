@@ -49,7 +49,7 @@ class Reply:
 
     @classmethod
     def of(cls, generation: Generation) -> Reply:
-        """What a generation that has ended says."""
+        """Reply of a generation that has ended."""
         return cls(
             text=generation.text,
             token_ids=tuple(generation.token_ids),

@@ -1,4 +1,4 @@
-"""What `gemma4-chat` shows: answers on stdout, everything else on stderr."""
+"""Output of `gemma4-chat`: answers on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONG_S = 2.0  # what takes longer is told
 
 
 class Answerer(Protocol):
-    """What a text is put to: a `Chat` or a `TextCompletion`."""
+    """Receiver of a typed text: a `Chat` or a `TextCompletion`."""
 
     last_reply: Reply | None
 
@@ -139,7 +139,7 @@ class Console:
         return False
 
     def _shown(self, text: str, stream: TextIO) -> str:
-        """What a model says, without the characters that would steer a terminal.
+        """Text of a model, without the characters that would steer a terminal.
 
         A file or another program gets the text as it is.
         """

@@ -228,7 +228,7 @@ class Replayed:
 
     @property
     def output(self) -> Any:
-        """What a replayed call returns; None where there is no graph."""
+        """Result of a replayed call; None where there is no graph."""
         return None if self._graph is None else self._graph.output
 
     @property
@@ -273,6 +273,6 @@ class Replayed:
 
 
 def _equal(device: Device, found: Any, expected: Any) -> bool:
-    """Whether two tensors hold the same bytes."""
+    """Return whether two tensors hold the same bytes."""
     first, second = (np.ravel(device.read(tensor)) for tensor in (found, expected))
     return np.array_equal(first.view(np.uint8), second.view(np.uint8))

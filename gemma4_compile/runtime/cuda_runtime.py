@@ -10,7 +10,7 @@ from gemma4_compile.errors import Gemma4CompileError
 LIBRARY = "libcudart.so.13"
 """Of the version that TVM's runtime was built with."""
 DEFAULT_STREAM = ctypes.c_void_p()
-"""Where TVM launches and copies unless told otherwise."""
+"""Stream on which TVM launches and copies by default."""
 
 _TO_HOST = 2  # cudaMemcpyDeviceToHost
 _WITHOUT_TIMING = 2  # cudaEventDisableTiming

@@ -33,7 +33,7 @@ DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
 """DLPack's number of a target's device."""
 
 ALIGNMENT_BYTES = 64
-"""What compiled kernels assume of the address of a buffer."""
+"""Alignment that compiled kernels assume of a buffer's address."""
 
 _EXISTS = 0  # TVM's number of the question
 _METAL_RUNTIME = "tvm_runtime_metal"
@@ -137,7 +137,7 @@ class Device:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether its memory is the host's."""
+        """Return whether its memory is the host's."""
         return self.type == CPU
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:

@@ -61,7 +61,7 @@ _QUESTION_TOKENS = 24  # of the greedy answer to random tokens
 
 @dataclass
 class Outcome:
-    """What a diagnosis found."""
+    """Findings of a diagnosis."""
 
     kernels: int = 0
     faults: int = 0

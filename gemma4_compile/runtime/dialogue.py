@@ -187,7 +187,7 @@ class Dialogue:
 
 
 def _is_command(line: str) -> bool:
-    """Whether a line begins with a slash and a word; a path such as /etc/x is none."""
+    """Return whether a line begins with a slash and a word; a path such as /etc/x is none."""
     return line.startswith("/") and line[1:2].isalpha() and line[1:].split(None, 1)[0].isalpha()
 
 

@@ -133,7 +133,7 @@ class Engine:
 
     @property
     def draws_on_device(self) -> bool:
-        """Whether `sampled` is faster than to read logits and choose on the host."""
+        """Return whether `sampled` is faster than to read logits and choose on the host."""
         return self.device.name == "cuda"
 
     @property

@@ -46,7 +46,7 @@ FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 
 class TokenEngine(Protocol):
-    """What generation needs of an `Engine`; see there."""
+    """The part of `Engine` that generation needs; see there."""
 
     context_length: int
     prefill_chunk: int
@@ -74,7 +74,7 @@ class DrawingEngine(TokenEngine, Protocol):
 
     @property
     def draws_on_device(self) -> bool:
-        """Whether that is faster than to read logits."""
+        """Return whether that is faster than to read logits."""
 
     def sampled(
         self, temperature: float, top_p: float, random: Callable[[], float]
@@ -201,7 +201,7 @@ class Generator:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further token fits."""
+        """Return whether no further token fits."""
         return len(self._held) == self.engine.context_length
 
 

@@ -1,4 +1,4 @@
-"""Whether a package is whole: its files against the hashes that `provenance.json` lists.
+"""Integrity of a package: its files against the hashes that `provenance.json` lists.
 
 This finds damage and mixed-up files. It does not tell who made a package: whoever can change a file
 can change the list, too, so a package is to be trusted as a program is (docs/security.md).
@@ -131,7 +131,7 @@ def check_files(
 
 
 def _stats(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
-    """What the file system says of every listed file."""
+    """Sizes and times of every listed file, from the file system."""
     stats = {}
     for name, (nbytes, _) in provenance.files.items():
         try:
@@ -199,7 +199,7 @@ def _hash(path: Path, advance: Callable[[int], None]) -> str:
 
 
 def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.stat_result]) -> str:
-    """What changes when a file is replaced or written to."""
+    """Values that change when a file is replaced or written to."""
     files = [
         [name, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev]
         for name, stat in stats.items()
@@ -209,7 +209,7 @@ def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.s
 
 
 def cache_folder() -> Path:
-    """Where this user's machine keeps what can be made again."""
+    """Cache directory of this user: for what can be made again."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":

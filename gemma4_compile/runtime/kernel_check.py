@@ -36,7 +36,7 @@ class CompilerMissingError(Gemma4CompileError):
 
 @dataclass(frozen=True)
 class KernelResult:
-    """How one kernel did.
+    """Result of one kernel.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ def _check(
 
 
 def _compare(found: Array, change: Mapping[str, Any], plain: _PlainAnswers) -> tuple[str, float]:
-    """What is wrong with a result, and its largest error as a share of the allowed one."""
+    """Problem of a result, and its largest error as a share of the allowed one."""
     expected, allowed = plain.load(change["expected"]), plain.load(change["allowed"])
     if change["packed"]:
         moved = np.abs(found.view(np.int8).astype(np.int64) - expected.view(np.int8))

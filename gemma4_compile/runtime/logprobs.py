@@ -67,7 +67,7 @@ class AnswerTokens:
         self._outside = in_reasoning
 
     def push(self, token_id: int) -> bool:
-        """Whether this token, the next of the reply, is one of the answer."""
+        """Return whether this token, the next of the reply, is one of the answer."""
         marks = self._marks
         if token_id in (marks.open_channel, marks.open_call):
             self._outside = True

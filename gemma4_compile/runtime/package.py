@@ -47,7 +47,7 @@ _NOT_NATIVE = (
 
 
 def read_provenance(directory: Path) -> Provenance:
-    """What a package says of itself; ArtifactError if there is no package at `directory`."""
+    """Provenance of a package; ArtifactError if there is no package at `directory`."""
     if (directory / abi.PROVENANCE_FILE).exists():
         return Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
     what, hint = (
@@ -211,7 +211,7 @@ class Package:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is one."""
         return self._chat_template() is not None
 
     def _chat_template(self) -> str | None:

@@ -24,7 +24,7 @@ PENALTIES = ("min_p", "repetition_penalty", "frequency_penalty", "presence_penal
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to choose. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in.
+    """Options of sampling. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in.
 
     `gemma4_compile.sampling_ranges` says what each may be. The PENALTIES are for `AdjustedSampler`.
     """
@@ -48,7 +48,7 @@ class SamplingOptions:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether one of the PENALTIES is in force."""
+        """Return whether one of the PENALTIES is in force."""
         return any(getattr(self, name) != SAMPLING_RANGES[name].neutral for name in PENALTIES)
 
 

@@ -1,4 +1,4 @@
-"""What is called for every token: a decode step, and the draw of the next token from its logits."""
+"""Calls for every token: a decode step, and the draw of the next token from its logits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class GraphSteps:
 
 
 def graphs_wanted(device: Device, choice: bool | None) -> bool:
-    """Whether to use CUDA graphs: by choice, else unless the environment says no."""
+    """Return whether to use CUDA graphs: by choice, else unless the environment says no."""
     wanted = os.environ.get(SWITCH, "1") != "0" if choice is None else choice
     return wanted and device.name == "cuda"
 

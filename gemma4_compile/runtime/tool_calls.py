@@ -25,7 +25,7 @@ _MAX_DEPTH = 64
 
 
 class ToolCallError(Gemma4CompileError):
-    """What the model wrote is no tool call."""
+    """Error: the model wrote no valid tool call."""
 
 
 @dataclass(frozen=True)

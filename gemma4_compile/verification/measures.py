@@ -1,4 +1,4 @@
-"""How far two models are apart: logits as distributions, layers as vectors. NumPy alone."""
+"""Distances between two models: logits as distributions, layers as vectors. NumPy alone."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What is beyond its bound."""
+        """Measures beyond their bounds, as text."""
         return tuple(shortfalls(self.bounds, self.logits, self.layers))
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class NumericsReport:
-    """What was found; `to_json` is the content of numerics.json."""
+    """Findings of a comparison; `to_json` is the content of numerics.json."""
 
     subject: Mapping[str, Any]
     arithmetic: Comparison
@@ -82,7 +82,7 @@ class NumericsReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every measure is within its bound."""
+        """Return whether every measure is within its bound."""
         return not self.failures
 
     def check(self, package: Path) -> None:

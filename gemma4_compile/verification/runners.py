@@ -170,7 +170,7 @@ def _outcome(folder: Path, index: int, layers: int) -> Outcome:
 
 
 def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
-    """How steps are run on packages for a target, and a list that gets the device's name.
+    """Runner of steps on packages for a target, and a list that gets the device's name.
 
     Raises
     ------

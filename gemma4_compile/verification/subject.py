@@ -32,7 +32,7 @@ from gemma4_compile.verify_options import DEFAULT_STEPS
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What to hold against what.
+    """Package and reference to compare.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a package must reach, by recipe. docs/numerics.md says where the figures come from."""
+"""Thresholds of a package, by recipe. docs/numerics.md explains the figures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def thresholds(recipe: str, *, int8: bool, whole: bool) -> Thresholds:
 
 
 def worst_layer(cosines: Sequence[float]) -> int:
-    """Where the smallest cosine stands; NaN is smaller than all."""
+    """Index of the smallest cosine; NaN is smaller than all."""
     return min(
         range(len(cosines)), key=lambda i: -math.inf if math.isnan(cosines[i]) else cosines[i]
     )

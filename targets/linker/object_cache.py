@@ -167,7 +167,7 @@ def _sync(path: Path) -> None:
 
 
 def is_whole(entry: Path, names: Sequence[str]) -> bool:
-    """Whether an entry is there and its objects have the hashes that they were stored with.
+    """Return whether an entry is there and its objects have the hashes that they were stored with.
 
     Raises
     ------

@@ -22,7 +22,7 @@ OBJECTS = "*"
 
 @dataclass(frozen=True)
 class Platform:
-    """What our C++ is compiled and linked for.
+    """Platform that our C++ is compiled and linked for.
 
     Attributes
     ----------

@@ -204,7 +204,7 @@ async def _stream(
 
 
 def _as_api_error(error: BaseException) -> ApiError:
-    """What the client is told of an error; one that should not happen is logged."""
+    """Answer to the client about an error; one that should not happen is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextFullError):

@@ -22,7 +22,7 @@ _VALUES_OF_A_TOKEN = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for.
+    """Limits of one request.
 
     Attributes
     ----------

@@ -99,7 +99,7 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
 
 
 async def _api_only(_request: Request) -> Response:
-    """What a browser shows at `/` where no page is served."""
+    """Page that a browser shows at `/` where none is served."""
     return PlainTextResponse(
         "gemma4-serve: this is OpenAI's API on one model, at /v1 (its name: GET /v1/models).\n"
         "For a chat page here, start it with --page FOLDER.\n"

@@ -72,7 +72,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How a reply is generated.
+    """Options of a reply's generation.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Request:
-    """What both endpoints share.
+    """Fields that both endpoints share.
 
     Attributes
     ----------

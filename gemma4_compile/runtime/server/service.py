@@ -1,4 +1,4 @@
-"""What the API's endpoints do with a model: requests to queued generations."""
+"""Service behind the API's endpoints: requests to queued generations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Model:
-    """What the API knows of a package.
+    """A package as the API knows it.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class Service:
             raise ApiError(404, self._unknown(name), param="model", code="model_not_found")
 
     def note_about(self, name: str | None) -> str | None:
-        """What a reply to a request for another model says; ApiError 404 on a strict server."""
+        """Note in a reply to a request for another model; ApiError 404 on a strict server."""
         if self._strict_model:
             self.check_model(name)
         if name is None or name == self.model.name:
@@ -234,7 +234,7 @@ class Service:
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 
     def constraint(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint | None:
-        """What holds a reply to the request's schema or calls; ApiError where that cannot be."""
+        """Constraint of a reply by the request's schema or calls; ApiError if it cannot be."""
         schema = request.schema
         if schema is None and not request.must_call:
             return None

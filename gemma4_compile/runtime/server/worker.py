@@ -153,7 +153,7 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether generations can run."""
+        """Return whether generations can run."""
         return self._cause_of_death is None and (self._thread.is_alive() or self._stopping)
 
     def reserve(self) -> Place:

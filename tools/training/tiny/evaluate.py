@@ -96,7 +96,7 @@ def tasks(dialogues: Sequence[Dialogue], tokenizer: Tokenizer) -> list[Task]:
 
 
 def on_cpu(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]:
-    """Which answers of the native runtime are right."""
+    """Marks of the native runtime's answers: right or wrong."""
     del recipe
     engine = Engine.open(package)
     right = []
