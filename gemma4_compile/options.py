@@ -31,8 +31,8 @@ DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
 _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
-# What --plan and --report do not need: they stand in front of a compilation's own options, so that
-# the same line with one word more says what it would do.
+# What --plan and --report do not need: they may precede a compilation's own options, so that
+# the same line with one word more shows what it would do.
 IGNORED: dict[str, tuple[str, ...]] = {
     "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
     "--report": (*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
@@ -69,12 +69,12 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="say what would be built, from the config alone",
+        help="show what would be built, from the config alone",
     )
     parser.add_argument(
         "--report",
         action="store_true",
-        help="say what the recipe rounds away, tensor by tensor (reads all weights)",
+        help="show what the recipe rounds away, tensor by tensor (reads all weights)",
     )
     parser.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
     parser.add_argument(
@@ -123,7 +123,7 @@ def make_parser() -> Parser:
         "--allow-nonfinite",
         action="store_true",
         help="store 0 for weights that are NaN or infinite, which are an error otherwise; the "
-        "package says which",
+        "package names them",
     )
     parser.add_argument(
         "--verify",

@@ -160,7 +160,7 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, Any]]:
     Raises
     ------
     Gemma4CompileError
-        As `compile_model` does, but for what the plan itself says: see `BuildPlan.check`.
+        As `compile_model` does, but for errors of the plan itself: see `BuildPlan.check`.
     """
     target, recipe = target_and_recipe(request)
     model, revision = request.model, request.revision
@@ -317,7 +317,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     Raises
     ------
     Gemma4CompileError
-        Of the class that says whose fault it is; the output directory is then as it was before.
+        Of the class that names whose fault it is; the output directory is then as it was before.
     """
     begin = time.monotonic()
     target, recipe = target_and_recipe(request)

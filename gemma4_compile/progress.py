@@ -14,7 +14,7 @@ class Reporter(Protocol):
     """Receiver of a run's progress."""
 
     def stage(self, text: str) -> None:
-        """Say what begins."""
+        """Report what begins."""
 
     def progress(self, text: str, total_bytes: int) -> AbstractContextManager[ByteProgress]:
         """Show the bytes of a long stage."""

@@ -51,7 +51,7 @@ SAMPLING_RANGES: Mapping[str, SamplingRange] = MappingProxyType(
 
 
 class SamplingValueError(ValueError):
-    """A value that the parameter cannot have; the message says what was expected and found."""
+    """A value that the parameter cannot have; the message names what was expected and found."""
 
 
 def read_sampling(name: str, value: Any, highest: float | None = None) -> float | int:

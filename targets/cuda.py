@@ -52,7 +52,7 @@ def link(
     executable : built for ``spec.tvm_target()``
     output : the library to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long
+    progress : is given what takes long
 
     Raises
     ------

@@ -53,7 +53,7 @@ def link(
     executable : built for ``spec.tvm_target()``
     output : the .dylib to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long (the first build on a machine)
+    progress : is given what takes long (the first build on a machine)
 
     Raises
     ------

@@ -10,7 +10,7 @@ import tvm
 from gemma4_compile.targets.tuning import Tuning
 
 UNLIMITED = 2**31 - 1
-"""Stands for "no limit" in the fields that are plain counts."""
+"""Means "no limit" in the fields that are plain counts."""
 FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
 ACTIVATIONS = (FLOAT, INT8)
 """Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""

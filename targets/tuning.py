@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "tunings"
 
 @dataclass(frozen=True)
 class GemvTuning:
-    """Matrix times one vector, exact activations.
+    """Matrix times one vector, float activations.
 
     Attributes
     ----------
@@ -43,12 +43,12 @@ class Int8GemvTuning:
     ----------
     threads : of a block
     wide_threads : of a block whose results are packed (it takes 64 rows at least), that merges an
-        attention, that norms behind two branches, or whose rows take many lanes
+        attention, that norms after two branches, or whose rows take many lanes
     rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
     min_blocks : aim: a block takes more rows only while so many blocks are left
     norm_threads : of all blocks of a matmul that begins with a norm, at most: as many as run at a
-        time, for every block repeats the norm; of an exact one only where it stands behind two
+        time, for every block repeats the norm; of a float one only where it follows two
         branches
     """
 
@@ -73,7 +73,7 @@ class GemmTuning:
         `medium_to` rows
     large_m, large_n : of the tile for matrices of at least `large_from` rows
     threads : of a block; those beyond the tile's share a step's channels
-    unroll : channels (of int8: words) that stand in the kernel's text, 1 or 4
+    unroll : channels (of int8: words) that are in the kernel's text, 1 or 4
     """
 
     tile_m: int = 64

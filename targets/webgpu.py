@@ -204,7 +204,7 @@ def link(
     executable : built for ``spec.tvm_target()`` with ``system_lib=True``
     output : the .wasm to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long (the first build on a machine)
+    progress : is given what takes long (the first build on a machine)
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """`--allow-nonfinite`: weights that are no finite numbers are read as 0, counted and named.
 
-They are counted before anything is stored, over the whole checkpoint, so that what is told does not
+They are counted before anything is stored, over the whole checkpoint, so that the report does not
 depend on how much of a conversion an earlier run had finished.
 """
 

@@ -37,7 +37,7 @@ class ModelSource:
 
     Attributes
     ----------
-    origin : what provenance says of it; no paths of this machine
+    origin : its entry in provenance; no paths of this machine
     generation_config : the parsed `generation_config.json`, empty if there is none
     checkpoint : None when only the config was asked for
     """

@@ -1,6 +1,6 @@
 """Expected outputs of some kernels for small known inputs, for a test on the user's device.
 
-A browser's graphics driver may be wrong in ways that no feature or limit tells: subgroups smaller
+A browser's graphics driver may be wrong in ways that no feature or limit shows: subgroups smaller
 than the kernels were made for, a miscompiled loop, 16-bit floats that overflow. The library carries
 a few of its own kernels' inputs, as parameters of a generator (`known_inputs`), and samples of what
 their operators' definitions make of them. `web/src/known_answers.ts` runs and compares them.
@@ -229,13 +229,13 @@ def _result(operator: Operator, name: str, old: Array, new: Array) -> dict[str, 
         return None
     first, count = int(changed[0]), int(changed[-1] - changed[0]) + 1
     samples = new.reshape(-1)[list(sample_positions(first, count))]
-    told: dict[str, Any] = {"name": name, "first": first, "count": count}
+    entry: dict[str, Any] = {"name": name, "first": first, "count": count}
     if is_packed(operator, new):
         expected_moves = operator.moved_share() * samples.size * BYTES
-        told["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
+        entry["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
     else:
-        told["absolute"], told["relative"] = error_bounds(operator, new, name)
-    return {**told, "expected": encoded(samples)}
+        entry["absolute"], entry["relative"] = error_bounds(operator, new, name)
+    return {**entry, "expected": encoded(samples)}
 
 
 def _case(

@@ -10,7 +10,7 @@ from gemma4_compile.checkpoint.safetensors_file import sample_hash
 from gemma4_compile.package import artifacts
 
 VERSIONS = ("gemma4-compile", "apache-tvm")
-"""Packages whose kernels write the keys and values; another Python, say, changes nothing."""
+"""Packages whose kernels write the keys and values; another Python, for one, changes nothing."""
 
 
 def package_digest(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
@@ -18,9 +18,9 @@ def package_digest(provenance: Mapping[str, Any], checkpoint: Checkpoint | None)
 
     Parameters
     ----------
-    provenance : what the package says of its build
+    provenance : entry of the build in provenance
     checkpoint : the weights; None where only the library is built. Of weights on the hub the
-        revision says which they are, of a directory a sample of its bytes
+        revision names them, of a directory a sample of its bytes
     """
     versions = {name: provenance["versions"][name] for name in VERSIONS}
     is_directory = provenance["source"]["kind"] == "directory"

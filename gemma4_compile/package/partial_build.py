@@ -57,7 +57,8 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Mapping[str
         return Kept()
     old = Provenance.from_json(read_artifact(path))
     build = dict(old.build)
-    build["activations"] = OLD_ACTIVATIONS.get(build.get("activations"), build.get("activations"))
+    form = build.get("activations")
+    build["activations"] = OLD_ACTIVATIONS.get(str(form), form)
     # The weights are the same for every form of activations, so a new library may choose another.
     # What a device must offer follows from the other fields.
     ignored = {"versions", "requirements", NONFINITE}

@@ -190,7 +190,7 @@ def write_weights(
     directory : of this run; what an earlier run with another fingerprint left there is removed
     read_rows : called from several threads
     fingerprint : identifies weights, recipe and code: equal means equal bytes
-    progress : told the stored bytes as they are written (or found finished)
+    progress : is given the stored bytes as they are written (or found finished)
 
     Raises
     ------

@@ -17,7 +17,7 @@ def plan_json(plan: BuildPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
 
     Parameters
     ----------
-    origin : what provenance says of the model's source
+    origin : entry of the model's source in provenance
     """
     required = asdict(plan.requirements)
     return {

@@ -51,7 +51,7 @@ def measure(
 
     Parameters
     ----------
-    clock : tells seconds
+    clock : returns seconds
 
     Raises
     ------
@@ -85,7 +85,7 @@ def measure(
 
 
 def _run(engine: TokenEngine, ids: list[int], clock: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of the prompt and of the tokens behind it."""
+    """Seconds of the prompt and of the tokens after it."""
     engine.clear()
     begin = clock()
     for first in range(0, len(ids), engine.prefill_chunk):

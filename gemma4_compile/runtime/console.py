@@ -21,7 +21,7 @@ from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 _SOON_S = 0.5  # what is done by then needs no bar
-_LONG_S = 2.0  # what takes longer is told
+_LONG_S = 2.0  # what takes longer is reported
 
 
 class Answerer(Protocol):
@@ -67,7 +67,7 @@ class Console:
         self._styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
     def note(self, text: str) -> None:
-        """Say something that is no answer."""
+        """Show something that is no answer."""
         if not self._quiet:
             print(printable(text), file=sys.stderr, flush=True)
 

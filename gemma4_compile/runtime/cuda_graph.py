@@ -60,7 +60,7 @@ _log = logging.getLogger("gemma4_compile.cuda")
 
 
 class NotRecordableError(Exception):
-    """A call cannot become a graph; the message says why."""
+    """A call cannot become a graph; the message gives the reason."""
 
 
 class Watch:
@@ -116,7 +116,7 @@ class Graph:
         self._kept = objects
 
     def launch(self) -> None:
-        """Run it behind everything that the device was told before."""
+        """Run it after all work that the device was given before."""
         self._cuda.launch_graph(self._executable, DEFAULT_STREAM)
 
     def __del__(self) -> None:

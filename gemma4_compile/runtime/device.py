@@ -109,7 +109,7 @@ class Device:
         Raises
         ------
         ArtifactError
-            If the runtime, a driver or the device is missing; the hint says what to do.
+            If the runtime, a driver or the device is missing; the hint is what to do.
         """
         if name not in DEVICE_TYPES:
             raise ArtifactError(
@@ -173,7 +173,7 @@ class Device:
         return array
 
     def wait(self) -> None:
-        """Return when the device has done everything that it was told to."""
+        """Return when the device has done everything that it was given."""
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
 
     def stream(self, handle: int) -> AbstractContextManager[Any]:
@@ -250,7 +250,7 @@ class Feed:
 
 
 def copy(source: Any, target: Any) -> None:
-    """Copy a tensor behind everything that the device was told before.
+    """Copy a tensor after all work that the device was given before.
 
     Memory of the host may be overwritten at once: what it held is on its way.
     """

@@ -134,7 +134,7 @@ class Dialogue:
                 hint=f'{shown}; to send this as it is, put it between """ and """',
             )
         if word in ("exit", "help", "clear", "forget") and rest:
-            raise UsageError(f"/{word} takes nothing behind it", hint=f"type /{word} alone")
+            raise UsageError(f"/{word} takes nothing after it", hint=f"type /{word} alone")
         if word == "exit":
             return True
         if word == "help":

@@ -39,7 +39,7 @@ class PromptReader(Protocol):
     """A `TokenChooser` that counts what was said."""
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Hear of a new reply behind these ids, before its first token is chosen."""
+        """Hear of a new reply after these ids, before its first token is chosen."""
 
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
@@ -166,7 +166,7 @@ class Generator:
         return shared
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
-        """Add one chunk; return the logits behind it."""
+        """Add one chunk; return the logits after it."""
         self._in_forward = True
         logits = self.engine.prefill(ids)
         self._held += ids
@@ -174,7 +174,7 @@ class Generator:
         return logits
 
     def decode(self, token_id: int) -> Float32Array:
-        """Add one token; return the logits behind it."""
+        """Add one token; return the logits after it."""
         self._in_forward = True
         logits = self.engine.decode(token_id)
         self._held.append(token_id)

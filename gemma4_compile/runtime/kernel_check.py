@@ -1,6 +1,6 @@
 """Every kernel of a package's library, on this device, against what its definition answers.
 
-The library says which operator each of its kernels computes. Random arguments and right answers
+The library names the operator that each of its kernels computes. Random arguments and right answers
 come from the compiler, in a process of its own: `gemma4_compile.device_check.expected_outputs`.
 """
 
@@ -111,12 +111,12 @@ def kernels_of(metadata: str) -> Mapping[str, str]:
     Raises
     ------
     ArtifactError
-        If the library does not say.
+        If the library does not list them.
     """
     kernels = json.loads(metadata).get("kernels")
     if not isinstance(kernels, dict) or not kernels:
         raise ArtifactError(
-            "the library does not say which kernels it has",
+            "the library does not list its kernels",
             hint="it was compiled by an older version of gemma4-compile: compile it again",
         )
     return kernels

@@ -111,7 +111,7 @@ class Package:
         Parameters
         ----------
         check : when the files are held against their hashes
-        progress : is told how much is hashed, if anything is
+        progress : is given how much is hashed, if anything is
 
         Raises
         ------

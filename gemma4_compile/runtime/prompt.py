@@ -54,7 +54,7 @@ class Message:
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates take it; fields that say nothing are left out."""
+        """The message as chat templates take it; fields without content are left out."""
         fields: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.reasoning:
             fields["reasoning_content"] = self.reasoning
@@ -88,10 +88,10 @@ def without_reasoning(ids: Sequence[int], opening: int | None, closing: int | No
 
 
 def _open_for_the_reply(messages: Sequence[Message]) -> Sequence[Message]:
-    """Leave out the text beside the calls whose results end the conversation.
+    """Leave out the text next to the calls whose results end the conversation.
 
-    The models' template writes such a text behind the results and closes the turn there. The reply,
-    which goes on in that turn, would stand outside of any.
+    The models' template writes such a text after the results and closes the turn there. The reply,
+    which goes on in that turn, would be outside of any.
     """
     last = len(messages) - 1
     while last >= 0 and messages[last].role == "tool":
@@ -102,7 +102,7 @@ def _open_for_the_reply(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """Most bytes of text that one token can stand for."""
+    """Most bytes of text that one token can hold."""
     return max((len(token.encode()) for token in tokenizer.get_vocab()), default=1)
 
 
@@ -185,7 +185,7 @@ class PromptBuilder:
         if self._hider is not None:
             messages = [_hidden(message, self._hider) for message in messages]
             tools = self._hider.hide(tools)
-        # Calls are rendered by the template: their ids stand before the text that a mark replaces.
+        # Calls are rendered by the template: their ids come before the text that a mark replaces.
         replayed = [
             index
             for index, message in enumerate(messages)
@@ -197,7 +197,7 @@ class PromptBuilder:
         text = self._template.render(marked, thinking=thinking, tools=tools)
         pieces = _MARKS.split(text)
         if [int(index) for index in pieces[1::2]] != replayed:
-            # The template rewrites or leaves out a reply: then only its text says what remains.
+            # The template rewrites or leaves out a reply: then only its text shows what remains.
             text = self._template.render(messages, thinking=thinking, tools=tools)
             return self._encode_hidden(text)
         ids = self._encode_hidden(pieces[0])

@@ -14,7 +14,7 @@ class StopStrings:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that is certain, and whether a stop string was found right behind it."""
+        """Text that is certain, and whether a stop string was found right after it."""
         if not self._strings:
             return text, False
         self._held += text

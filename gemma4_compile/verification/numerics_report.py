@@ -50,7 +50,7 @@ _INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A package beside transformers on one set of weights."""
+    """A package compared with transformers on one set of weights."""
 
     logits: LogitMeasures
     layers: tuple[LayerMeasures, ...]
@@ -112,7 +112,7 @@ def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | No
 
 
 def check_tools(target: str, node_modules: Path | None = None) -> None:
-    """Say what is missing for verifying packages for a target, before anything long begins.
+    """Report what is missing for verifying packages for a target, before anything long begins.
 
     Raises
     ------
@@ -277,8 +277,8 @@ def _inconsistencies(consistency: Mapping[str, float], bounds: Thresholds) -> li
     """Two ways through the same library may differ by what the arithmetic may: both are rounded."""
     names = {
         "chunked_prefill_kl": "prefill in other chunks",
-        "decode_kl": "decoding beside prefill",
-        "probe_kl": "the library beside its twin that returns the residual streams",
+        "decode_kl": "decoding against prefill",
+        "probe_kl": "the library against its twin that returns the residual streams",
     }
     return [
         f"{what}: divergence {consistency[key]:.3g}, at most {2 * bounds.kl_mean:g} is allowed"

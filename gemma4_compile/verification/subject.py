@@ -97,7 +97,7 @@ def open_subject(
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
     matched = match(checkpoint.tensors, config)
     read = row_reader(matched)
-    if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the report says so
+    if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the report notes it
         read = finite_reader(read)
     return Subject(
         provenance=provenance,
@@ -111,7 +111,7 @@ def open_subject(
 
 
 def _steps(advance: ByteProgress) -> ByteCount:
-    """Tell a reporter, which counts what is new, from what is told all that is done."""
+    """Report to a counter of new bytes, from reports of all that is done."""
     before = 0
 
     def progress(done: int, total: int) -> None:

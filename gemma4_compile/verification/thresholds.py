@@ -85,7 +85,7 @@ def worst_layer(cosines: Sequence[float]) -> int:
 def shortfalls(
     bounds: Thresholds, logits: LogitMeasures, layers: Sequence[LayerMeasures]
 ) -> Iterator[str]:
-    """Say for every measure beyond its bound what was found and what is asked for."""
+    """Describe, for every measure beyond its bound what was found and what is asked for."""
     ratio = logits.perplexity / logits.reference_perplexity
     upper = (
         ("mean KL divergence", logits.kl_mean, bounds.kl_mean),

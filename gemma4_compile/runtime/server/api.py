@@ -61,7 +61,7 @@ class _Api:
         self._api_key = api_key
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
-        """The endpoint behind the key, with errors in OpenAI's form."""
+        """The endpoint, protected by the key, with errors in OpenAI's form."""
 
         async def answer(request: HttpRequest) -> Response:
             try:
@@ -217,7 +217,7 @@ def _as_api_error(error: BaseException) -> ApiError:
 def _internal_error(error: BaseException) -> ApiError:
     """Log what should not happen; the client learns no details."""
     _log.error("a request failed", exc_info=error)
-    return ApiError(500, "the server failed; its log says why", code="internal_error")
+    return ApiError(500, "the server failed; its log has the reason", code="internal_error")
 
 
 def _event(content: Mapping[str, Any]) -> str:

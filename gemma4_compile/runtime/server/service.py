@@ -1,4 +1,4 @@
-"""Service behind the API's endpoints: requests to queued generations."""
+"""Service of the API's endpoints: requests to queued generations."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Service:
 
         Parameters
         ----------
-        thinking : for requests that do not say
+        thinking : for requests that do not set it
         literal_specials : take control tokens in prompts as text
         strict_model : refuse requests for another model's name
         """
@@ -190,7 +190,7 @@ class Service:
         return self._fitting(ids, "messages")
 
     def completion_prompt(self, request: CompletionRequest) -> list[int]:
-        """Ids of the prompt behind the token that begins every text; errors as `chat_prompt`."""
+        """Ids of the prompt after the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
             try:
                 ids = self._prompts.encode_prompt(request.prompt)

@@ -223,7 +223,7 @@ class Worker:
         self._loaded.set_result(None)
         try:
             self._serve(generator)
-        except BaseException as error:  # nothing is known that does this; if it happens, say so
+        except BaseException as error:  # nothing is known that does this; if it happens, report it
             _log.critical("the engine's thread has ended", exc_info=error)
             self._die(error)
 

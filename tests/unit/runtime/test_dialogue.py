@@ -126,7 +126,7 @@ def test_unknown_commands_are_told_and_paths_are_questions(
     talk(new, "/sytem Be brief.", "/clear all", "/", "/etc/passwd is what?", '"""/exit"""', "/exit")
     err = capsys.readouterr().err
     assert "unknown command /sytem" in err
-    assert "/clear takes nothing behind it" in err
+    assert "/clear takes nothing after it" in err
     questions = [message.content for message in new.messages[::2]]
     assert questions == ["/", "/etc/passwd is what?", "/exit"]
 

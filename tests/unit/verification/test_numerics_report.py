@@ -134,7 +134,7 @@ def test_a_library_of_another_model_fails(
     found = verify_package(request_for, Silent())
     assert not found.passed
     assert [text for text in found.failures if text.startswith("arithmetic: mean KL")]
-    assert [text for text in found.failures if text.startswith("the library beside its twin")]
+    assert [text for text in found.failures if text.startswith("the library against its twin")]
     assert not read_artifact(request_for.package / abi.NUMERICS_FILE)["passed"]
 
 
