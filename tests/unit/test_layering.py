@@ -157,7 +157,7 @@ def test_no_relative_imports_and_no_imports_inside_functions() -> None:
 
 def source_files() -> list[Path]:
     suffixes = {".py", ".cc", ".h", ".ts", ".mjs"}
-    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools", "training", "web")
+    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools", "web")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     return [path for path in files if path.suffix in suffixes and "node_modules" not in path.parts]
 
