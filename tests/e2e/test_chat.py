@@ -141,7 +141,7 @@ def test_a_conversation_that_does_not_fit_is_refused_and_nothing_changes(
     assert ask(chat, "ok").reused_tokens > 0
 
 
-def test_a_reply_that_reaches_the_end_of_the_context_is_kept_and_says_so(
+def test_a_reply_that_reaches_the_end_of_the_context_is_kept_and_reported(
     chat: Chat, tiny_package: Path
 ) -> None:
     chat.clear()

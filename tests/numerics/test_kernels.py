@@ -103,7 +103,7 @@ def with_probabilities(
 
 
 @pytest.mark.parametrize("limits", ["default", "compat"])
-def test_the_nucleus_search_draws_the_same_token_from_the_whole_vocabulary(
+def test_the_top_p_search_samples_the_same_token_from_the_whole_vocabulary(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", limits)
@@ -145,7 +145,7 @@ def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
 
 
 @pytest.mark.parametrize("limits", ["default", "compat"])
-def test_draws_at_the_edges_of_a_nucleus_in_several_runs(
+def test_samples_at_the_edges_of_a_top_p_set_in_several_runs(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
     """Both ends of a float32 uniform and the middle; from one token, most and all."""

@@ -104,7 +104,7 @@ def test_summary_goes_to_stdout_and_log_to_stderr(
         ("cpu", False, []),
     ],
 )
-def test_a_whole_package_says_how_it_is_run(
+def test_a_whole_package_shows_how_it_is_run(
     target: str,
     whole: bool,
     shown: list[str],

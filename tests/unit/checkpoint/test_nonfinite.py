@@ -70,7 +70,7 @@ def noted(directory: Path) -> object:
     return read_artifact(directory / abi.PROVENANCE_FILE)["build"]["nonfinite_weights"]
 
 
-def test_zeros_stand_where_a_number_is_missing_and_nowhere_else() -> None:
+def test_zeros_are_where_a_number_is_missing_and_nowhere_else() -> None:
     values = np.array([[1, np.nan, -2], [np.inf, 3e38, -np.inf]], np.float32)
     before = values.copy()
     read = finite_reader(lambda _, begin, end: values[begin:end])

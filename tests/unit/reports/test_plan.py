@@ -98,7 +98,7 @@ def test_what_a_token_reads(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", KV_MIB)
-def test_keys_and_values_beside_a_padded_cache(preset: str) -> None:
+def test_keys_and_values_against_a_padded_cache(preset: str) -> None:
     plan = plan_of(preset, chunk=1)  # a ring is then exactly its window
     found = [
         (kv.total_bytes / MIB, kv.padded_bytes / MIB)

@@ -39,7 +39,7 @@ def test_text_names_every_number_once_and_in_columns() -> None:
     assert all(line == line.rstrip() and len(line) <= 110 for line in lines)
 
 
-def test_text_says_how_large_subgroups_must_be() -> None:
+def test_text_shows_how_large_subgroups_must_be() -> None:
     config = Gemma4Config.from_preset(PRESET)
     spec = target_spec("webgpu", "subgroups-16")
     lines = plan_text(make_plan(config, "q4f16", spec, 8192, 512, (4096,)), PRESET).splitlines()
@@ -81,7 +81,7 @@ def test_json_holds_plain_values_that_agree_with_the_plan() -> None:
     }
 
 
-def test_a_recipe_that_is_not_possible_says_so() -> None:
+def test_a_recipe_that_is_not_possible_is_shown_as_such() -> None:
     config = replace(Gemma4Config.from_preset(PRESET), moe_intermediate_size=720)
     odd = make_plan(config, "f16", target_spec("webgpu"), 8192, 512)
     lines = plan_text(odd, PRESET).splitlines()

@@ -47,7 +47,7 @@ def test_a_call_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == '[weather {"city": "Rome"}]'
 
 
-def test_loading_is_told_at_its_end_and_a_quiet_console_says_nothing(
+def test_loading_is_reported_at_its_end_and_a_quiet_console_prints_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for quiet in (False, True):
@@ -112,7 +112,7 @@ def test_a_check_is_a_bar_on_a_terminal_if_it_takes_a_while(
         ),
     ],
 )
-def test_one_line_says_how_fast_it_was(tokens: int, reason: str, expected: str) -> None:
+def test_one_line_shows_how_fast_it_was(tokens: int, reason: str, expected: str) -> None:
     reply = Reply(
         text="x",
         token_ids=(7,) * tokens,

@@ -66,7 +66,7 @@ def test_a_stop_text_ends_the_answer_and_no_reasoning(chopped: bool) -> None:
     assert (generation.text, generation.finish_reason) == ("one", "stop")
 
 
-def test_text_that_might_have_been_a_stop_text_is_told_at_the_end() -> None:
+def test_text_that_might_have_been_a_stop_text_is_shown_at_the_end() -> None:
     engine = ScriptedEngine(encode("one ST"))
     generation = finished(scripted_generator(engine).start(PROMPT, greedy, stop=["STOP"]))
     assert generation.text == "one ST"

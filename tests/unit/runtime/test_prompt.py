@@ -58,7 +58,7 @@ def test_shipped_template_follows_the_turn_rules(
     assert template.render(messages, thinking=thinking) == expected
 
 
-def test_generated_ids_stand_in_the_prompt_as_they_were(
+def test_generated_ids_are_in_the_prompt_as_they_were(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
     builder = PromptBuilder(tokenizer, template)
@@ -100,7 +100,7 @@ def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
     assert builder.build(messages) == builder.build(replayed)
 
 
-def test_a_template_that_refuses_says_why(template: ChatTemplate) -> None:
+def test_a_template_that_refuses_gives_the_reason(template: ChatTemplate) -> None:
     with pytest.raises(UsageError, match="unknown role: nobody"):
         template.render([Message("nobody", "x")])
 
@@ -150,7 +150,7 @@ RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|
         ),
     ],
 )
-def test_calls_and_results_stand_in_the_model_s_turn(
+def test_calls_and_results_are_in_the_model_s_turn(
     tokenizer: Tokenizer, messages: list[Message], expected: str
 ) -> None:
     builder = PromptBuilder(tokenizer, ChatTemplate(TOOL_TEMPLATE, SPECIAL))

@@ -139,7 +139,7 @@ def test_a_spelled_mark_is_text() -> None:
     assert joined(parse(ids)) == [TextDelta(mark)]
 
 
-def test_the_plain_parser_tells_everything_as_text() -> None:
+def test_the_parser_without_marks_returns_everything_as_text() -> None:
     parser = PlainParser(TOKENIZER)
     ids = encode("a<|channel>thought\n€", TOKENIZER)
     events = [event for token_id in ids for event in parser.push(token_id)] + parser.finish()

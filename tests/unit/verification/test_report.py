@@ -71,7 +71,7 @@ def test_table_of_a_good_package() -> None:
     assert len(table(content(), layers=False).splitlines()) == len(text.splitlines()) - 6
 
 
-def test_the_table_says_what_was_not_finite() -> None:
+def test_the_table_names_what_was_not_finite() -> None:
     values = content()
     assert "not finite" not in table(values)
     values["reference"]["nonfinite_weights"] = {"norm.weight": 2, "embed_tokens.weight": 1}

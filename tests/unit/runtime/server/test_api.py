@@ -234,7 +234,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_requests_say_what_is_wrong(live: Live, name: str) -> None:
+def test_bad_requests_are_answered_with_what_is_wrong(live: Live, name: str) -> None:
     change, message = BAD[name]
     status, _, body = live.request(
         "POST", "/v1/chat/completions", {"messages": QUESTION, "model": "scripted", **change}
@@ -306,7 +306,9 @@ def test_a_key_must_be_brought_where_one_is_set(engine: ScriptedEngine) -> None:
         assert live.client("sesame").models.list().data
 
 
-def test_an_engine_that_fails_is_told_and_the_next_request_works(engine: ScriptedEngine) -> None:
+def test_an_engine_that_fails_is_reported_and_the_next_request_works(
+    engine: ScriptedEngine,
+) -> None:
     says(engine, "yes")
 
     def fail() -> None:
