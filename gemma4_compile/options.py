@@ -89,7 +89,7 @@ def make_parser() -> Parser:
         default=ACTIVATIONS[0],
         metavar="FORM",
         help="what matmuls multiply: vectors of the recipe's float type, or int8 in groups of 32 "
-        f"({', '.join(ACTIVATIONS)}; default: %(default)s, what --target and --limits choose)",
+        f"({', '.join(ACTIVATIONS)}; default: %(default)s, by target and limits)",
     )
     parser.add_argument(
         "--context",

@@ -22,7 +22,7 @@ PARSERS = (
     verify_options.make_parser(),
 )
 OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
-NO_NAME = r"(?!(?:and|is|or|profile|say)\b)"  # a sentence goes on
+NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
 LIMITS = {name for limits in options.LIMITS.values() for name in limits}
 
 
