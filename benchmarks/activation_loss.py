@@ -2,7 +2,7 @@
 
 `tiny` answers its held-out questions through the CPU build in both forms. Random models of E2B's
 kind, with channels planted that are `factor` times larger than their neighbours (a norm's weight
-times the factor, the columns that read it divided by it, so that the model says the same), are
+times the factor, the columns that read it divided by it, so that the model computes the same), are
 compared by their next-token distributions.
 """
 
@@ -44,7 +44,7 @@ Float64Array = npt.NDArray[np.float64]
 
 class _Silent:
     def stage(self, text: str) -> None:
-        """Say nothing."""
+        """Drop the message."""
 
     @contextmanager
     def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
@@ -71,7 +71,7 @@ def with_outliers(
 
 
 def next_tokens(package: Path) -> Float64Array:
-    """Logarithms of the probabilities behind each decoded token of fixed prompts."""
+    """Logarithms of the probabilities after each decoded token of fixed prompts."""
     engine = Engine.open(package)
     rows = []
     for seed in range(PROMPTS):

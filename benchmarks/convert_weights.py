@@ -1,7 +1,7 @@
 """Converts synthetic checkpoints of released sizes; appends a line each to a results file.
 
-The checkpoint is made up as it is read, or written to disk first (`--source disk`). Beside the
-conversion stands the plain speed of the disk: reading as many bytes as the checkpoint has, and
+The checkpoint is made up as it is read, or written to disk first (`--source disk`). Next to the
+conversion is the bare speed of the disk: reading as many bytes as the checkpoint has, and
 writing as many as the package gets.
 """
 

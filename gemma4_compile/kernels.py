@@ -154,7 +154,7 @@ def known_name(library: Library, name: str) -> str:
     spec = library.spec
     raise UsageError(
         f"no kernel `{name}` among the {len(library.operators)} of this library "
-        f"(target `{spec.name}`, limits `{spec.profile}`, activations `{spec.activations}`)",
+        f"(target `{spec.name}`, limits `{spec.limits}`, activations `{spec.activations}`)",
         hint=f"similar: {', '.join(near)}"
         if near
         else "`python -m gemma4_compile.kernels list` with the same options names them",

@@ -1,7 +1,7 @@
 """Measures llama.cpp's `llama-bench` on a GGUF file; prints one JSON line per figure.
 
-One call loads the model once: decode of `--tokens` behind each of `--context`, and prefill of
-`--prefill` tokens from an empty state. `llama-bench` measures every pair of lengths; prefill behind
+One call loads the model once: decode of `--tokens` after each of `--context`, and prefill of
+`--prefill` tokens from an empty state. `llama-bench` measures every pair of lengths; prefill after
 a context is left out here. Batch 1, all layers on the device.
 """
 

@@ -62,7 +62,7 @@ def config_of(preset: str) -> Gemma4Config:
     slow_unless(is_quick, SETTINGS),
     ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}",
 )
-def test_every_kernel_computes_what_its_plain_form_says(
+def test_every_kernel_computes_its_definition(
     setting: Setting, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", setting.limits)
