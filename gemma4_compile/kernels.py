@@ -272,7 +272,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
     parser.add_argument("--target", default=options.DEFAULT_TARGET, metavar="TARGET")
     parser.add_argument("--quant", default=options.DEFAULT_QUANT, metavar="QUANT")
-    parser.add_argument("--limits", default="default", metavar="PROFILE")
+    parser.add_argument("--limits", default="default", metavar="NAME")
     parser.add_argument("--activations", default=options.ACTIVATIONS[0], metavar="FORM")
     parser.add_argument("--prefill-chunk", type=int, metavar="N")
 
