@@ -17,12 +17,12 @@ WORKERS ?= -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup node lock lint fix types tree check test test-all smoke demo wheel npm release bench all clean
+.PHONY: help setup node docs lock lint fix types tree check test test-all smoke demo wheel npm release bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: every test"
-	@echo "make setup | lint | fix | types | check | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
+	@echo "make setup | docs | lint | fix | types | check | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
 
 # --- environment -------------------------------------------------------------------------------
 
@@ -65,6 +65,9 @@ node:
 
 setup: $(VENV)/dev.stamp $(NODE_MODULES)
 	@bash tools/install-webgpu-debian.sh
+
+docs: | $(BIN)/python
+	$(BIN)/python -m tools.draw_packages
 
 lock: $(VENV)/dev.stamp
 	@bash tools/lock-ci.sh

@@ -1,8 +1,8 @@
-"""What int8 activations cost in quality: appends a line each to a results file.
+"""Measure what int8 activations cost in quality: appends a line each to a results file.
 
 `tiny` answers its held-out questions through the CPU build in both forms. Random models of E2B's
 kind, with channels planted that are `factor` times larger than their neighbours (a norm's weight
-times the factor, the columns that read it divided by it, so that the model says the same), are
+times the factor, the columns that read it divided by it, so that the model computes the same), are
 compared by their next-token distributions.
 """
 
@@ -25,7 +25,7 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine
-from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
+from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests import models
 from tools.training.tiny.evaluate import mark, tasks
@@ -44,7 +44,7 @@ Float64Array = npt.NDArray[np.float64]
 
 class _Silent:
     def stage(self, text: str) -> None:
-        """Say nothing."""
+        """Drop the message."""
 
     @contextmanager
     def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
@@ -71,7 +71,7 @@ def with_outliers(
 
 
 def next_tokens(package: Path) -> Float64Array:
-    """Logarithms of the probabilities behind each decoded token of fixed prompts."""
+    """Logarithms of the probabilities after each decoded token of fixed prompts."""
     engine = Engine.open(package)
     rows = []
     for seed in range(PROMPTS):
@@ -98,16 +98,16 @@ def compare(quant: str, factor: float) -> dict[str, Any]:
             )
             compile_model(request, _Silent())
             found[form] = next_tokens(package)
-    exact, rounded = found[EXACT], found[INT8]
-    divergence = (np.exp(exact) * (exact - rounded)).sum(axis=1)
+    floats, rounded = found[FLOAT], found[INT8]
+    divergence = (np.exp(floats) * (floats - rounded)).sum(axis=1)
     return {
         "measure": "random model",
         "quant": quant,
         "factor": factor,
-        "tokens": len(exact),
+        "tokens": len(floats),
         "kl_mean": float(divergence.mean()),
         "kl_max": float(divergence.max()),
-        "same_choice": float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean()),
+        "same_choice": float((floats.argmax(axis=1) == rounded.argmax(axis=1)).mean()),
     }
 
 

@@ -42,7 +42,7 @@ class Measurement:
 
 
 class _Silent:
-    """A reporter that says nothing."""
+    """A reporter that drops everything."""
 
     def stage(self, text: str) -> None:
         """Ignore it."""

@@ -1,7 +1,7 @@
 """Converts synthetic checkpoints of released sizes; appends a line each to a results file.
 
-The checkpoint is made up as it is read, or written to disk first (`--source disk`). Beside the
-conversion stands the plain speed of the disk: reading as many bytes as the checkpoint has, and
+The checkpoint is made up as it is read, or written to disk first (`--source disk`). Next to the
+conversion is the bare speed of the disk: reading as many bytes as the checkpoint has, and
 writing as many as the package gets.
 """
 
@@ -46,7 +46,7 @@ class Sample:
     layers: int | None
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """What is converted."""
+        """Parameters that are converted."""
         table = parameter_table(Gemma4Config.from_dict(config_json(self.model)))
         if self.layers is None:
             return table

@@ -1,4 +1,4 @@
-"""Where a measurement was made, and with which commit and versions: part of every result line."""
+"""Machine, commit and versions of a measurement: part of every result line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _version(package: str) -> str | None:
 
 
 def environment() -> dict[str, object]:
-    """The fields that say it; `load` is what else the machine had to do in the last minute."""
+    """These fields of a line; `load` is what else the machine had to do in the last minute."""
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "commit": _git("rev-parse", "--short=12", "HEAD"),

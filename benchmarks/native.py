@@ -1,7 +1,7 @@
 """Measures a native package (cuda, metal, cpu) in the Python runtime; appends result lines.
 
 The package may hold nothing but its library (`gemma4-compile MODEL --only library`): its weights
-are then random, written to `--folder` first. What is measured: README.md beside this file.
+are then random, written to `--folder` first. What is measured: README.md next to this file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def device_memory_bytes(device: str) -> int | None:
 
 
 def device_name(device: str) -> str | None:
-    """Name and driver of the GPU, as NVIDIA's tool says them."""
+    """Name and driver of the GPU, as NVIDIA's tool reports them."""
     if device != "cuda":
         return None
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -82,7 +82,7 @@ class Measurement:
         self.ids = np.random.default_rng(1).integers(3, self.engine.vocab_size, 1 << 16).tolist()
 
     def memory(self) -> dict[str, Any]:
-        """What the device holds by now."""
+        """Bytes that the device holds by now."""
         now = device_memory_bytes(self.engine.device.name)
         used = None if now is None or self.memory_before is None else now - self.memory_before
         return {"device_memory_bytes": used}
@@ -99,7 +99,7 @@ class Measurement:
         }
 
     def smoke(self) -> dict[str, Any]:
-        """Whether logits are finite, in prefill and decode, and what all results come to.
+        """Return whether logits are finite, in prefill and decode, and what all results come to.
 
         The digest is of the logits of SAME_STEPS tokens, and of as many drawn in both ways, with a
         break after each SAME_BREAK of the latter. Rings of sliding layers wrap meanwhile.
@@ -150,7 +150,7 @@ class Measurement:
         }
 
     def decode(self, context: int) -> dict[str, Any]:
-        """One token behind `context` others, in several ways; milliseconds a token."""
+        """One token after `context` others, in several ways; milliseconds a token."""
         engine, tokens = self.engine, self.options.tokens
         ids = self.ids[:tokens]
 

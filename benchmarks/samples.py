@@ -1,4 +1,4 @@
-"""What the result lines say of repeated samples."""
+"""Statistics of repeated samples in the result lines."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Names, shapes and dtype are those of the real ones; values are cheap: one table of normally
 distributed bfloat16 numbers, read from a place of its own for each tensor, times a power of two. So
 a row never has to be stored, and 31B takes no 62 GB of disk. A model with these weights computes
-finite numbers; it says nothing of sense.
+finite numbers; it writes nothing of sense.
 """
 
 from __future__ import annotations

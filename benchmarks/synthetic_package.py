@@ -17,7 +17,7 @@ SHARD_BYTES = 1 << 30
 
 
 def library_metadata(directory: Path, target: str) -> dict[str, Any]:
-    """What the library of a package says of itself; it needs the target's device."""
+    """Metadata of a package's library; it needs the target's device."""
     provenance = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
     assert provenance.library is not None, "compiled with --only library"
     library = NativeLibrary(directory / provenance.library, Device.open(target))

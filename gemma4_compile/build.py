@@ -40,8 +40,8 @@ class LibraryOptions:
     ----------
     context_length : longest sequence that the chat config announces
     prefill_chunk : longest prefill chunk
-    metadata : what `_metadata` returns, beside the descriptions of the kernels
-    suppressed : ids of tokens that the model must not say
+    metadata : what `_metadata` returns, besides the descriptions of the kernels
+    suppressed : ids of tokens that the model must not emit
     dump : called with a name and the module's text after each phase, or None
     dump_kernel : called with a file's name and the text of a kernel for its device, or None
     probe : the forward functions return the residual stream after every layer, too
@@ -60,7 +60,7 @@ class LibraryOptions:
 
 @dataclass(frozen=True)
 class LibraryReport:
-    """What was built: distinct kernels, launches of one decoded token, the largest bound buffer."""
+    """Built: distinct kernels, launches of one decoded token, the largest bound buffer."""
 
     kernels: int
     launches_per_token: int
@@ -68,7 +68,7 @@ class LibraryReport:
 
 
 def attention_options(target: TargetSpec) -> AttentionOptions:
-    """How a decode step's keys are split on a target."""
+    """Splits of a decode step's keys on a target."""
     if not target.is_gpu:
         return CPU_SPLITS
     tuning = target.tuning.decode_attention

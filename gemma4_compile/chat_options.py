@@ -128,7 +128,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def empty_question() -> UsageError:
-    """What is said of a question without words."""
+    """Error for a question without words."""
     return UsageError("the question is empty", hint="give a text with --prompt or --prompt-file")
 
 

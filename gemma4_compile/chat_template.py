@@ -20,7 +20,7 @@ from gemma4_compile.errors import ArtifactError, UsageError
 
 
 class TemplateMessage(Protocol):
-    """What templates need of a message."""
+    """The fields of a message that templates read."""
 
     def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates take it."""
@@ -119,7 +119,7 @@ class ChatTemplate:
         except Exception as error:  # whatever a template's own code can raise
             raise UsageError(
                 f"the chat template refuses this conversation: {_reason(error)}",
-                hint="messages of a user and of the model take turns, behind one of the system",
+                hint="messages of a user and of the model take turns, after one of the system",
             ) from error
         if not text:
             raise UsageError(
@@ -130,5 +130,5 @@ class ChatTemplate:
 
 
 def _reason(error: Exception) -> str:
-    """Jinja's own messages are for people; of others the class says more than the message."""
+    """Jinja's own messages are for people; of others the class tells more than the message."""
     return str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"

@@ -57,6 +57,7 @@ def _print_summary(summary: Summary, target: str) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     options.check(arguments)
+    options.warn_of_old_names(arguments)
     options.warn_of_ignored(arguments)
     if arguments.plan:
         _print_plan(arguments)
@@ -118,9 +119,9 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         overrides=_overrides(arguments),
     )
-    plan, identity = plan_model(request)
+    plan, origin = plan_model(request)
     if arguments.json:
-        print(json.dumps(plan_json(plan, identity), indent=2))
+        print(json.dumps(plan_json(plan, origin), indent=2))
     else:
         print(plan_text(plan, arguments.model))
     plan.check()

@@ -1,4 +1,4 @@
-"""What `--dump-ir` writes: the module after each phase, and the sources of the kernels."""
+"""Files of `--dump-ir`: the module after each phase, and the sources of the kernels."""
 
 from __future__ import annotations
 

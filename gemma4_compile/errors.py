@@ -1,7 +1,7 @@
 """The error classes of the whole project. Imports nothing of ours.
 
-Every error that a user, a file or a device can cause is one of these. The message says what failed,
-what was expected and what was found; ``hint`` says what to do.
+Every error that a user, a file or a device can cause is one of these. The message names what
+failed, what was expected and what was found; ``hint`` is what to do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Gemma4CompileError(Exception):
 
 
 class InterruptedRunError(KeyboardInterrupt):
-    """An interruption that leaves something behind; `hint` says what, and what to do with it."""
+    """An interruption that leaves something behind; `hint` names what, and what to do with it."""
 
     def __init__(self, hint: str) -> None:
         super().__init__()

@@ -154,7 +154,7 @@ def known_name(library: Library, name: str) -> str:
     spec = library.spec
     raise UsageError(
         f"no kernel `{name}` among the {len(library.operators)} of this library "
-        f"(target `{spec.name}`, limits `{spec.profile}`, activations `{spec.activations}`)",
+        f"(target `{spec.name}`, limits `{spec.limits}`, activations `{spec.activations}`)",
         hint=f"similar: {', '.join(near)}"
         if near
         else "`python -m gemma4_compile.kernels list` with the same options names them",
@@ -272,7 +272,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
     parser.add_argument("--target", default=options.DEFAULT_TARGET, metavar="TARGET")
     parser.add_argument("--quant", default=options.DEFAULT_QUANT, metavar="QUANT")
-    parser.add_argument("--limits", default="default", metavar="PROFILE")
+    parser.add_argument("--limits", default="default", metavar="NAME")
     parser.add_argument("--activations", default=options.ACTIVATIONS[0], metavar="FORM")
     parser.add_argument("--prefill-chunk", type=int, metavar="N")
 

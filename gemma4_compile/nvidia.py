@@ -1,4 +1,4 @@
-"""Where `pip` puts NVIDIA's wheels; both the compiler and the runtime look there."""
+"""Folders in which `pip` puts NVIDIA's wheels; both the compiler and the runtime look there."""
 
 from __future__ import annotations
 

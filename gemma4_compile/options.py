@@ -14,23 +14,25 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.process import Parser, run_command, warn
 
 _LIMITS = ("default", "compat", "subgroups", "subgroups-16", "subgroups-8", "subgroups-4", "h200")
-PROFILES: dict[str, tuple[str, ...]] = {
+LIMITS: dict[str, tuple[str, ...]] = {
     "webgpu": _LIMITS,
     "metal": ("default",),
     "cuda": ("default",),
     "cpu": ("default",),
 }
-"""Limits profiles by target."""
+"""Names of limits by target."""
 QUANTS = ("q4f16", "q4f32", "q8f16", "f16", "f32")
-ACTIVATIONS = ("auto", "exact", "int8")
+ACTIVATIONS = ("auto", "float", "int8")
+OLD_ACTIVATIONS = {"exact": "float"}
+"""Names that packages and command lines of earlier versions have."""
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
 DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
 _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
-# What --plan and --report do not need: they stand in front of a compilation's own options, so that
-# the same line with one word more says what it would do.
+# What --plan and --report do not need: they may precede a compilation's own options, so that
+# the same line with one word more shows what it would do.
 IGNORED: dict[str, tuple[str, ...]] = {
     "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
     "--report": (*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
@@ -55,7 +57,7 @@ def make_parser() -> Parser:
         "--target",
         metavar="TARGET",
         default=DEFAULT_TARGET,
-        help=f"{', '.join(PROFILES)} (default: %(default)s)",
+        help=f"{', '.join(LIMITS)} (default: %(default)s)",
     )
     parser.add_argument(
         "--quant",
@@ -67,18 +69,18 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="say what would be built, from the config alone",
+        help="show what would be built, from the config alone",
     )
     parser.add_argument(
         "--report",
         action="store_true",
-        help="say what the recipe rounds away, tensor by tensor (reads all weights)",
+        help="show what the recipe rounds away, tensor by tensor (reads all weights)",
     )
     parser.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
     parser.add_argument(
         "--limits",
         default="default",
-        metavar="PROFILE",
+        metavar="NAME",
         help="default; webgpu also has compat, subgroups (of 32 threads or more; subgroups-16, -8 "
         "and -4 for smaller ones) and h200",
     )
@@ -86,8 +88,8 @@ def make_parser() -> Parser:
         "--activations",
         default=ACTIVATIONS[0],
         metavar="FORM",
-        help="what matmuls multiply: exact vectors, or int8 in groups of 32 "
-        f"({', '.join(ACTIVATIONS)}; default: %(default)s, as --target and --limits say)",
+        help="what matmuls multiply: vectors of the recipe's float type, or int8 in groups of 32 "
+        f"({', '.join(ACTIVATIONS)}; default: %(default)s, by target and limits)",
     )
     parser.add_argument(
         "--context",
@@ -104,7 +106,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--only",
         choices=("library", "weights"),
-        help="one half of the package; the library needs only the config",
+        help="a partial build: this part alone; the library needs only the config",
     )
     parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
     parser.add_argument(
@@ -121,7 +123,7 @@ def make_parser() -> Parser:
         "--allow-nonfinite",
         action="store_true",
         help="store 0 for weights that are NaN or infinite, which are an error otherwise; the "
-        "package says which",
+        "package names them",
     )
     parser.add_argument(
         "--verify",
@@ -142,8 +144,19 @@ def make_parser() -> Parser:
     return parser
 
 
+def warn_of_old_names(arguments: argparse.Namespace) -> None:
+    """Name what is called otherwise now; the next version takes the new names alone."""
+    old = arguments.activations
+    if old in OLD_ACTIVATIONS:
+        new = OLD_ACTIVATIONS[old]
+        warn(
+            f"--activations {old} is now --activations {new}",
+            f"write {new}: the next version does not know {old}",
+        )
+
+
 def warn_of_ignored(arguments: argparse.Namespace) -> None:
-    """Name the options that do nothing beside --plan or --report."""
+    """Name the options that do nothing next to --plan or --report."""
     question = "--plan" if arguments.plan else "--report"
     if not getattr(arguments, question[2:]):
         return
@@ -156,7 +169,7 @@ def warn_of_ignored(arguments: argparse.Namespace) -> None:
     if given:
         verb = "does" if len(given) == 1 else "do"
         warn(
-            f"{question} writes nothing, and {', '.join(given)} {verb} nothing beside it",
+            f"{question} writes nothing, and {', '.join(given)} {verb} nothing next to it",
             f"leave out {question} to compile",
         )
 
@@ -183,16 +196,16 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _check_names(arguments: argparse.Namespace) -> None:
     target, quant, limits = arguments.target, arguments.quant, arguments.limits
-    if target not in PROFILES:
-        raise UsageError(f"unknown target `{target}`", hint=f"known targets: {', '.join(PROFILES)}")
+    if target not in LIMITS:
+        raise UsageError(f"unknown target `{target}`", hint=f"known targets: {', '.join(LIMITS)}")
     if quant not in QUANTS:
         raise UsageError(f"unknown quantisation `{quant}`", hint=f"known: {', '.join(QUANTS)}")
-    if limits not in PROFILES[target]:
+    if limits not in LIMITS[target]:
         raise UsageError(
-            f"target `{target}` has no limits profile `{limits}`",
-            hint=f"profiles of `{target}`: {', '.join(PROFILES[target])}",
+            f"target `{target}` has no limits `{limits}`",
+            hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
         )
-    if arguments.activations not in ACTIVATIONS:
+    if arguments.activations not in (*ACTIVATIONS, *OLD_ACTIVATIONS):
         raise UsageError(
             f"unknown activations `{arguments.activations}`",
             hint=f"known: {', '.join(ACTIVATIONS)}",

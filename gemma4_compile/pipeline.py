@@ -17,7 +17,7 @@ from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
-from gemma4_compile.checkpoint.sources import TINY, Source, open_source
+from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
@@ -27,24 +27,24 @@ from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, files
 from gemma4_compile.package.conversation import chat_template_config
-from gemma4_compile.package.digest import package_identity
+from gemma4_compile.package.digest import package_digest
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
     check_place,
     output_directory,
 )
-from gemma4_compile.package.partial_build import NONFINITE, Kept, other_half
+from gemma4_compile.package.partial_build import NONFINITE, Kept, rest_of_package
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
-from gemma4_compile.reports.plan import Plan, make_plan
+from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
-from gemma4_compile.targets.spec import ACTIVATIONS, EXACT, INT8
+from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
@@ -57,7 +57,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out of a run."""
+    """Results of a run."""
 
     output: Path
     package_bytes: int
@@ -72,16 +72,16 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Build:
-    """Everything that both halves of a package share."""
+    """Everything that library and weights of a package share."""
 
-    source: Source
+    source: ModelSource
     recipe: Recipe
     target: TargetSpec
     context_length: int
     prefill_chunk: int
-    plan: tuple[StoredParameter, ...]
+    storage: tuple[StoredParameter, ...]
     suppressed: tuple[int, ...]
-    numbers: Plan
+    numbers: BuildPlan
     allow_nonfinite: bool
 
     @property
@@ -94,7 +94,7 @@ class _Build:
 
     @property
     def tensors(self) -> list[StoredTensor]:
-        return [tensor for stored in self.plan for tensor in stored.tensors]
+        return [tensor for stored in self.storage for tensor in stored.tensors]
 
     @property
     def parameter_schema_id(self) -> str:
@@ -109,26 +109,27 @@ def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
 
 
 def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) -> str:
-    """How vectors meet the weights: what the user says, or else the target's profile."""
-    if request.activations not in (AUTO, *ACTIVATIONS):
+    """Form of activations: the user's choice, or else the one of the target's limits."""
+    wanted = options.OLD_ACTIVATIONS.get(request.activations, request.activations)
+    if wanted not in (AUTO, *ACTIVATIONS):
         raise UsageError(
-            f"unknown activations `{request.activations}`",
+            f"unknown activations `{wanted}`",
             hint=f"known: {AUTO}, {', '.join(ACTIVATIONS)}",
         )
     stores_integers = isinstance(recipe.schemes[Role.LINEAR], GroupScheme)
-    if request.activations == INT8 and not stores_integers:
+    if wanted == INT8 and not stores_integers:
         raise UsageError(
             f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
-            hint="choose --quant q4f16, q4f32 or q8f16, or --activations exact",
+            hint="choose --quant q4f16, q4f32 or q8f16, or --activations float",
         )
-    if request.activations not in (AUTO, *target.activation_forms):
+    if wanted not in (AUTO, *target.activation_forms):
         raise UsageError(
-            f"--activations {request.activations}: target `{target.name}` has no such kernels",
+            f"--activations {wanted}: target `{target.name}` has no such kernels",
             hint=f"it has: {', '.join(target.activation_forms)}",
         )
-    if request.activations == AUTO:
-        return target.activations if stores_integers else EXACT
-    return request.activations
+    if wanted == AUTO:
+        return target.activations if stores_integers else FLOAT
+    return wanted
 
 
 def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
@@ -153,13 +154,13 @@ def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
     return context, chunk
 
 
-def plan_model(request: CompileRequest) -> tuple[Plan, Mapping[str, Any]]:
-    """What would be built, and the identity of its source; downloads nothing but the config.
+def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, Any]]:
+    """Plan what would be built, and where the model is from; downloads nothing but the config.
 
     Raises
     ------
     Gemma4CompileError
-        As `compile_model` does, but for what the plan itself says: see `Plan.check`.
+        As `compile_model` does, but for errors of the plan itself: see `BuildPlan.check`.
     """
     target, recipe = target_and_recipe(request)
     model, revision = request.model, request.revision
@@ -168,12 +169,12 @@ def plan_model(request: CompileRequest) -> tuple[Plan, Mapping[str, Any]]:
         context, chunk = lengths(request, config)
         check_overrides(recipe, model_parameters(config, COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
-        return make_plan(config, recipe, target, context, chunk, usual), source.identity
+        return make_plan(config, recipe, target, context, chunk, usual), source.origin
 
 
 def _metadata(build: _Build) -> dict[str, Any]:
     """The library's `_metadata`."""
-    tensors = [tensor for stored in build.plan for tensor in stored.tensors]
+    tensors = [tensor for stored in build.storage for tensor in stored.tensors]
     plan = build.numbers
     return artifacts.library_metadata(
         model_type=MODEL_TYPE,
@@ -200,10 +201,10 @@ def _build_library(
         dump=dump.phase if dump else None,
         dump_kernel=dump.kernel if dump else None,
         probe=request.probe,
-        package=package_identity(_provenance(build), build.source.checkpoint),
+        package=package_digest(_provenance(build), build.source.checkpoint),
     )
     executable, report = build_executable(
-        build.config, build.plan, build.recipe, build.target, options
+        build.config, build.storage, build.recipe, build.target, options
     )
     name = abi.LIBRARY_STEM + build.target.library_suffix
     link(executable, directory / name, build.target, reporter.stage)
@@ -216,11 +217,11 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
     """Equal for runs that write equal weights."""
     paths = sorted({tensor.path for tensor in checkpoint.tensors.values()})
     stats = [(path, path.stat()) for path in paths]
-    tiny = build.source.identity["kind"] == "tiny"
-    return artifacts.identity(
+    tiny = build.source.origin["kind"] == "tiny"
+    return artifacts.digest(
         {
             "version": __version__,
-            "source": dict(build.source.identity),
+            "source": dict(build.source.origin),
             "config": repr(build.config),
             "files": [] if tiny else [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
@@ -245,7 +246,7 @@ def _write_weights(
     with reporter.progress("converting weights", sum(t.nbytes for t in build.tensors)) as advance:
         written = write_weights(
             directory,
-            build.plan,
+            build.storage,
             read_rows,
             _fingerprint(build, checkpoint),
             advance,
@@ -282,14 +283,14 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
     ).to_json()
 
 
-def config_identity(config: Gemma4Config) -> str:
-    """What provenance calls a config by."""
-    return artifacts.identity(dataclasses.asdict(config))
+def config_digest(config: Gemma4Config) -> str:
+    """Digest of a config in provenance."""
+    return artifacts.digest(dataclasses.asdict(config))
 
 
 def _provenance(build: _Build) -> dict[str, Any]:
     return {
-        "source": {**build.source.identity, "config": config_identity(build.config)},
+        "source": {**build.source.origin, "config": config_digest(build.config)},
         "versions": {
             "gemma4-compile": __version__,
             "python": platform.python_version(),
@@ -299,7 +300,7 @@ def _provenance(build: _Build) -> dict[str, Any]:
         "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
         "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
         "target": build.target.name,
-        "limits": build.target.profile,
+        "limits": build.target.limits,
         "activations": build.target.activations,
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
@@ -316,7 +317,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     Raises
     ------
     Gemma4CompileError
-        Of the class that says whose fault it is; the output directory is then as it was before.
+        Of the class that names whose fault it is; the output directory is then as it was before.
     """
     begin = time.monotonic()
     target, recipe = target_and_recipe(request)
@@ -347,7 +348,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         provenance = _provenance(build)
         kept = Kept()
         if request.only is not None and not request.force:
-            kept = other_half(request.output, request.only, provenance)
+            kept = rest_of_package(request.output, request.only, provenance)
         library, report, nonfinite = kept.library, None, kept.nonfinite
         sha256: Mapping[str, str] = {}
         with output_directory(request.output, force=request.force, weights=weights) as directory:

@@ -1,4 +1,4 @@
-"""What all commands share as processes: how they end, and the memory that they took.
+"""Processes of all commands: how they end, and the memory that they took.
 
 Every command is a parser of this module, a function that takes its arguments, and `run_command`.
 Whatever goes wrong is a line on stderr that begins with `error: ` and one with `hint: `.
@@ -39,7 +39,7 @@ _SYSTEM_HINT = "look for space and permissions; --debug shows where it was"
 _STATUS = Path("/proc/self/status")
 
 Hints = Mapping[type[Gemma4CompileError], str]
-"""What to do about an error that brings no hint of its own, by its class."""
+"""Hints for errors that bring none of their own, by class."""
 
 
 _HINTS: Hints = {
@@ -97,12 +97,12 @@ def run_command(
     hints: Hints = MappingProxyType({}),
     interrupted: str | None = None,
 ) -> int:
-    """Parse, run, and say what went wrong.
+    """Parse, run, and report what went wrong.
 
     Parameters
     ----------
     argv : the command's arguments; None for those of the process
-    hints : for errors that bring none of their own, beside those that are common
+    hints : for errors that bring none of their own, besides those that are common
     interrupted : the hint of a command that Ctrl-C or SIGTERM ends unfinished; with None, Ctrl-C is
         how to leave the command, and nothing is said
 
@@ -146,14 +146,14 @@ def run_command(
 
 
 def report(message: str, hint: str, shown: BaseException | None = None) -> None:
-    """Say an error on stderr in two lines, behind the traceback of `shown`."""
+    """Report an error on stderr in two lines, after the traceback of `shown`."""
     if shown is not None:
         traceback.print_exception(shown)
     _say("error", message, hint)
 
 
 def warn(message: str, hint: str) -> None:
-    """Say on stderr what does not keep a command from going on."""
+    """Report on stderr what does not keep a command from going on."""
     _say("warning", message, hint)
 
 
@@ -169,7 +169,7 @@ def _drop_stdout() -> None:
 
 
 def peak_memory_bytes() -> int | None:
-    """Largest resident size of this process so far; None where the system does not say."""
+    """Largest resident size of this process so far; None where the system does not show it."""
     if sys.platform == "win32":
         return None
     if _STATUS.exists():  # Linux's ru_maxrss begins with that of the process which forked this one

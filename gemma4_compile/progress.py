@@ -1,4 +1,4 @@
-"""How a run reports its progress: the protocol that every stage knows."""
+"""Progress of a run: the protocol that every stage knows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ByteProgress = Callable[[int], None]
 
 
 class Reporter(Protocol):
-    """Where a run says what it is doing."""
+    """Receiver of a run's progress."""
 
     def stage(self, text: str) -> None:
-        """Say what begins."""
+        """Report what begins."""
 
     def progress(self, text: str, total_bytes: int) -> AbstractContextManager[ByteProgress]:
         """Show the bytes of a long stage."""

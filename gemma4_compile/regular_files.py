@@ -1,7 +1,7 @@
 """Files whose names anybody may have planted: only regular ones are read, no link is written to.
 
 A pipe or a device in the place of a file would never end, and a link would make a program read or
-overwrite what it leads to. Every function raises OSError, whose `strerror` says what was found.
+overwrite what it leads to. Every function raises OSError, whose `strerror` names what was found.
 """
 
 from __future__ import annotations

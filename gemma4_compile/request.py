@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import options
-from gemma4_compile.package.partial_build import Half
+from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
 
 AUTO = options.ACTIVATIONS[0]
@@ -23,7 +23,7 @@ class CompileRequest:
     limits: str = "default"
     context_length: int | None = None
     prefill_chunk: int | None = None
-    only: Half | None = None
+    only: PartialBuild | None = None
     revision: str | None = None
     force: bool = False
     dump_ir: Path | None = None

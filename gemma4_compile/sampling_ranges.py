@@ -1,4 +1,4 @@
-"""What sampling parameters may be: one place for checkpoints, packages, requests and options."""
+"""Ranges of sampling parameters: one place for checkpoints, packages, requests and options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GREEDY_BELOW = 1e-5
 """A temperature below this is 0: a float32 of its reciprocal would overflow."""
 
 LEAST_TOP_P = 1e-7
-"""What top_p 0 is taken as: the most probable token alone. The web client refuses 0 itself."""
+"""Value that top_p 0 is taken as: the most probable token alone. The web client refuses 0."""
 
 API_MAX_TEMPERATURE = 2.0
 """OpenAI's API ends here; packages and options may go beyond."""
@@ -51,7 +51,7 @@ SAMPLING_RANGES: Mapping[str, SamplingRange] = MappingProxyType(
 
 
 class SamplingValueError(ValueError):
-    """A value that the parameter cannot have; the message says what was expected and found."""
+    """A value that the parameter cannot have; the message names what was expected and found."""
 
 
 def read_sampling(name: str, value: Any, highest: float | None = None) -> float | int:

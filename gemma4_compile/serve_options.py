@@ -48,7 +48,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
     parser.add_argument(
-        "--thinking", action="store_true", help="think before answering, unless a request says"
+        "--thinking", action="store_true", help="think before answering, unless a request sets it"
     )
     add_literal_specials(parser)
     parser.add_argument(

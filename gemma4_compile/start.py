@@ -1,7 +1,7 @@
-"""Where the installed commands begin, before anything heavy is loaded.
+"""Entry points of the installed commands, before anything heavy is loaded.
 
-Loading takes a second or more. What ends it, Ctrl-C or an installation that is not whole, is told
-as every other end of a command.
+Loading takes a second or more. What ends it, Ctrl-C or an installation that is not whole, is
+reported as every other end of a command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Says on stderr what a run is doing: stages as lines, long ones as a bar or as lines in a log."""
+"""Progress of a run on stderr: stages as lines, long ones as a bar or as lines in a log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Terminal:
     def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
         """Show bytes, rate and time left: a bar on a terminal, a line now and then elsewhere.
 
-        What the first call tells was there before, so it counts as done but not as speed.
+        What the first call reports was there before, so it counts as done but not as speed.
         """
         if not sys.stderr.isatty():
             self.stage(text)
@@ -68,7 +68,7 @@ class ProgressLines:
         self._started = False
 
     def advance(self, count: int) -> None:
-        """Note some bytes more; the first call tells what was there before."""
+        """Note some bytes more; the first call reports what was there before."""
         self._done += count
         if not self._started:
             self._before, self._started = count, True
@@ -81,7 +81,7 @@ class ProgressLines:
             self._say(f"{self._text}: {done}, {rate / 1e6:.0f} MB/s{left}")
 
     def close(self) -> None:
-        """Say how long it took, if it took long."""
+        """Report how long it took, if it took long."""
         now = self._clock()
         if now - self._begin < SECONDS_BETWEEN_LINES:
             return

@@ -32,7 +32,7 @@ def make_parser() -> Parser:
         type=int,
         default=DEFAULT_STEPS,
         metavar="N",
-        help="tokens decoded from the start, and again behind the long prompt "
+        help="tokens decoded from the start, and again after the long prompt "
         "(default: %(default)s)",
     )
     parser.add_argument(

@@ -111,7 +111,7 @@ def _rows_per_part(parameter: Parameter, scheme: Scheme, max_binding_bytes: int)
         raise QuantizationError(
             f"`{parameter.name}`: {alignment} rows do not fit into one binding of "
             f"{max_binding_bytes} bytes ({fitting} do)",
-            hint="choose a smaller recipe or a target profile with larger bindings",
+            hint="choose a smaller recipe or limits with larger bindings",
         )
     return aligned
 

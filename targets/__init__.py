@@ -1,4 +1,4 @@
-"""Where a model library runs: TARGETS by name, each with its limits and its way to link."""
+"""Targets of a model library: TARGETS by name, each with its limits and its way to link."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A target: its profiles by name (``default`` always exists), its linker and its platform."""
+    """A target: its limits by name (``default`` always exists), its linker and its platform."""
 
-    profiles: Mapping[str, TargetSpec]
+    limits: Mapping[str, TargetSpec]
     link: Link
     platform: Callable[[], Platform]
 
 
 TARGETS: Mapping[str, Target] = {
-    "webgpu": Target(webgpu.PROFILES, webgpu.link, lambda: webgpu.WASM),
-    "metal": Target(metal.PROFILES, metal.link, lambda: metal.MACOS),
-    "cuda": Target(cuda.PROFILES, cuda.link, cpu.this_machine),
-    "cpu": Target(cpu.PROFILES, cpu.link, cpu.this_machine),
+    "webgpu": Target(webgpu.LIMITS, webgpu.link, lambda: webgpu.WASM),
+    "metal": Target(metal.LIMITS, metal.link, lambda: metal.MACOS),
+    "cuda": Target(cuda.LIMITS, cuda.link, cpu.this_machine),
+    "cpu": Target(cpu.LIMITS, cpu.link, cpu.this_machine),
 }
 
 
-def target_spec(name: str, profile: str = "default") -> TargetSpec:
-    """Return the spec of a target under a profile of limits; UsageError names unknown ones."""
+def target_spec(name: str, limits: str = "default") -> TargetSpec:
+    """Return the spec of a target under named limits; UsageError names unknown ones."""
     target = TARGETS.get(name)
     if target is None:
         raise UsageError(f"unknown target `{name}`", hint=f"known targets: {', '.join(TARGETS)}")
-    spec = target.profiles.get(profile)
+    spec = target.limits.get(limits)
     if spec is None:
         raise UsageError(
-            f"target `{name}` has no limits profile `{profile}`",
-            hint=f"profiles of `{name}`: {', '.join(target.profiles)}",
+            f"target `{name}` has no limits `{limits}`",
+            hint=f"limits of `{name}`: {', '.join(target.limits)}",
         )
     return spec
 

@@ -19,7 +19,7 @@ PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}
 
 DEFAULT = TargetSpec(
     name="cpu",
-    profile="default",
+    limits="default",
     device_type=DeviceType.CPU,
     library_suffix=".so",
     max_threads_per_block=1,
@@ -30,7 +30,7 @@ DEFAULT = TargetSpec(
     processor=PROCESSORS.get(platform.machine(), ""),
 )
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
+LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
 
 # --- Library ---
 
@@ -133,7 +133,7 @@ def link(
     executable : built for ``spec.tvm_target()``
     output : the library to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long (the first build on a machine)
+    progress : is given what takes long (the first build on a machine)
 
     Raises
     ------

@@ -21,7 +21,7 @@ OLDEST_GPU = "sm_75"
 
 DEFAULT = TargetSpec(
     name="cuda",
-    profile="default",
+    limits="default",
     device_type=DeviceType.CUDA,
     library_suffix=".so",
     max_threads_per_block=1024,
@@ -36,7 +36,7 @@ DEFAULT = TargetSpec(
     activations=INT8,
 )
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
+LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
 
 
 def link(
@@ -52,7 +52,7 @@ def link(
     executable : built for ``spec.tvm_target()``
     output : the library to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long
+    progress : is given what takes long
 
     Raises
     ------

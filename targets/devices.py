@@ -17,7 +17,7 @@ DEVICES_FILE = Path(__file__).parent / "devices.json"
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a library asks of a device, in the words of `TargetSpec`.
+    """Requirements of a library, in the terms of `TargetSpec`.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class Device:
+class TypicalDevice:
     """A kind of device.
 
     Attributes
@@ -54,7 +54,7 @@ class Device:
     subgroup_size: int = 0
 
     def lacks(self, asked: Requirements) -> tuple[str, ...]:
-        """What it has too little of, as it has it; empty if the library runs."""
+        """List what the device has too little of; empty if the library runs."""
         lacking = [f"no {feature}" for feature in asked.features if feature not in self.features]
         if "subgroups" in self.features and asked.subgroup_size > self.subgroup_size:
             size = self.subgroup_size
@@ -73,7 +73,9 @@ class Device:
 
 
 @lru_cache(maxsize=8)
-def typical_devices(target: str) -> tuple[Device, ...]:
+def typical_devices(target: str) -> tuple[TypicalDevice, ...]:
     """The table of a target, from small to large; empty where nothing is to be planned."""
     entries = json.loads(DEVICES_FILE.read_text("utf-8")).get(target, [])
-    return tuple(Device(**{**entry, "features": tuple(entry["features"])}) for entry in entries)
+    return tuple(
+        TypicalDevice(**{**entry, "features": tuple(entry["features"])}) for entry in entries
+    )

@@ -10,12 +10,12 @@ from tvm import relax
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
-from gemma4_compile.targets.spec import EXACT, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import FLOAT, DeviceType, TargetSpec
 from gemma4_compile.targets.tuning import read_tuning
 
 DEFAULT = TargetSpec(
     name="metal",
-    profile="default",
+    limits="default",
     device_type=DeviceType.METAL,
     library_suffix=".dylib",
     # A device takes 1024, but each kernel as many as its registers allow, 384 at worst, and nobody
@@ -29,11 +29,11 @@ DEFAULT = TargetSpec(
     processor="apple-m1",
     host_triple="arm64-apple-macos",
     tuning=read_tuning("metal"),
-    activation_forms=(EXACT,),  # Metal has no product of packed bytes
+    activation_forms=(FLOAT,),  # Metal has no product of packed bytes
 )
 """Every Apple silicon GPU."""
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT,)}
+LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
 
 # --- Library ---
 
@@ -53,7 +53,7 @@ def link(
     executable : built for ``spec.tvm_target()``
     output : the .dylib to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long (the first build on a machine)
+    progress : is given what takes long (the first build on a machine)
 
     Raises
     ------

@@ -10,10 +10,10 @@ import tvm
 from gemma4_compile.targets.tuning import Tuning
 
 UNLIMITED = 2**31 - 1
-"""Stands for "no limit" in the fields that are plain counts."""
-EXACT, INT8 = "exact", "int8"
-ACTIVATIONS = (EXACT, INT8)
-"""How the matmuls of one position take their vector: as it is, or rounded to int8 by groups."""
+"""Means "no limit" in the fields that are plain counts."""
+FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
+ACTIVATIONS = (FLOAT, INT8)
+"""Vectors of matmuls: in the recipe's float type, or quantised to int8 by groups."""
 
 
 class DeviceType(IntEnum):
@@ -27,12 +27,12 @@ class DeviceType(IntEnum):
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """One target under one profile of limits.
+    """One target under one set of limits.
 
     Attributes
     ----------
     name : name on the command line: ``webgpu``, ``cuda``, ``metal`` or ``cpu``
-    profile : name of the set of limits, as ``--limits`` takes it
+    limits : name of the set of limits, as ``--limits`` takes it
     device_type : where the tensors of the model live
     library_suffix : suffix of the model library, with its dot
     max_threads_per_block : threads in one thread block
@@ -55,7 +55,7 @@ class TargetSpec:
     """
 
     name: str
-    profile: str
+    limits: str
     device_type: DeviceType
     library_suffix: str
     max_threads_per_block: int
@@ -70,12 +70,12 @@ class TargetSpec:
     host_triple: str = ""
     host_vector_bits: int = 0
     tuning: Tuning = field(default_factory=Tuning)
-    activations: str = EXACT
+    activations: str = FLOAT
     activation_forms: tuple[str, ...] = ACTIVATIONS
 
     @property
     def is_gpu(self) -> bool:
-        """Whether kernels run in thread blocks on a device of their own."""
+        """Return whether kernels run in thread blocks on a device of their own."""
         return self.device_type is not DeviceType.CPU
 
     def tvm_target(self) -> tvm.target.Target:

@@ -1,6 +1,6 @@
 """Sizes of kernels, chosen by measuring: what a search may change without changing a result.
 
-The files are in targets/tunings, written by benchmarks/webgpu/tune.py; a target's profile names
+The files are in targets/tunings, written by benchmarks/webgpu/tune.py; a target's limits name
 its own, and several may share one. A field that the file leaves out keeps the default below.
 """
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "tunings"
 
 @dataclass(frozen=True)
 class GemvTuning:
-    """Matrix times one vector, exact activations.
+    """Matrix times one vector, float activations.
 
     Attributes
     ----------
@@ -43,12 +43,12 @@ class Int8GemvTuning:
     ----------
     threads : of a block
     wide_threads : of a block whose results are packed (it takes 64 rows at least), that merges an
-        attention, that norms behind two branches, or whose rows take many lanes
+        attention, that norms after two branches, or whose rows take many lanes
     rows : of a group of lanes, at most
     groups_per_lane : groups of 32 channels that a lane keeps in registers, at most
     min_blocks : aim: a block takes more rows only while so many blocks are left
     norm_threads : of all blocks of a matmul that begins with a norm, at most: as many as run at a
-        time, for every block repeats the norm; of an exact one only where it stands behind two
+        time, for every block repeats the norm; of a float one only where it follows two
         branches
     """
 
@@ -73,7 +73,7 @@ class GemmTuning:
         `medium_to` rows
     large_m, large_n : of the tile for matrices of at least `large_from` rows
     threads : of a block; those beyond the tile's share a step's channels
-    unroll : channels (of int8: words) that stand in the kernel's text, 1 or 4
+    unroll : channels (of int8: words) that are in the kernel's text, 1 or 4
     """
 
     tile_m: int = 64
@@ -174,7 +174,7 @@ class FusionTuning:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All kernels' sizes under one profile."""
+    """All kernels' sizes under one set of limits."""
 
     gemv: GemvTuning = field(default_factory=GemvTuning)
     int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)

@@ -17,7 +17,7 @@ from gemma4_compile.targets.tuning import read_tuning
 
 DEFAULT = TargetSpec(
     name="webgpu",
-    profile="default",
+    limits="default",
     device_type=DeviceType.WEBGPU,
     library_suffix=".wasm",
     max_threads_per_block=256,
@@ -29,11 +29,11 @@ DEFAULT = TargetSpec(
     host_vector_bits=128,
     tuning=read_tuning("webgpu"),
 )
-"""What the WebLLM client asks of every adapter."""
+"""Limits that the WebLLM client asks of every adapter."""
 
 COMPAT = replace(
     DEFAULT,
-    profile="compat",
+    limits="compat",
     max_threads_per_block=128,
     max_shared_memory_bytes=16 * 1024,
     tuning=read_tuning("compat"),
@@ -43,7 +43,7 @@ COMPAT = replace(
 The stock client refuses adapters with less than 32 KiB.
 """
 
-SUBGROUPS = replace(DEFAULT, profile="subgroups", features=("subgroups",), simd_width=32)
+SUBGROUPS = replace(DEFAULT, limits="subgroups", features=("subgroups",), simd_width=32)
 """For adapters with subgroups of 32 threads and more: NVIDIA's, Apple's, most of AMD's.
 
 Kernels exchange values within 32 neighbouring threads, which larger subgroups hold, too; smaller
@@ -51,14 +51,14 @@ ones do not, and what they would exchange is undefined.
 """
 
 SMALLER_SUBGROUPS = tuple(
-    replace(SUBGROUPS, profile=f"subgroups-{size}", simd_width=size) for size in (16, 8, 4)
+    replace(SUBGROUPS, limits=f"subgroups-{size}", simd_width=size) for size in (16, 8, 4)
 )
 """For adapters whose smallest subgroup is smaller: Intel's from 8 threads on, ARM's from 4."""
 
-H200 = replace(SUBGROUPS, profile="h200", tuning=read_tuning("h200"), activations=INT8)
+H200 = replace(SUBGROUPS, limits="h200", tuning=read_tuning("h200"), activations=INT8)
 """Tuned on an NVIDIA H200: for large discrete GPUs."""
 
-PROFILES = {spec.profile: spec for spec in (DEFAULT, COMPAT, SUBGROUPS, *SMALLER_SUBGROUPS, H200)}
+LIMITS = {spec.limits: spec for spec in (DEFAULT, COMPAT, SUBGROUPS, *SMALLER_SUBGROUPS, H200)}
 
 # --- Border between library and client ---
 
@@ -110,7 +110,7 @@ CLIENT_OFFERS = frozenset(
         "wasi_snapshot_preview1.proc_exit",
     }
 )
-"""What the client's WASI layer can be asked for; an import beyond it fails when a page loads."""
+"""Functions of the client's WASI layer; an import beyond it fails when a page loads."""
 
 # --- Library ---
 
@@ -204,7 +204,7 @@ def link(
     executable : built for ``spec.tvm_target()`` with ``system_lib=True``
     output : the .wasm to write; its directory exists
     spec : the target that it was built for
-    progress : is told what takes long (the first build on a machine)
+    progress : is given what takes long (the first build on a machine)
 
     Raises
     ------

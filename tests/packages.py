@@ -51,7 +51,7 @@ def compile_package(
     *,
     context_length: int = CONTEXT_LENGTH,
     library_of: Path | None = None,
-    activations: str = "exact",
+    activations: str = "float",
     target: str = "cpu",
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.

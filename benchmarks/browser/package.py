@@ -24,7 +24,7 @@ METADATA_BYTES = 16 << 20
 
 
 def library_metadata(library: Path) -> dict[str, Any]:
-    """Return what `_metadata()` of a .wasm library says."""
+    """Return the `_metadata()` of a .wasm library."""
     data = library.read_bytes()
     start = data.rindex(b'{"artifact": {', 0, data.index(b'"max_storage_buffer_binding_size"'))
     text = data[start : start + METADATA_BYTES].decode("utf-8", "replace")

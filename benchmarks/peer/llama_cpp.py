@@ -1,7 +1,7 @@
 """Measures llama.cpp's `llama-bench` on a GGUF file; prints one JSON line per figure.
 
-One call loads the model once: decode of `--tokens` behind each of `--context`, and prefill of
-`--prefill` tokens from an empty state. `llama-bench` measures every pair of lengths; prefill behind
+One call loads the model once: decode of `--tokens` after each of `--context`, and prefill of
+`--prefill` tokens from an empty state. `llama-bench` measures every pair of lengths; prefill after
 a context is left out here. Batch 1, all layers on the device.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.samples import summary
 
 
 def command(arguments: argparse.Namespace) -> list[str]:
-    """What is run: `llama-bench` with its output as one JSON object per line."""
+    """Command that is run: `llama-bench` with its output as one JSON object per line."""
     lengths = ",".join(str(length) for length in (0, *arguments.context))
     device = [] if arguments.device is None else ["-dev", arguments.device]
     return [
@@ -42,7 +42,7 @@ def without_folders(words: list[str]) -> str:
 
 
 def figure(row: Mapping[str, Any], contexts: list[int]) -> dict[str, Any] | None:
-    """What a line of `llama-bench` says, in our words; None for a length that was not asked for."""
+    """Result line from a line of `llama-bench`; None for a length that was not asked for."""
     prompt, generated, depth = row["n_prompt"], row["n_gen"], row["n_depth"]
     if generated and not prompt and depth in contexts:
         lengths = {"measure": "decode", "context": depth, "tokens_per_sample": generated}

@@ -3,7 +3,7 @@
 Matrices are Q4_0, both embeddings included; the projection to the per-layer embeddings is float16,
 which llama.cpp's own quantiser leaves alone, the router float32, vectors float32. There is no
 vocabulary, only its size: `llama-bench` draws token numbers. A model with these weights computes
-finite numbers; it says nothing of sense. Needs numpy, and of the package only what reads configs.
+finite numbers; it writes nothing of sense. Needs numpy, and of the package only what reads configs.
 
 Names, metadata and shapes are those that llama.cpp 0.5.0 reads for its architecture `gemma4`.
 """
@@ -37,7 +37,7 @@ Metadata = dict[str, "bool | int | float | str | list[bool] | list[int]"]
 
 
 class Kind(Enum):
-    """How a tensor is stored: ggml's number of the type, elements and bytes of a block."""
+    """Storage of a tensor: ggml's number of the type, elements and bytes of a block."""
 
     F32 = (0, 1, 4)
     F16 = (1, 1, 2)
@@ -65,7 +65,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Its size in the file, without the padding behind it."""
+        """Its size in the file, without the padding after it."""
         return self.kind.nbytes(prod(self.shape))
 
 
@@ -235,7 +235,7 @@ def header(entries: Metadata, table: tuple[Tensor, ...]) -> bytes:
 def pools() -> dict[Kind, npt.NDArray[np.uint8]]:
     """Values for the matrices of each kind, twice in a row: a run of half of it is one slice.
 
-    A Q4_0 block holds sixteen bytes of two numbers (0 to 15, eight is zero) behind a float16 scale;
+    A Q4_0 block holds sixteen bytes of two numbers (0 to 15, eight is zero) after a float16 scale;
     signs of the scales differ, so that the mean is zero. Sums over a thousand channels stay near 1.
     """
     draw = np.random.default_rng(0)
@@ -299,7 +299,7 @@ def shortened(config: Gemma4Config, layers: int | None, vocabulary: int | None) 
 
 
 def main() -> None:
-    """Write one file and say how large it is."""
+    """Write one file and print its size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", choices=preset_names())
     parser.add_argument("output", type=Path)

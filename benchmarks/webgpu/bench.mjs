@@ -39,7 +39,7 @@ function provenance(directory) {
     model: build.source.model ?? build.source.kind,
     recipe: build.recipe,
     limits: build.limits,
-    activations: build.activations ?? "exact",
+    activations: build.activations ?? "float",
     prefill_chunk: build.prefill_chunk,
     versions: { ...build.versions, ...versions },
   };

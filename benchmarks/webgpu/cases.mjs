@@ -30,7 +30,7 @@ export function compile(device, item) {
   return pipeline.then((made) => ({ pipeline: made, layout }));
 }
 
-/** Bytes of the uniform, the binding behind all others. */
+/** Bytes of the uniform, the binding after all others. */
 export function uniformContent({ uniforms }) {
   const content = new DataView(new ArrayBuffer(Math.ceil(uniforms.length / 4) * 16));
   for (const [i, [kind, value]] of uniforms.entries()) {

@@ -5,7 +5,7 @@ import { dawn, tvmjs } from "./packages.mjs";
 
 const FEATURES_WANTED = ["timestamp-query"];
 
-/** Bytes of all living buffers of the device; `capture` tells which ones an action made. */
+/** Bytes of all living buffers of the device; `capture` returns which ones an action made. */
 class BufferLedger {
   liveBytes = 0;
   peakBytes = 0;

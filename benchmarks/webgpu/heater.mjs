@@ -1,5 +1,5 @@
 // Keeps the GPU busy while the CPU encodes the next sample. A GPU that waits lowers its clock within
-// milliseconds, and a sample behind a pause would measure that instead of the kernels.
+// milliseconds, and a sample after a pause would measure that instead of the kernels.
 const THREADS = 256;
 const GROUPS = 2048;
 const ROUNDS = 4096; // of eight dependent multiply-adds per dispatch

@@ -37,7 +37,7 @@ async function kernelRows(replay, launches, weightBuffers) {
   return rows.sort((a, b) => b.microseconds - a.microseconds);
 }
 
-/** One decoded token behind `context` tokens: on the GPU alone, and as the client drives it. */
+/** One decoded token after `context` tokens: on the GPU alone, and as the client drives it. */
 export async function measureDecode(model, context, settings) {
   const { repeats, tokens } = settings;
   model.restart(context);
@@ -141,7 +141,7 @@ export async function measurePrefill(model, count, settings) {
   };
 }
 
-/** A short prompt and greedy tokens behind it: are all logits finite, and how large are they? */
+/** A short prompt and greedy tokens after it: are all logits finite, and how large are they? */
 export async function measureSmoke(model, tokens) {
   model.restart(0);
   const prompt = [2, ...Array.from({ length: 15 }, (_, i) => tokenAt(i))];

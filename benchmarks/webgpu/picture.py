@@ -44,10 +44,11 @@ def shares(line: dict[str, Any]) -> dict[str, float]:
 
 
 def label(line: dict[str, Any]) -> str:
-    """What a bar shows."""
+    """Label of a bar."""
     model = line["model"].removeprefix("gemma-4-").removesuffix("-it")
     what = f"after {line['context']}" if line["measure"] == "decode" else f"{line['tokens']} tokens"
-    return f"{model} {line.get('activations', 'exact')}, {what}"
+    form = line.get("activations", "float")
+    return f"{model} {'float' if form == 'exact' else form}, {what}"
 
 
 def picture(lines: Sequence[dict[str, Any]]) -> str:

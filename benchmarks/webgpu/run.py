@@ -28,7 +28,7 @@ def compile_library(model: str, quant: str, context: int, output: Path) -> None:
 
 
 def commit() -> str:
-    """Return the commit, with a `+` behind it if tracked files differ from it."""
+    """Return the commit, with a `+` after it if tracked files differ from it."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)

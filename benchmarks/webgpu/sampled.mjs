@@ -67,7 +67,7 @@ async function main() {
       model: build.source.model ?? build.source.kind,
       recipe: build.recipe,
       limits: build.limits,
-      activations: build.activations ?? "exact",
+      activations: build.activations ?? "float",
       versions: { ...build.versions, ...versions },
       weights: options.weights,
       device: opened.description.name,

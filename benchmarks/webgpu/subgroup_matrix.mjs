@@ -1,4 +1,4 @@
-// What Dawn's experimental subgroup matrices would give a chunk's matmuls: a kernel written by hand beside
+// What Dawn's experimental subgroup matrices would give a chunk's matmuls: a kernel written by hand next to
 // the package's own, on the same packed rows and 4-bit weights. One JSON line a kernel to stdout.
 // usage: node subgroup_matrix.mjs CASES.jsonl [--repeats N] [--commit HASH] [--skip-validation]
 //

@@ -8,7 +8,7 @@ export const FEATURE = "chromium-experimental-subgroup-matrix";
 const SIDE = 16; // rows, columns and channels of one subgroup matrix
 const GROUP = 32; // channels that share a scale
 const PART = 16; // channels that a thread reads at once
-const PAD = 8; // values behind each row of a tile, so that rows begin in different banks
+const PAD = 8; // values after each row of a tile, so that rows begin in different banks
 const LANES = 32; // of a subgroup
 
 // Tiles of m rows of x and n rows of W; `down` times `across` subgroups share a tile.

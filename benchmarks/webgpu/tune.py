@@ -273,7 +273,7 @@ def make_case(
 def prepare(
     presets: Sequence[str],
     quant: str,
-    profile: str,
+    limits: str,
     families: Sequence[str],
     contexts: Sequence[int] = CONTEXTS,
 ) -> Iterator[Case]:
@@ -281,7 +281,7 @@ def prepare(
     for name in families:
         family = CANDIDATES[name]
         for values in family.candidates:
-            base = target_spec("webgpu", profile)
+            base = target_spec("webgpu", limits)
             tuning = replace(base.tuning, **{name: replace(getattr(base.tuning, name), **values)})
             spec = replace(base, tuning=tuning)
             made = 0
@@ -353,7 +353,7 @@ def main() -> None:
     first.add_argument("--model", action="append", required=True, help="a preset; repeatable")
     first.add_argument("--family", action="append", choices=list(CANDIDATES))
     first.add_argument("--quant", default="q4f16")
-    first.add_argument("--profile", default="h200", help="of the target webgpu")
+    first.add_argument("--limits", default="h200", help="of the target webgpu")
     first.add_argument(
         "--contexts", type=int, nargs="+", default=CONTEXTS, help="positions before a decoded token"
     )
@@ -365,7 +365,7 @@ def main() -> None:
     if options.command == "prepare":
         families = options.family or list(CANDIDATES)
         with options.output.open("w", encoding="utf-8") as file:
-            arguments = (options.model, options.quant, options.profile, families, options.contexts)
+            arguments = (options.model, options.quant, options.limits, families, options.contexts)
             for case in prepare(*arguments):
                 file.write(json.dumps(asdict(case)) + "\n")
         return

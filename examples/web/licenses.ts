@@ -14,7 +14,7 @@ const LICENSE_FILE = /^(licen[cs]e|copying|notice)/i;
 const PREBUNDLED = ["@mlc-ai/web-llm"];
 
 /**
- * Plugins that put a file with the licences of all bundled packages beside the page. Vite's own `build.license` leaves
+ * Plugins that put a file with the licences of all bundled packages next to the page. Vite's own `build.license` leaves
  * out what only the worker imports, the WebLLM client among it.
  */
 export function licenses(fileName: string): { page: Plugin; worker: Plugin } {

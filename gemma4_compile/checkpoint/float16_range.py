@@ -1,4 +1,4 @@
-"""Whether a recipe with float16 activations holds what a checkpoint's norms can give.
+"""Check that a recipe with float16 activations holds what a checkpoint's norms can give.
 
 A normed vector of N channels has no value above sqrt(N): all of its length in one channel. Times
 the norm's weight, that must be a float16, or the value is infinite and the answer NaN, for some
@@ -36,7 +36,7 @@ ReadRows = Callable[[str, int, int], Float32Array]
 
 
 def _bounds(table: Sequence[Parameter], read_rows: ReadRows) -> Iterator[tuple[float, str]]:
-    """The largest value behind each norm, and the norm's name in the checkpoint."""
+    """The largest value after each norm, and the norm's name in the checkpoint."""
     vectors = (parameter for parameter in table if parameter.role is Role.VECTOR)
     for source in itertools.chain.from_iterable(vector.sources for vector in vectors):
         routed = source.name.endswith(_ROUTER)

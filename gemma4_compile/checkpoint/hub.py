@@ -37,7 +37,7 @@ _HUB_ID = re.compile(r"\w[\w.\-]*/\w[\w.\-]*", re.ASCII)
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether a name has the form `organisation/model`."""
+    """Return whether a name has the form `organisation/model`."""
     return _HUB_ID.fullmatch(model) is not None
 
 
@@ -82,7 +82,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _no_way_there(model: str, revision: str | None) -> Exception | None:
-    """Why the hub cannot be reached, by one request; None if it answers, whatever it says.
+    """Why the hub cannot be reached, by one request; None if it answers, with any status.
 
     huggingface_hub itself tries again for half a minute. A hub that was found and is slow to answer
     is left to that patience.
@@ -139,7 +139,7 @@ def fetch(model: str, revision: str | None) -> Path:
     """Fetch config, tokenizer and safetensors files; returns their directory.
 
     Its name is the commit that `revision` (a branch, a tag, a commit; the main branch by default)
-    stood for. Errors as :func:`fetch_config`.
+    named. Errors as :func:`fetch_config`.
     """
     with _clear_errors(model, revision):
         reason = _no_way_there(model, revision)

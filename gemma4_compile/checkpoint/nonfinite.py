@@ -1,6 +1,6 @@
 """`--allow-nonfinite`: weights that are no finite numbers are read as 0, counted and named.
 
-They are counted before anything is stored, over the whole checkpoint, so that what is told does not
+They are counted before anything is stored, over the whole checkpoint, so that the report does not
 depend on how much of a conversion an earlier run had finished.
 """
 
@@ -65,7 +65,7 @@ def count_nonfinite(matched: Mapping[str, TensorInfo], reporter: Reporter) -> Co
 def open_reader(
     matched: Mapping[str, TensorInfo], reporter: Reporter, *, allow_nonfinite: bool
 ) -> tuple[RowReader, Counts | None]:
-    """How a model's weights are read, and the weights that are read as 0; None if none may be."""
+    """Reader of a model's weights, and the counts of those read as 0; None if none may be."""
     read_rows = row_reader(matched)
     if not allow_nonfinite:
         return read_rows, None
@@ -76,7 +76,7 @@ def open_reader(
 
 
 def nonfinite_lines(counts: Counts) -> list[str]:
-    """What is done to which tensors, in words."""
+    """Text that names the tensors and what is done to them."""
     if not counts:
         return ["every weight is finite: --allow-nonfinite changes nothing"]
     return [f"`{name}`: {count} not finite, stored as 0" for name, count in counts.items()]

@@ -43,7 +43,7 @@ _DOWNLOAD_AGAIN = "download the file again"
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies: `nbytes` bytes of `path`, row-major, little-endian."""
+    """Place of a tensor: `nbytes` bytes of `path`, row-major, little-endian."""
 
     name: str
     dtype: str

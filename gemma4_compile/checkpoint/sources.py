@@ -1,4 +1,4 @@
-"""What MODEL on the command line stands for: `tiny`, a directory, a preset or a hub id."""
+"""Sources of models, the MODEL of the command line: `tiny`, a directory, a preset or a hub id."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a model comes from, and its checked config.
+class ModelSource:
+    """Source of a model, and its checked config.
 
     Attributes
     ----------
-    identity : what provenance says of it; no paths of this machine
+    origin : its entry in provenance; no paths of this machine
     generation_config : the parsed `generation_config.json`, empty if there is none
     checkpoint : None when only the config was asked for
     """
 
-    identity: Mapping[str, Any]
+    origin: Mapping[str, Any]
     config: Gemma4Config
     generation_config: Mapping[str, Any]
     checkpoint: Checkpoint | None
@@ -62,7 +62,7 @@ def _warn_of_unknown(names: list[str]) -> None:
     )
 
 
-def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Source:
+def _directory(path: Path, origin: Mapping[str, Any], *, weights: bool) -> ModelSource:
     _refuse_gguf(path)
     _refuse_package(path)
     if path.exists() and not path.is_dir():
@@ -70,7 +70,7 @@ def _directory(path: Path, identity: Mapping[str, Any], *, weights: bool) -> Sou
             f"`{path}` is no directory", hint="give the directory that holds config.json"
         )
     config = _read_config(path)  # first, so that another architecture is called by its name
-    return _source(identity, path, config, weights=weights)
+    return _source(origin, path, config, weights=weights)
 
 
 def _refuse_gguf(path: Path) -> None:
@@ -94,8 +94,8 @@ def _refuse_package(path: Path) -> None:
 
 
 def _source(
-    identity: Mapping[str, Any], path: Path, config: Gemma4Config, *, weights: bool
-) -> Source:
+    origin: Mapping[str, Any], path: Path, config: Gemma4Config, *, weights: bool
+) -> ModelSource:
     checkpoint = Checkpoint.open(path) if weights else None
     if (path / TOKENIZER_FILE).is_file() and read_chat_template(path) is None:
         warn(
@@ -104,26 +104,26 @@ def _source(
             "use gemma4-chat --raw, or /v1/completions of gemma4-serve; for conversations take the "
             "instruction-tuned checkpoint (its name ends in `-it`), or its chat_template.jinja",
         )
-    return Source(identity, config, read_generation_config(path), checkpoint)
+    return ModelSource(origin, config, read_generation_config(path), checkpoint)
 
 
 def _from_hub(
     model: str, revision: str | None, *, weights: bool, generation_config: bool
-) -> Source:
+) -> ModelSource:
     path = hub.fetch_config(model, revision)
     config = _read_config(path)  # before gigabytes are downloaded
     if weights:
         path = hub.fetch(model, path.name)
     elif generation_config:
         hub.fetch_generation_config(model, path.name)
-    identity = {"kind": "hub", "model": model, "revision": path.name}
-    return _source(identity, path, config, weights=weights)
+    origin = {"kind": "hub", "model": model, "revision": path.name}
+    return _source(origin, path, config, weights=weights)
 
 
 @contextlib.contextmanager
 def open_source(
     model: str, revision: str | None, *, weights: bool, generation_config: bool = True
-) -> Iterator[Source]:
+) -> Iterator[ModelSource]:
     """Open a model; `weights` False reads the configs alone.
 
     Without `generation_config`, nothing but `config.json` is downloaded.
@@ -154,7 +154,7 @@ def open_source(
                 hint=f"add --only library, or compile google/{model}",
             )
         config = Gemma4Config.from_dict(read_json(PRESETS_DIR / f"{model}.json"))
-        yield Source({"kind": "preset", "model": model}, config, {}, None)
+        yield ModelSource({"kind": "preset", "model": model}, config, {}, None)
     elif hub.is_hub_id(model):
         yield _from_hub(model, revision, weights=weights, generation_config=generation_config)
     else:

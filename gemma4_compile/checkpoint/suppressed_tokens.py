@@ -1,4 +1,4 @@
-"""Tokens that a checkpoint forbids its model to say: `suppress_tokens` of generation_config.json.
+"""Tokens that a checkpoint forbids its model to emit: `suppress_tokens` of generation_config.json.
 
 No client of a package reads that list, so the library itself keeps them out (12B: the tokens that
 close an image or a sound, which its text answers would contain now and then).
@@ -15,7 +15,7 @@ MAX_SUPPRESSED = 64  # each one costs every row of the head a comparison
 
 
 def suppressed_tokens(generation_config: Mapping[str, object], vocab_size: int) -> tuple[int, ...]:
-    """The forbidden token ids, ascending; none if the checkpoint does not say.
+    """The forbidden token ids, ascending; none if the checkpoint names none.
 
     Raises
     ------
@@ -37,6 +37,6 @@ def suppressed_tokens(generation_config: Mapping[str, object], vocab_size: int) 
         raise CheckpointError(
             f"generation_config.json: `{KEY}` holds {len(ids)} tokens; at most {MAX_SUPPRESSED} "
             "are supported",
-            hint="leave out tokens that the model would not say anyway",
+            hint="leave out tokens that the model would not emit anyway",
         )
     return ids

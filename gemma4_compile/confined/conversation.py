@@ -52,7 +52,7 @@ _CONVERSATIONS: tuple[tuple[_Said, ...], ...] = (
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Load `tokenizer.json`; it cuts and fills nothing, whatever the file says, as transformers.
+    """Load `tokenizer.json`; it cuts and fills nothing, whatever the file asks, as transformers.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether native code of `tokenizers` gave up; the class has no name that can be imported."""
+    """Return whether native code of `tokenizers` gave up; its class cannot be imported by name."""
     return type(error).__name__ == "PanicException"
 
 
@@ -92,7 +92,7 @@ def try_conversation(
     Raises
     ------
     ConversationError
-        If that cannot be done; the message says why.
+        If that cannot be done; the message gives the reason.
     """
     request = {
         "tokenizer": str(tokenizer.absolute()),
@@ -106,7 +106,7 @@ def try_conversation(
             cwd=start_folder(),
             input=json.dumps(request).encode(),
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # panics; the process says itself what they are
+            stderr=subprocess.DEVNULL,  # panics; the process reports them itself
             timeout=LOAD_SECONDS + CONVERSATION_SECONDS + _GRACE_SECONDS,
             check=False,
         )

@@ -1,4 +1,4 @@
-"""Messages of bounded length over a socket, each behind its length."""
+"""Messages of bounded length over a socket, each after its length."""
 
 from __future__ import annotations
 

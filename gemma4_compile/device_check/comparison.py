@@ -22,12 +22,12 @@ def example_arguments(
 
 
 def is_packed(operator: Operator, values: Array) -> bool:
-    """Whether a result is words of int8 values, which `Operator.moved_share` is for."""
+    """Return whether a result is words of int8 values, which `Operator.moved_share` is for."""
     return operator.packs and values.dtype == np.uint32
 
 
 def error_bounds(operator: Operator, expected: Array, name: str) -> tuple[float, float]:
-    """How far two right kernels may differ: by the first and, of each value, the second share.
+    """Tolerance between two right kernels: by the first and, of each value, the second share.
 
     `name` is that of the argument which holds the result.
     """

@@ -1,6 +1,6 @@
-"""What some kernels of a library answer to small known inputs, for a test on the user's device.
+"""Expected outputs of some kernels for small known inputs, for a test on the user's device.
 
-A browser's graphics driver may be wrong in ways that no feature or limit tells: subgroups smaller
+A browser's graphics driver may be wrong in ways that no feature or limit shows: subgroups smaller
 than the kernels were made for, a miscompiled loop, 16-bit floats that overflow. The library carries
 a few of its own kernels' inputs, as parameters of a generator (`known_inputs`), and samples of what
 their operators' definitions make of them. `web/src/known_answers.ts` runs and compares them.
@@ -101,8 +101,8 @@ ROLES = (
     ),
     _Role("softmax", ("softmax_partials",)),
 )
-"""What is tested, besides the draw of a token. Kernels of experts are left out: their operands are
-all experts' weights, which take longer to make than a page may take to load."""
+"""Kernels that are tested, besides the draw of a token. Kernels of experts are left out: their
+operands are all experts' weights, which take longer to make than a page may take to load."""
 
 
 def _sizes(operator: Operator, chunk: int) -> Sizes:
@@ -112,7 +112,7 @@ def _sizes(operator: Operator, chunk: int) -> Sizes:
 
 
 def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
-    """How an argument's values are spread. Results have some, too: what must be overwritten."""
+    """Distribution of an argument's values. Results have some, too: what must be overwritten."""
     if dtype == "uint32":
         low_bytes = name.startswith("q_weight") and vars(operator)["layout"].bits == 8
         return (BYTES_BELOW_255 if low_bytes else WORDS,)
@@ -153,7 +153,7 @@ class _Kernel:
         return sum(KnownInput(dtype, shape).nbytes for _, shape, dtype in self.arguments)
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str, seed: int) -> KnownInput:
-        """What a buffer holds before."""
+        """Values of a buffer before the kernel runs."""
         if name == "positions":
             before, rows = self.sizes.before, _rows(self.operator) or self.sizes.rows
             return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
@@ -224,19 +224,19 @@ def _clear_draw(operator: SampleTopP, values: dict[str, Array]) -> dict[str, flo
 
 
 def _result(operator: Operator, name: str, old: Array, new: Array) -> dict[str, Any] | None:
-    """Where a buffer has changed, samples of it, and how far they may be off."""
+    """Range that a kernel has changed in a buffer, samples of it, and their tolerance."""
     changed = np.flatnonzero(old.reshape(-1) != new.reshape(-1))
     if not changed.size:
         return None
     first, count = int(changed[0]), int(changed[-1] - changed[0]) + 1
     samples = new.reshape(-1)[list(sample_positions(first, count))]
-    told: dict[str, Any] = {"name": name, "first": first, "count": count}
+    entry: dict[str, Any] = {"name": name, "first": first, "count": count}
     if is_packed(operator, new):
         expected_moves = operator.moved_share() * samples.size * BYTES
-        told["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
+        entry["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
     else:
-        told["absolute"], told["relative"] = error_bounds(operator, new, name)
-    return {**told, "expected": encoded(samples)}
+        entry["absolute"], entry["relative"] = error_bounds(operator, new, name)
+    return {**entry, "expected": encoded(samples)}
 
 
 def _case(
@@ -319,7 +319,7 @@ def known_answers(
     return {
         "version": VERSION,
         "digest": digest.hexdigest(),
-        "limits": spec.profile,
+        "limits": spec.limits,
         "subgroup_size": spec.simd_width,
         "cases": cases,
     }

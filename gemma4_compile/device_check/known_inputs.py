@@ -119,7 +119,7 @@ class KnownInput:
         return np.resize(values, self.shape)
 
     def to_json(self) -> dict[str, Any]:
-        """What the browser makes the buffer from."""
+        """Description from which the browser makes the buffer."""
         fields: dict[str, Any] = {"dtype": self.dtype, "count": prod(self.shape)}
         if self.data:
             fields["data"] = encoded(self.array())

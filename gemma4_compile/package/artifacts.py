@@ -35,7 +35,7 @@ _PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
 
 
 class NamedTensor(Protocol):
-    """What the parameter schema needs to know of a tensor."""
+    """The fields of a tensor that the parameter schema holds."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -48,23 +48,23 @@ class NamedTensor(Protocol):
 
 
 def canonical_json(value: object) -> str:
-    """JSON as identities are computed from it: keys sorted, no spaces."""
+    """JSON as digests are computed from it: keys sorted, no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def identity(value: object) -> str:
+def digest(value: object) -> str:
     """`sha256:` and the hash of the canonical JSON."""
     return f"sha256:{hashlib.sha256(canonical_json(value).encode()).hexdigest()}"
 
 
 def interface_id(tasks: Mapping[str, Any] = TASKS) -> str:
-    """Identity of what the package offers; the client recomputes it."""
-    return identity({"tasks": tasks})
+    """Digest of what the package offers; the client recomputes it."""
+    return digest({"tasks": tasks})
 
 
 def parameter_schema_id(tensors: Sequence[NamedTensor]) -> str:
-    """Identity of the parameters' names, shapes and dtypes, in order."""
-    return identity([[tensor.name, list(tensor.shape), tensor.dtype] for tensor in tensors])
+    """Digest of the parameters' names, shapes and dtypes, in order."""
+    return digest([[tensor.name, list(tensor.shape), tensor.dtype] for tensor in tensors])
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def library_metadata(
     largest_binding_bytes: int,
     device_memory_bytes: int,
 ) -> dict[str, Any]:
-    """What the library's `_metadata` returns to the client and to our runtime."""
+    """Result of the library's `_metadata`, which the client and our runtime call."""
     return {
         "model_type": model_type,
         "quantization": quantization,

@@ -2,7 +2,7 @@ r"""Gemma 4's conversation as the client assembles it: the chat part of `mlc-cha
 
 The client glues strings together: one for the system message, one per message, one that opens the
 reply. After a reply that ended by its stop token it keeps the KV state and forwards only the new
-user message and the next opening; neither the stop token nor a separator behind the reply is ever
+user message and the next opening; neither the stop token nor a separator after the reply is ever
 forwarded. After any other end it starts over with the whole conversation. Both ways give the same
 prompt because here every role string *closes the turn before it* and nothing follows a message::
 
@@ -18,9 +18,9 @@ What the client cannot express:
 - A conversation without a system message. There is no condition in its strings, so it opens with an
   empty system turn, which is what the model's own template makes of an empty system message. A page
   that wants none loads with `conv_config: {render_empty_system_message: false}` and gives its first
-  user message the name `OPEN_USER`, which then stands in place of the role string.
+  user message the name `OPEN_USER`, which then takes the place of the role string.
 - Trimming. The template trims system, user and model text; the client takes them as they are.
-- Removing reasoning. Where the reply opens with an empty thought (below), KV reuse keeps it before
+- Removing reasoning. Where the reply opens with empty reasoning (below), KV reuse keeps it before
   earlier replies, and the template drops it; a page that resets the chat before each request
   follows the template.
 - Tools. After a tool's response generation goes on inside the model's turn, but the client always
@@ -36,7 +36,7 @@ from gemma4_compile.sampling_ranges import SAMPLING_RANGES, SamplingValueError, 
 
 BEGIN_TURN = "<|turn>"
 END_TURN = "<turn|>"
-EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
+EMPTY_REASONING = "<|channel>thought\n<channel|>"
 
 CLOSE = f"{END_TURN}\n"
 OPEN_SYSTEM = f"{BEGIN_TURN}system\n"
@@ -45,7 +45,7 @@ OPEN_MODEL = f"{BEGIN_TURN}model\n"
 
 MAX_STOP_IDS = 256  # the released checkpoints have 3
 _EOS_HINT = "correct the file, or delete it to use the ids of config.json"
-# The client's own defaults for what a checkpoint does not say.
+# The client's own defaults for what a checkpoint does not set.
 NEUTRAL_SAMPLING: Mapping[str, float | int] = {
     name: SAMPLING_RANGES[name].neutral
     for name in (
@@ -109,7 +109,7 @@ def conversation_template(
 ) -> dict[str, object]:
     """Return `conv_template`: see the module's docstring for how the client uses it.
 
-    The reply is opened with an empty thought exactly where the checkpoint's own template does so
+    The reply is opened with empty reasoning exactly where the checkpoint's own template does so
     while thinking is off: the larger models' templates hold that text, those of the models with
     per-layer embeddings do not, and these models get worse with it. A checkpoint without a template
     is a base model, which knows no turns: messages are glued together as they are, and it goes on.
@@ -128,7 +128,7 @@ def conversation_template(
         "messages": [],
         "seps": [""],
         "role_content_sep": "",
-        "role_empty_sep": EMPTY_THOUGHT if _opens_with_empty_thought(chat_template) else "",
+        "role_empty_sep": EMPTY_REASONING if _opens_with_empty_reasoning(chat_template) else "",
         "stop_str": [],
         "stop_token_ids": list(stop_token_ids),
         "function_string": "",
@@ -137,7 +137,7 @@ def conversation_template(
 
 
 def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, float | int]:
-    """Return the sampling fields: what `generation_config.json` says, neutral values for the rest.
+    """Return the sampling fields: those of `generation_config.json`, neutral values for the rest.
 
     `top_k` is for our own runtime; the client has no such parameter. `do_sample: false` means
     temperature 0.
@@ -159,7 +159,7 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> dict[str, floa
 
 
 def tokenizer_info(tokenizer: Mapping[str, object]) -> dict[str, object]:
-    """Say how token texts become bytes, for the client's grammar engine.
+    """Return how token texts become bytes, for the client's grammar engine.
 
     Read from the steps of `tokenizer.json`: a `ByteFallback` decoder means SentencePiece spelling
     (U+2581 for a space, `<0x0A>` for a byte), `ByteLevel` means GPT-2's letters for bytes, neither
@@ -179,11 +179,11 @@ def tokenizer_info(tokenizer: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _opens_with_empty_thought(chat_template: str | None) -> bool:
-    """Whether a Jinja template holds the empty thought as one literal, newline escaped or not."""
+def _opens_with_empty_reasoning(chat_template: str | None) -> bool:
+    """Return whether a Jinja template holds empty reasoning as a literal, newline as it may be."""
     if chat_template is None:
         return False
-    return EMPTY_THOUGHT in chat_template or EMPTY_THOUGHT.replace("\n", "\\n") in chat_template
+    return EMPTY_REASONING in chat_template or EMPTY_REASONING.replace("\n", "\\n") in chat_template
 
 
 def _added_tokens(tokenizer: Mapping[str, object]) -> dict[str, int]:

@@ -10,19 +10,19 @@ from gemma4_compile.checkpoint.safetensors_file import sample_hash
 from gemma4_compile.package import artifacts
 
 VERSIONS = ("gemma4-compile", "apache-tvm")
-"""Packages whose kernels write the keys and values; another Python, say, changes nothing."""
+"""Packages whose kernels write the keys and values; another Python, for one, changes nothing."""
 
 
-def package_identity(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
-    """Identity of a model's weights, recipe, target and compiler.
+def package_digest(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
+    """Digest of a model's weights, recipe, target and compiler.
 
     Parameters
     ----------
-    provenance : what the package says of its build
+    provenance : entry of the build in provenance
     checkpoint : the weights; None where only the library is built. Of weights on the hub the
-        revision says which they are, of a directory a sample of its bytes
+        revision names them, of a directory a sample of its bytes
     """
     versions = {name: provenance["versions"][name] for name in VERSIONS}
     is_directory = provenance["source"]["kind"] == "directory"
     sample = sample_hash(checkpoint.tensors.values()) if checkpoint and is_directory else None
-    return artifacts.identity({**provenance, "versions": versions, "sample": sample})
+    return artifacts.digest({**provenance, "versions": versions, "sample": sample})

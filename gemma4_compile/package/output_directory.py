@@ -1,4 +1,4 @@
-"""The output directory appears whole or not at all: written beside it, renamed at the end.
+"""The output directory appears whole or not at all: written next to it, renamed at the end.
 
 `.NAME.partial` is where a run works; `.NAME.replaced` is, for a moment, the package that it
 replaces. A run that was killed leaves its partial directory behind: the next run for the same
@@ -33,7 +33,7 @@ SHARD_PATTERN = "params_shard_*.bin"
 
 
 def is_package(path: Path) -> bool:
-    """Whether a directory is a package of ours."""
+    """Return whether a directory is a package of ours."""
     if not (path / abi.PROVENANCE_FILE).is_file():
         return False
     try:
@@ -50,7 +50,7 @@ def check_output(output: Path, *, force: bool) -> None:
             "packages cannot be written on Windows, whose open files cannot be replaced",
             hint="run gemma4-compile in the Windows Subsystem for Linux; a package works anywhere",
         )
-    _check_beside(output)
+    _check_neighbours(output)
     if not os.path.lexists(output):
         return
     if output.is_symlink() or not output.is_dir():
@@ -62,15 +62,15 @@ def check_output(output: Path, *, force: bool) -> None:
         )
 
 
-def _beside(output: Path) -> tuple[Path, Path]:
-    """Where a run works, and where the package goes that it replaces."""
+def _neighbours(output: Path) -> tuple[Path, Path]:
+    """Directories in which a run works, and to which it moves the package that it replaces."""
     output = Path(os.path.abspath(output))
     return output.with_name(f".{output.name}.partial"), output.with_name(f".{output.name}.replaced")
 
 
-def _check_beside(output: Path) -> None:
+def _check_neighbours(output: Path) -> None:
     """Raise ArtifactError if what is at those places was not made by a run of this user."""
-    for path in _beside(output):
+    for path in _neighbours(output):
         if not os.path.lexists(path):
             continue
         removed = path.name.endswith("partial") or output.exists()
@@ -88,7 +88,7 @@ def _check_beside(output: Path) -> None:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Whether a directory is what a killed run leaves: its lock is there, or a whole package."""
+    """Return whether a killed run left a directory: its lock is there, or a whole package."""
     return (path / LOCK_FILE).exists() or is_package(path) or not any(path.iterdir())
 
 
@@ -120,7 +120,7 @@ def check_place(output: Path, checkpoint: Path | None) -> None:
 
 
 def check_writable(output: Path) -> None:
-    """Raise ArtifactError if `output`, a package, could not be replaced: that is done beside it."""
+    """Raise ArtifactError if `output`, a package, cannot be replaced, which is done next to it."""
     parent = Path(os.path.abspath(output)).parent
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ArtifactError(
@@ -164,7 +164,7 @@ def _replace(partial: Path, output: Path, replaced: Path) -> None:
 
 
 def _remove(package: Path) -> None:
-    """Remove a package that was replaced; what says that it is one goes last, after a kill too."""
+    """Remove a package that was replaced; what marks it as one goes last, after a kill too."""
     if package.exists():
         for path in package.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -194,14 +194,14 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
         it.
     """
     output = Path(os.path.abspath(output))
-    partial, replaced = _beside(output)
+    partial, replaced = _neighbours(output)
     check_output(output, force=force)
     made = _missing_parents(output)
     with write_errors(output):
         partial.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             partial.mkdir()
-    _check_beside(output)
+    _check_neighbours(output)
     with write_errors(partial / LOCK_FILE):
         lock = regular_files.open_lock(partial / LOCK_FILE)
     with lock:
@@ -211,7 +211,7 @@ def output_directory(output: Path, *, force: bool, weights: bool = True) -> Iter
             )
         try:
             with write_errors(output):
-                if replaced.exists():  # a run was killed between two renames, or behind them
+                if replaced.exists():  # a run was killed between two renames, or after them
                     if output.exists():
                         _remove(replaced)
                     else:

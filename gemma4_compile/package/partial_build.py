@@ -1,4 +1,4 @@
-"""What `--only` keeps of the package whose one half it renews."""
+"""Partial builds: what `--only` keeps of a package when it renews its library or its weights."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Literal
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
+from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 
-Half = Literal["library", "weights"]
+PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 
@@ -39,30 +40,33 @@ def _values(old: Any, new: Any) -> str:
     return f" ({old}, asked for: {new})" if short else ""
 
 
-def other_half(output: Path, renewed: Half, provenance: Mapping[str, Any]) -> Kept:
-    """The half of the package at `output` that is not renewed; nothing where there is no package.
+def rest_of_package(output: Path, renewed: PartialBuild, provenance: Mapping[str, Any]) -> Kept:
+    """The part of the package at `output` that is not renewed; nothing where there is no package.
 
     Parameters
     ----------
-    provenance : of the half that will be made, as far as it is known before
+    provenance : of the part that will be made, as far as it is known before
 
     Raises
     ------
     UsageError
-        If the package there was made with other options, so that the halves would not fit.
+        If the package there was made with other options, so that the parts would not fit.
     """
     path = output / abi.PROVENANCE_FILE
     if not path.exists():
         return Kept()
     old = Provenance.from_json(read_artifact(path))
+    build = dict(old.build)
+    form = build.get("activations")
+    build["activations"] = OLD_ACTIVATIONS.get(str(form), form)
     # The weights are the same for every form of activations, so a new library may choose another.
     # What a device must offer follows from the other fields.
     ignored = {"versions", "requirements", NONFINITE}
     ignored |= {"activations"} if renewed == "library" else set()
     differences = [
-        f"with another `{name}`{_values(old.build.get(name), value)}"
+        f"with another `{name}`{_values(build.get(name), value)}"
         for name, value in provenance.items()
-        if name not in ignored and old.build.get(name) != value
+        if name not in ignored and build.get(name) != value
     ]
     allowed = old.build.get(NONFINITE) is not None
     if allowed != (provenance[NONFINITE] is not None):
@@ -75,7 +79,7 @@ def other_half(output: Path, renewed: Half, provenance: Mapping[str, Any]) -> Ke
     if renewed == "weights":
         with_library = (old.library, *abi.LICENCE_FILES)
         return Kept(old.library, tuple(name for name in old.files if name in with_library))
-    # A certificate is of one library.
+    # A numerics report is of one library.
     gone = (old.library, *abi.LICENCE_FILES, *abi.NUMERICS_FILES)
     files = tuple(name for name in old.files if name not in gone)
     return Kept(None, files, old.build.get(NONFINITE))

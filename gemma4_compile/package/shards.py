@@ -190,7 +190,7 @@ def write_weights(
     directory : of this run; what an earlier run with another fingerprint left there is removed
     read_rows : called from several threads
     fingerprint : identifies weights, recipe and code: equal means equal bytes
-    progress : told the stored bytes as they are written (or found finished)
+    progress : is given the stored bytes as they are written (or found finished)
 
     Raises
     ------
@@ -240,7 +240,7 @@ def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:
 
 
 def _is_file_of(path: Path, nbytes: int) -> bool:
-    """Whether a regular file of this size is there."""
+    """Return whether a regular file of this size is there."""
     try:
         found = path.lstat()
         regular_files.check_regular(found)

@@ -126,6 +126,6 @@ def _check(use: KernelUse, spec: TargetSpec) -> None:
         if limit is not None and asked > limit:
             raise LoweringError(
                 f"kernel `{use.name}` needs {asked} {what}; target `{spec.name}` with limits "
-                f"`{spec.profile}` allows {limit}",
-                hint="choose another --limits profile or a smaller --quant",
+                f"`{spec.limits}` allows {limit}",
+                hint="choose another --limits or a smaller --quant",
             )

@@ -1,7 +1,7 @@
-"""What would be built, from the config alone: parameters, bytes, memory, and what a device needs.
+"""Plan of a build, from the config alone: parameters, bytes, memory, needs of a device.
 
 `--plan` shows it. Compilation uses the same numbers for the library's metadata, and refuses what
-`Plan.check` refuses.
+`BuildPlan.check` refuses.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ KINDS: Mapping[str, str] = {
     "per_layer_embedding": "per-layer embedding table",
     "vectors": "norms and scalars",
 }
-"""What people call the kinds of parameters."""
+"""Names of the kinds of parameters, for people."""
 _LOGITS = 4  # of the model, before and after the penalties, and their probabilities
 
 
 @dataclass(frozen=True)
 class RecipePlan:
-    """What a recipe makes of the weights; `problem` says why it cannot, and the rest is 0 then."""
+    """Weights in a recipe; `problem` is why it cannot store them, and the rest is 0 then."""
 
     name: str
     problem: str | None = None
@@ -71,12 +71,12 @@ class KvPlan:
 
     @property
     def total_bytes(self) -> int:
-        """What is allocated."""
+        """Bytes that are allocated."""
         return self.sliding_bytes + self.full_bytes
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """A model in one recipe on one target, and its neighbours for comparison.
 
     Attributes
@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def requirements(self) -> Requirements:
-        """What a device must offer."""
+        """Requirements of a device."""
         return Requirements(
             max_binding_bytes=self.largest_binding_bytes,
             max_shared_memory_bytes=self.target.max_shared_memory_bytes,
@@ -155,7 +155,7 @@ class Plan:
         )
 
     def provenance(self) -> dict[str, object]:
-        """What a device must offer, for readers that see the package before its library."""
+        """Requirements of a device, for readers that see the package before its library."""
         (kv,) = (kv for kv in self.kv if kv.context_length == self.context_length)
         return {
             "features": list(self.features),
@@ -169,7 +169,7 @@ class Plan:
 
     @property
     def problem(self) -> str | None:
-        """What `check` says of it, None of what can be built."""
+        """Error of `check`; None if it can be built."""
         try:
             self.check()
         except Gemma4CompileError as error:
@@ -196,7 +196,7 @@ class Plan:
         limit = self.target.max_binding_bytes
         if limit is None:
             return
-        where = f"target `{self.target.name}` with limits `{self.target.profile}` binds at most"
+        where = f"target `{self.target.name}` with limits `{self.target.limits}` binds at most"
         if self.state_tensor_bytes > limit:
             raise UsageError(
                 f"--context {self.context_length}: the keys of one layer need "
@@ -220,7 +220,7 @@ def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
 
 
 def _kind(parameter: Parameter) -> str:
-    """Which of KINDS a parameter belongs to."""
+    """Kind of a parameter, a key of KINDS."""
     if parameter.role is Role.LINEAR:
         return "attention" if ".self_attn." in parameter.name else "dense_mlp"
     return {Role.VECTOR: "vectors", Role.PER_LAYER_LINEAR: "per_layer_projections"}.get(
@@ -288,7 +288,7 @@ def make_plan(
     context_length: int,
     prefill_chunk: int,
     contexts: Sequence[int] = (),
-) -> Plan:
+) -> BuildPlan:
     """Plan a model; nothing is refused here.
 
     Parameters
@@ -313,7 +313,7 @@ def make_plan(
         for scheme in recipe.all_schemes
     )
     is_webgpu = target.device_type is DeviceType.WEBGPU
-    return Plan(
+    return BuildPlan(
         config=config,
         target=target,
         recipe=chosen,

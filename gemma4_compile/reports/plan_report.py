@@ -6,22 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gemma4_compile.reports.plan import KINDS, Plan, RecipePlan
-from gemma4_compile.targets.devices import Device, typical_devices
+from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.reports.plan import KINDS, BuildPlan, RecipePlan
+from gemma4_compile.targets.devices import TypicalDevice, typical_devices
+from gemma4_compile.targets.spec import INT8
 
 
-def plan_json(plan: Plan, identity: Mapping[str, Any]) -> dict[str, Any]:
+def plan_json(plan: BuildPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
     """The plan as plain values; bytes are bytes.
 
     Parameters
     ----------
-    identity : what provenance says of the model's source
+    origin : entry of the model's source in provenance
     """
     required = asdict(plan.requirements)
     return {
-        "source": dict(identity),
+        "source": dict(origin),
         "target": plan.target.name,
-        "limits": plan.target.profile,
+        "limits": plan.target.limits,
         "quant": plan.recipe.name,
         "activations": plan.target.activations,
         "context_length": plan.context_length,
@@ -55,11 +57,11 @@ def _recipe_json(recipe: RecipePlan) -> dict[str, Any]:
     return {"problem": recipe.problem} if recipe.problem is not None else values
 
 
-def _devices(plan: Plan) -> tuple[Device, ...]:
+def _devices(plan: BuildPlan) -> tuple[TypicalDevice, ...]:
     return typical_devices(plan.target.name)
 
 
-def _lacks(plan: Plan, device: Device) -> list[str]:
+def _lacks(plan: BuildPlan, device: TypicalDevice) -> list[str]:
     """Why a device does not run the package; empty if it does."""
     impossible = [] if plan.problem is None else [plan.problem]
     return [*impossible, *device.lacks(plan.requirements)]
@@ -96,11 +98,18 @@ def _recipe_row(recipe: RecipePlan, chosen: bool) -> list[str]:
     ]
 
 
-def plan_text(plan: Plan, model: str) -> str:
+def _activations(plan: BuildPlan) -> str:
+    """The dtype of the vectors that matmuls multiply, in the short form of recipes."""
+    if plan.target.activations == INT8:
+        return INT8
+    return {"float16": "f16", "float32": "f32"}[RECIPES[plan.recipe.name].activation_dtype]
+
+
+def plan_text(plan: BuildPlan, model: str) -> str:
     """The plan as a page of tables."""
     lines = [
-        f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.profile}), "
-        f"{plan.target.activations} activations, context {plan.context_length:,}, "
+        f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.limits}), "
+        f"{_activations(plan)} activations, context {plan.context_length:,}, "
         f"prefill chunk {plan.prefill_chunk:,}",
         "",
         "Parameters",
@@ -160,7 +169,7 @@ def plan_text(plan: Plan, model: str) -> str:
     return "\n".join(lines)
 
 
-def _needs(plan: Plan) -> list[list[str]]:
+def _needs(plan: BuildPlan) -> list[list[str]]:
     needs = plan.requirements
     subgroup = [["smallest subgroup", f"{needs.subgroup_size} threads"]]
     return [
@@ -173,7 +182,7 @@ def _needs(plan: Plan) -> list[list[str]]:
     ]
 
 
-def _fits(plan: Plan) -> list[list[str]]:
+def _fits(plan: BuildPlan) -> list[list[str]]:
     if plan.problem is not None:
         return [["nothing", plan.problem]]
     rows = []

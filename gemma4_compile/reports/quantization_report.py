@@ -34,7 +34,7 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Loss:
-    """What storing a matrix costs.
+    """Cost of storing a matrix.
 
     Attributes
     ----------

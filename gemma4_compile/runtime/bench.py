@@ -1,4 +1,4 @@
-"""How fast a package runs here: prefill and decode at several lengths, and the memory it takes."""
+"""Speed of a package here: prefill and decode at several lengths, and the memory it takes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(
 
     Parameters
     ----------
-    clock : tells seconds
+    clock : returns seconds
 
     Raises
     ------
@@ -85,7 +85,7 @@ def measure(
 
 
 def _run(engine: TokenEngine, ids: list[int], clock: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of the prompt and of the tokens behind it."""
+    """Seconds of the prompt and of the tokens after it."""
     engine.clear()
     begin = clock()
     for first in range(0, len(ids), engine.prefill_chunk):

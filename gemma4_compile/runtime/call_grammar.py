@@ -1,6 +1,6 @@
 """A grammar of tool calls as the model writes them, for replies that must hold one.
 
-`gemma4_compile.runtime.tool_calls` reads what such a reply says. The grammar is in `llguidance`'s
+`gemma4_compile.runtime.tool_calls` reads such a reply. The grammar is in `llguidance`'s
 dialect of Lark, where `<[7]>` is the token with id 7.
 """
 
@@ -17,7 +17,7 @@ from gemma4_compile.runtime.reply import MarkIds
 _BARE = re.compile(r"[A-Za-z0-9_.-]+")
 _MAX_DEPTH = 8  # of declared arguments; what lies deeper may be anything
 _QUOTE = "\ue000"  # until the id of the token is put in
-_MOST_ITEMS = 63  # beside the first, of a list
+_MOST_ITEMS = 63  # besides the first, of a list
 _MOST_CALLS = 8
 _COMMON = rf"""
 text: {_QUOTE} LETTERS {_QUOTE}
@@ -64,7 +64,7 @@ def call_grammar(
 
 
 class _Rules:
-    """Rules with names: what stands in a grammar twice would double at each level of nesting."""
+    """Rules with names: what is in a grammar twice would double at each level of nesting."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}

@@ -33,7 +33,7 @@ class Reply:
     finish_reason : a stop token, `max_tokens`, the end of the context, or a reader who stopped
     prompt_tokens : length of the whole prompt
     reused_tokens : how many of them the state already held
-    thought : what the model thought before it answered
+    reasoning : of the model, before it answered
     first_token_s : seconds until the first token
     tokens_per_s : speed after it; 0 where there was no second token
     """
@@ -43,20 +43,20 @@ class Reply:
     finish_reason: FinishReason
     prompt_tokens: int
     reused_tokens: int
-    thought: str = ""
+    reasoning: str = ""
     first_token_s: float = field(default=0.0, compare=False)
     tokens_per_s: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, generation: Generation) -> Reply:
-        """What a generation that has ended says."""
+        """Reply of a generation that has ended."""
         return cls(
             text=generation.text,
             token_ids=tuple(generation.token_ids),
             finish_reason=generation.finish_reason,
             prompt_tokens=generation.prompt_tokens,
             reused_tokens=generation.reused_tokens,
-            thought=generation.thought,
+            reasoning=generation.reasoning,
             first_token_s=generation.first_token_s,
             tokens_per_s=generation.decode_tokens_per_s,
         )

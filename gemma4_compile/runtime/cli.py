@@ -109,12 +109,12 @@ def _bench(arguments: argparse.Namespace, package: Package, console: Console) ->
 def _diagnose(arguments: argparse.Namespace) -> None:
     console = Console(quiet=arguments.quiet)
     if not arguments.package.is_dir():
-        read_provenance(arguments.package)  # which says what it is; there is nothing to diagnose
+        read_provenance(arguments.package)  # which names what it is; there is nothing to diagnose
     outcome = diagnose(arguments.package, arguments.diagnose, console.note)
     print(arguments.diagnose)
     if outcome.faults:
         raise ArtifactError(
-            f"{outcome.faults} faults; `{arguments.diagnose}` says which",
+            f"{outcome.faults} faults; `{arguments.diagnose}` lists them",
             hint="send that file with your report",
         )
     console.note(f"{outcome.kernels} kernels answer as their definitions; no faults")

@@ -1,4 +1,4 @@
-"""What `gemma4-chat` shows: answers on stdout, everything else on stderr."""
+"""Output of `gemma4-chat`: answers on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
 from gemma4_compile.runtime.integrity import ByteCount
-from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
+from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 _SOON_S = 0.5  # what is done by then needs no bar
-_LONG_S = 2.0  # what takes longer is told
+_LONG_S = 2.0  # what takes longer is reported
 
 
 class Answerer(Protocol):
-    """What a text is put to: a `Chat` or a `TextCompletion`."""
+    """Receiver of a typed text: a `Chat` or a `TextCompletion`."""
 
     last_reply: Reply | None
 
@@ -67,7 +67,7 @@ class Console:
         self._styled = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
     def note(self, text: str) -> None:
-        """Say something that is no answer."""
+        """Show something that is no answer."""
         if not self._quiet:
             print(printable(text), file=sys.stderr, flush=True)
 
@@ -116,21 +116,21 @@ class Console:
                         thinking = self._show(event, thinking)
             finally:
                 if thinking:
-                    self._end_thought()
+                    self._end_reasoning()
                 events.close()  # the conversation has the reply from here on
                 print(flush=True)
                 if chat.last_reply is not before and chat.last_reply is not None:
                     self.note(speed(chat.last_reply))
 
     def _show(self, event: Event, thinking: bool) -> bool:
-        """Show a part; return whether a thought is open."""
-        if isinstance(event, ThoughtDelta):
+        """Show a part; return whether reasoning is open."""
+        if isinstance(event, ReasoningDelta):
             style = _DIM if self._styled and not thinking else ""
             text = self._shown(event.text, sys.stderr)
             print(f"{style}{text}", end="", file=sys.stderr, flush=True)
             return True
         if thinking:
-            self._end_thought()
+            self._end_reasoning()
         if isinstance(event, TextDelta):
             print(self._shown(event.text, sys.stdout), end="", flush=True)
         else:
@@ -139,13 +139,13 @@ class Console:
         return False
 
     def _shown(self, text: str, stream: TextIO) -> str:
-        """What a model says, without the characters that would steer a terminal.
+        """Text of a model, without the characters that would steer a terminal.
 
         A file or another program gets the text as it is.
         """
         return printable_text(text) if stream.isatty() else text
 
-    def _end_thought(self) -> None:
+    def _end_reasoning(self) -> None:
         print(_NORMAL if self._styled else "", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Whether a package's tokenizer and chat template hold a conversation; tried once for each pair."""
+"""Check that a package's tokenizer and chat template hold a conversation, once for each pair."""
 
 from __future__ import annotations
 

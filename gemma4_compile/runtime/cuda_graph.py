@@ -60,7 +60,7 @@ _log = logging.getLogger("gemma4_compile.cuda")
 
 
 class NotRecordableError(Exception):
-    """A call cannot become a graph; the message says why."""
+    """A call cannot become a graph; the message gives the reason."""
 
 
 class Watch:
@@ -116,7 +116,7 @@ class Graph:
         self._kept = objects
 
     def launch(self) -> None:
-        """Run it behind everything that the device was told before."""
+        """Run it after all work that the device was given before."""
         self._cuda.launch_graph(self._executable, DEFAULT_STREAM)
 
     def __del__(self) -> None:
@@ -228,7 +228,7 @@ class Replayed:
 
     @property
     def output(self) -> Any:
-        """What a replayed call returns; None where there is no graph."""
+        """Result of a replayed call; None where there is no graph."""
         return None if self._graph is None else self._graph.output
 
     @property
@@ -273,6 +273,6 @@ class Replayed:
 
 
 def _equal(device: Device, found: Any, expected: Any) -> bool:
-    """Whether two tensors hold the same bytes."""
+    """Return whether two tensors hold the same bytes."""
     first, second = (np.ravel(device.read(tensor)) for tensor in (found, expected))
     return np.array_equal(first.view(np.uint8), second.view(np.uint8))

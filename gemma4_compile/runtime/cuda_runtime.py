@@ -10,7 +10,7 @@ from gemma4_compile.errors import Gemma4CompileError
 LIBRARY = "libcudart.so.13"
 """Of the version that TVM's runtime was built with."""
 DEFAULT_STREAM = ctypes.c_void_p()
-"""Where TVM launches and copies unless told otherwise."""
+"""Stream on which TVM launches and copies by default."""
 
 _TO_HOST = 2  # cudaMemcpyDeviceToHost
 _WITHOUT_TIMING = 2  # cudaEventDisableTiming
@@ -68,7 +68,7 @@ class CudaRuntime:
 class Readback:
     """An int32 of the device's on its way to the host: asked for now, waited for later.
 
-    What the device is told after `queue` is not waited for.
+    What the device is given after `queue` is not waited for.
     """
 
     def __init__(self, cuda: CudaRuntime) -> None:
@@ -80,7 +80,7 @@ class Readback:
         self._value = ctypes.c_int32.from_address(self._memory.value)
 
     def queue(self, tensor: Any) -> None:
-        """Copy the first number of a tensor behind everything that the device was told before."""
+        """Copy the first number of a tensor after all work that the device was given before."""
         source, size = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(4)
         kind = ctypes.c_int(_TO_HOST)
         self._cuda.call("cudaMemcpyAsync", self._memory, source, size, kind, DEFAULT_STREAM)

@@ -33,7 +33,7 @@ DEVICE_TYPES = {"cpu": CPU, "cuda": 2, "metal": 8}
 """DLPack's number of a target's device."""
 
 ALIGNMENT_BYTES = 64
-"""What compiled kernels assume of the address of a buffer."""
+"""Alignment that compiled kernels assume of a buffer's address."""
 
 _EXISTS = 0  # TVM's number of the question
 _METAL_RUNTIME = "tvm_runtime_metal"
@@ -109,7 +109,7 @@ class Device:
         Raises
         ------
         ArtifactError
-            If the runtime, a driver or the device is missing; the hint says what to do.
+            If the runtime, a driver or the device is missing; the hint is what to do.
         """
         if name not in DEVICE_TYPES:
             raise ArtifactError(
@@ -137,7 +137,7 @@ class Device:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether its memory is the host's."""
+        """Return whether its memory is the host's."""
         return self.type == CPU
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
@@ -173,7 +173,7 @@ class Device:
         return array
 
     def wait(self) -> None:
-        """Return when the device has done everything that it was told to."""
+        """Return when the device has done everything that it was given."""
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
 
     def stream(self, handle: int) -> AbstractContextManager[Any]:
@@ -250,7 +250,7 @@ class Feed:
 
 
 def copy(source: Any, target: Any) -> None:
-    """Copy a tensor behind everything that the device was told before.
+    """Copy a tensor after all work that the device was given before.
 
     Memory of the host may be overwritten at once: what it held is on its way.
     """

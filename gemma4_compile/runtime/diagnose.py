@@ -1,4 +1,4 @@
-"""`gemma4-chat DIR --diagnose`: one file that says what a report of a fault needs to say.
+"""`gemma4-chat DIR --diagnose`: one file with what a report of a fault needs.
 
 The file is written line by line, so that it shows how far things went where a device or a kernel
 takes the whole program down. It holds no text of conversations and no names of the user's files
@@ -61,14 +61,14 @@ _QUESTION_TOKENS = 24  # of the greedy answer to random tokens
 
 @dataclass
 class Outcome:
-    """What a diagnosis found."""
+    """Findings of a diagnosis."""
 
     kernels: int = 0
     faults: int = 0
 
 
 class _Report:
-    """The file, and what is told meanwhile."""
+    """The file, and what is shown meanwhile."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         try:
@@ -98,11 +98,11 @@ class _Report:
 
 
 def diagnose(directory: Path, path: Path, say: Callable[[str], None]) -> Outcome:
-    """Write the file; a part that fails says so in it, and the next part follows.
+    """Write the file; a part that fails is noted in it, and the next part follows.
 
     Parameters
     ----------
-    say : is told what happens, in lines
+    say : is given what happens, in lines
 
     Raises
     ------

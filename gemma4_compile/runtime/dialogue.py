@@ -134,7 +134,7 @@ class Dialogue:
                 hint=f'{shown}; to send this as it is, put it between """ and """',
             )
         if word in ("exit", "help", "clear", "forget") and rest:
-            raise UsageError(f"/{word} takes nothing behind it", hint=f"type /{word} alone")
+            raise UsageError(f"/{word} takes nothing after it", hint=f"type /{word} alone")
         if word == "exit":
             return True
         if word == "help":
@@ -187,7 +187,7 @@ class Dialogue:
 
 
 def _is_command(line: str) -> bool:
-    """Whether a line begins with a slash and a word; a path such as /etc/x is none."""
+    """Return whether a line begins with a slash and a word; a path such as /etc/x is none."""
     return line.startswith("/") and line[1:2].isalpha() and line[1:].split(None, 1)[0].isalpha()
 
 

@@ -53,7 +53,7 @@ class Engine:
         ----------
         package : an opened package
         context_length : positions to make room for; by default what the package was compiled for
-        progress : is told how much of the weights is loaded
+        progress : is given how much of the weights is loaded
         graphs : use CUDA graphs; by default unless the environment variable GEMMA4_CUDA_GRAPHS is
             0. Other devices have none.
 
@@ -133,7 +133,7 @@ class Engine:
 
     @property
     def draws_on_device(self) -> bool:
-        """Whether `sampled` is faster than to read logits and choose on the host."""
+        """Return whether `sampled` is faster than to read logits and choose on the host."""
         return self.device.name == "cuda"
 
     @property
@@ -206,10 +206,10 @@ class Engine:
     def sampled(
         self, temperature: float, top_p: float, random: Callable[[], float]
     ) -> Generator[int, None, None]:
-        """Draw tokens on the device, each from the logits behind the one before.
+        """Draw tokens on the device, each from the logits after the one before.
 
         Logits of the last forward begin. A token is in the state once the next is asked for. On
-        CUDA the step behind a token is launched before the host has the token; what it adds is
+        CUDA the step after a token is launched before the host has the token; what it adds is
         taken back when the iterator is closed, which is to happen before any other call.
 
         Parameters

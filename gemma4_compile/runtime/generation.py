@@ -16,9 +16,9 @@ from gemma4_compile.runtime.reply import (
     Event,
     MarkIds,
     PlainParser,
+    ReasoningDelta,
     ReplyParser,
     TextDelta,
-    ThoughtDelta,
 )
 from gemma4_compile.runtime.sampling import Sampler
 from gemma4_compile.runtime.stop_strings import StopStrings
@@ -39,14 +39,14 @@ class PromptReader(Protocol):
     """A `TokenChooser` that counts what was said."""
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Hear of a new reply behind these ids, before its first token is chosen."""
+        """Hear of a new reply after these ids, before its first token is chosen."""
 
 
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 
 class TokenEngine(Protocol):
-    """What generation needs of an `Engine`; see there."""
+    """The part of `Engine` that generation needs; see there."""
 
     context_length: int
     prefill_chunk: int
@@ -74,7 +74,7 @@ class DrawingEngine(TokenEngine, Protocol):
 
     @property
     def draws_on_device(self) -> bool:
-        """Whether that is faster than to read logits."""
+        """Return whether that is faster than to read logits."""
 
     def sampled(
         self, temperature: float, top_p: float, random: Callable[[], float]
@@ -147,8 +147,8 @@ class Generator:
         ids = list(prompt)
         parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
         if not plain:
-            in_thought = MarkIds.of(self.tokenizer).thought_is_open(ids)
-            parser = ReplyParser(self.tokenizer, in_thought=in_thought)
+            in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(ids)
+            parser = ReplyParser(self.tokenizer, in_reasoning=in_reasoning)
         return Generation(self, ids, chooser, max_tokens, StopStrings(stop), parser)
 
     def rewind(self, prompt: Sequence[int]) -> int:
@@ -166,7 +166,7 @@ class Generator:
         return shared
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
-        """Add one chunk; return the logits behind it."""
+        """Add one chunk; return the logits after it."""
         self._in_forward = True
         logits = self.engine.prefill(ids)
         self._held += ids
@@ -174,7 +174,7 @@ class Generator:
         return logits
 
     def decode(self, token_id: int) -> Float32Array:
-        """Add one token; return the logits behind it."""
+        """Add one token; return the logits after it."""
         self._in_forward = True
         logits = self.engine.decode(token_id)
         self._held.append(token_id)
@@ -201,7 +201,7 @@ class Generator:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further token fits."""
+        """Return whether no further token fits."""
         return len(self._held) == self.engine.context_length
 
 
@@ -211,7 +211,7 @@ class Generation:
     Attributes
     ----------
     token_ids : what was generated, stop token left out
-    text, thought, tool_calls : its parts so far, as the events told them
+    text, reasoning, tool_calls : its parts so far, as the events gave them
     finish_reason : a stop token or text, `max_tokens`, the end of the context, or a reader who
         stopped reading
     prompt_tokens, reused_tokens : length of the prompt, and how much of it the state already held
@@ -236,7 +236,7 @@ class Generation:
         self._parser = parser
         self.token_ids: list[int] = []
         self.text = ""
-        self.thought = ""
+        self.reasoning = ""
         self.tool_calls: list[ToolCall] = []
         self.finish_reason: FinishReason = "interrupted"
         self.prompt_tokens = len(prompt)
@@ -321,8 +321,8 @@ class Generation:
                 if stopped:
                     return True
                 continue
-            if isinstance(event, ThoughtDelta):
-                self.thought += event.text
+            if isinstance(event, ReasoningDelta):
+                self.reasoning += event.text
             else:
                 self.tool_calls.append(event)
             yield event

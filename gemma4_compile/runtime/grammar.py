@@ -153,7 +153,7 @@ class JsonGrammar:
         Parameters
         ----------
         chooser : chooses among what is allowed
-        thinking : let the reply begin with a thought, in which everything is allowed
+        thinking : let the reply begin with reasoning, in which everything is allowed
         """
         process, self._ready = self._ready or self._compile(), None
         return _Constrained(process, chooser, self._marks, thinking)
@@ -173,7 +173,7 @@ class _Constrained:
     ) -> None:
         self._process, self._chooser, self._marks = process, chooser, marks
         self._may_think = thinking and marks.open_channel is not None
-        self._in_thought = False
+        self._in_reasoning = False
         self._allowed: npt.NDArray[np.bool_] | None = None  # what may come next, once it is known
         self._last: int | None = None
 
@@ -190,9 +190,9 @@ class _Constrained:
         GrammarError
             If the engine gives up.
         """
-        if self._in_thought:
+        if self._in_reasoning:
             token_id = self._chooser(logits)
-            self._in_thought = token_id != self._marks.close_channel
+            self._in_reasoning = token_id != self._marks.close_channel
             return token_id
         if self._allowed is None:
             self._allowed = self._ask(len(logits))
@@ -202,7 +202,7 @@ class _Constrained:
             allowed[self._marks.open_channel] = True
         token_id = self._chooser(np.where(allowed, logits, np.float32(-np.inf)))
         if self._may_think and token_id == self._marks.open_channel:
-            self._in_thought = True
+            self._in_reasoning = True
         else:
             self._last, self._allowed = token_id, None
         self._may_think = False

@@ -18,7 +18,7 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 
 
 def history_path() -> Path | None:
-    """Where the lines are kept; None where there is no home directory."""
+    """Path of the kept lines; None where there is no home directory."""
     base = os.environ.get("XDG_STATE_HOME", "")
     try:
         folder = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"

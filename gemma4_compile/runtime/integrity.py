@@ -1,6 +1,6 @@
-"""Whether a package is whole: its files against the hashes that `provenance.json` lists.
+"""Integrity of a package: its files against the hashes that `provenance.json` lists.
 
-This finds damage and mixed-up files. It does not tell who made a package: whoever can change a file
+This finds damage and mixed-up files. It does not show who made a package: whoever can change a file
 can change the list, too, so a package is to be trusted as a program is (docs/security.md).
 """
 
@@ -57,7 +57,7 @@ _HINT = "fetch or compile the package again; for files that you changed yourself
 _MIXED = "library and weights are from different builds: compile both again"
 
 ByteCount = Callable[[int, int], None]
-"""Is told how many bytes are done, and how many there are."""
+"""Is given how many bytes are done, and how many there are."""
 
 _checked_here: set[str] = set()  # signatures that this process has checked
 
@@ -83,7 +83,7 @@ def check_files(
 
     Parameters
     ----------
-    progress : is told how much is hashed, if anything is
+    progress : is given how much is hashed, if anything is
 
     Raises
     ------
@@ -112,7 +112,7 @@ def check_files(
     signature = _signature(directory, provenance, stats)
     if check is Check.ONCE and (signature in _checked_here or _remembered(directory, signature)):
         return
-    # The tensor cache says which shards there are, so it is the first to be trusted.
+    # The tensor cache lists which shards there are, so it is the first to be trusted.
     _check_hash(directory, abi.TENSOR_CACHE_FILE, provenance, lambda count: None)
     read = [*limits, *_listed_shards(directory, provenance)]
     total, done = sum(stats[name].st_size for name in read), 0
@@ -131,7 +131,7 @@ def check_files(
 
 
 def _stats(directory: Path, provenance: Provenance) -> dict[str, os.stat_result]:
-    """What the file system says of every listed file."""
+    """Sizes and times of every listed file, from the file system."""
     stats = {}
     for name, (nbytes, _) in provenance.files.items():
         try:
@@ -199,7 +199,7 @@ def _hash(path: Path, advance: Callable[[int], None]) -> str:
 
 
 def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.stat_result]) -> str:
-    """What changes when a file is replaced or written to."""
+    """Values that change when a file is replaced or written to."""
     files = [
         [name, stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev]
         for name, stat in stats.items()
@@ -209,7 +209,7 @@ def _signature(directory: Path, provenance: Provenance, stats: Mapping[str, os.s
 
 
 def cache_folder() -> Path:
-    """Where this user's machine keeps what can be made again."""
+    """Cache directory of this user: for what can be made again."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":
@@ -257,7 +257,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def check_manifest(manifest: Mapping[str, Any], cache: TensorCache, provenance: Provenance) -> None:
-    """Hold the manifest's identities against the tensors, and the shards against the list.
+    """Compare the manifest's digests with the tensors, and the shards against the list.
 
     Raises
     ------
@@ -285,8 +285,8 @@ def _check_shards(cache: TensorCache, provenance: Provenance) -> None:
         listed = provenance.files.get(shard.file)
         if listed is not None and listed[0] != shard.nbytes:
             raise ArtifactError(
-                f"`{shard.file}`: `{abi.TENSOR_CACHE_FILE}` says {shard.nbytes} bytes, "
-                f"`{abi.PROVENANCE_FILE}` says {listed[0]}",
+                f"`{shard.file}`: `{abi.TENSOR_CACHE_FILE}` lists {shard.nbytes} bytes, "
+                f"`{abi.PROVENANCE_FILE}` lists {listed[0]}",
                 hint=_HINT,
             )
 

@@ -1,6 +1,6 @@
 """Every kernel of a package's library, on this device, against what its definition answers.
 
-The library says which operator each of its kernels computes. Random arguments and right answers
+The library names the operator that each of its kernels computes. Random arguments and right answers
 come from the compiler, in a process of its own: `gemma4_compile.device_check.expected_outputs`.
 """
 
@@ -36,7 +36,7 @@ class CompilerMissingError(Gemma4CompileError):
 
 @dataclass(frozen=True)
 class KernelResult:
-    """How one kernel did.
+    """Result of one kernel.
 
     Attributes
     ----------
@@ -111,12 +111,12 @@ def kernels_of(metadata: str) -> Mapping[str, str]:
     Raises
     ------
     ArtifactError
-        If the library does not say.
+        If the library does not list them.
     """
     kernels = json.loads(metadata).get("kernels")
     if not isinstance(kernels, dict) or not kernels:
         raise ArtifactError(
-            "the library does not say which kernels it has",
+            "the library does not list its kernels",
             hint="it was compiled by an older version of gemma4-compile: compile it again",
         )
     return kernels
@@ -182,7 +182,7 @@ def _check(
 
 
 def _compare(found: Array, change: Mapping[str, Any], plain: _PlainAnswers) -> tuple[str, float]:
-    """What is wrong with a result, and its largest error as a share of the allowed one."""
+    """Problem of a result, and its largest error as a share of the allowed one."""
     expected, allowed = plain.load(change["expected"]), plain.load(change["allowed"])
     if change["packed"]:
         moved = np.abs(found.view(np.int8).astype(np.int64) - expected.view(np.int8))

@@ -22,7 +22,7 @@ PROMPT, CONTINUED = "> ", ". "
 
 @dataclass(frozen=True)
 class Typed:
-    """What was typed; `command` is whether it may be one."""
+    """Typed text; `command` is whether it may be one."""
 
     text: str
     command: bool
@@ -33,7 +33,7 @@ class BlockDropped(KeyboardInterrupt):
 
 
 class Lines(Protocol):
-    """Where lines come from."""
+    """Source of typed lines."""
 
     def read(self, prompt: str, *, kept: bool = True) -> str:
         """Return the next line without its end; EOFError where there is none.
@@ -84,7 +84,7 @@ def _session(history: History, output: Output) -> PromptSession[str]:
 
 
 def is_terminal() -> bool:
-    """Whether a person types, and sees what is typed."""
+    """Return whether a person types, and sees what is typed."""
     return sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
 
 

@@ -1,7 +1,7 @@
 """Control tokens that a message spells out, as the text that they are.
 
 As in transformers, a message that holds `<|turn>` holds that token. With `--literal-specials` it
-holds the letters: they are hidden from the chat template behind marks, and put in afterwards.
+holds the letters: they are hidden from the chat template by marks, and put in afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOOKS_LIKE_ONE = re.compile(r"<\|\S+>|<\S+\|>")
 
 
 class Hider:
-    """Hides control tokens in texts behind marks that nobody else can write."""
+    """Hides control tokens in texts by marks that nobody else can write."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Look at the tokenizer's added tokens.

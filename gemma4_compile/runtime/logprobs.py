@@ -61,13 +61,13 @@ class LogprobRecorder:
 class AnswerTokens:
     """Tells which tokens of a reply are the answer's: no marks, no reasoning, no calls."""
 
-    def __init__(self, marks: MarkIds, *, in_thought: bool) -> None:
-        """Begin a reply; `in_thought` where the prompt has opened a thought."""
+    def __init__(self, marks: MarkIds, *, in_reasoning: bool) -> None:
+        """Begin a reply; `in_reasoning` where the prompt has opened it."""
         self._marks = marks
-        self._outside = in_thought
+        self._outside = in_reasoning
 
     def push(self, token_id: int) -> bool:
-        """Whether this token, the next of the reply, is one of the answer."""
+        """Return whether this token, the next of the reply, is one of the answer."""
         marks = self._marks
         if token_id in (marks.open_channel, marks.open_call):
             self._outside = True

@@ -34,9 +34,9 @@ class NativeLibrary:
         self._device = device
 
     def watched(self, instrument: Callable[..., int]) -> NativeLibrary:
-        """The same library in a virtual machine that tells `instrument` what it calls.
+        """The same library in a virtual machine that reports its calls to `instrument`.
 
-        It is told before and after every call: the function, its name, whether it is before, the
+        It is called before and after every call: the function, its name, whether it is before, the
         result, and the arguments.
         """
         other = copy.copy(self)
@@ -68,7 +68,7 @@ class NativeLibrary:
 def _machine(module: Any, device: Device) -> Any:
     """A virtual machine for the library's functions."""
     machine = module["vm_load_executable"]()
-    # Shapes are computed on the CPU, which stands last.
+    # Shapes are computed on the CPU, which is last.
     devices = [device.type] if device.is_cpu else [device.type, CPU]
     machine["vm_initialization"](
         *(value for kind in devices for value in (kind, 0, _POOLED_ALLOCATOR))

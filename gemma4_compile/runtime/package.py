@@ -47,7 +47,7 @@ _NOT_NATIVE = (
 
 
 def read_provenance(directory: Path) -> Provenance:
-    """What a package says of itself; ArtifactError if there is no package at `directory`."""
+    """Provenance of a package; ArtifactError if there is no package at `directory`."""
     if (directory / abi.PROVENANCE_FILE).exists():
         return Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE))
     what, hint = (
@@ -71,14 +71,14 @@ def read_provenance(directory: Path) -> Provenance:
 
 
 def check_whole(directory: Path, provenance: Provenance) -> str:
-    """The library's file; ArtifactError for a package that `--only` made one half of."""
+    """The library's file; ArtifactError for a partial build."""
     library = provenance.library
     if library is not None and abi.TENSOR_CACHE_FILE in provenance.files:
         return library
     missing = "library" if library is None else "weights"
     raise ArtifactError(
-        f"`{directory}` is one half of a package, without {missing}",
-        hint=f"make the other half: gemma4-compile with all options as before, --only {missing} "
+        f"`{directory}` is a partial build, without {missing}",
+        hint=f"build the rest: gemma4-compile with all options as before, --only {missing} "
         f"and -o {directory}",
     )
 
@@ -111,7 +111,7 @@ class Package:
         Parameters
         ----------
         check : when the files are held against their hashes
-        progress : is told how much is hashed, if anything is
+        progress : is given how much is hashed, if anything is
 
         Raises
         ------
@@ -211,7 +211,7 @@ class Package:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is one."""
         return self._chat_template() is not None
 
     def _chat_template(self) -> str | None:

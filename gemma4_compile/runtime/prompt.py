@@ -40,7 +40,7 @@ class Message:
     role : `system`, `developer`, `user`, `assistant` or `tool`
     content : its text
     token_ids : of a reply: the ids that the model generated, stop token left out
-    thought : of a reply: what the model thought before it
+    reasoning : of a reply: what the model wrote before it
     tool_calls : of a reply: the tools that it calls
     tool_call_id, name : of a tool's result: the call that it answers, or else the tool's name
     """
@@ -48,16 +48,16 @@ class Message:
     role: str
     content: str
     token_ids: tuple[int, ...] | None = None
-    thought: str | None = None
+    reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates take it; fields that say nothing are left out."""
+        """The message as chat templates take it; fields without content are left out."""
         fields: dict[str, Any] = {"role": self.role, "content": self.content}
-        if self.thought:
-            fields["reasoning_content"] = self.thought
+        if self.reasoning:
+            fields["reasoning_content"] = self.reasoning
         if self.tool_calls:
             fields["tool_calls"] = [
                 {
@@ -74,7 +74,7 @@ class Message:
         return fields
 
 
-def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | None) -> list[int]:
+def without_reasoning(ids: Sequence[int], opening: int | None, closing: int | None) -> list[int]:
     """Drop every span from `opening` to `closing`; the template drops them from earlier replies."""
     kept, inside = [], False
     for token_id in ids:
@@ -88,10 +88,10 @@ def without_thoughts(ids: Sequence[int], opening: int | None, closing: int | Non
 
 
 def _open_for_the_reply(messages: Sequence[Message]) -> Sequence[Message]:
-    """Leave out the text beside the calls whose results end the conversation.
+    """Leave out the text next to the calls whose results end the conversation.
 
-    The models' template writes such a text behind the results and closes the turn there. The reply,
-    which goes on in that turn, would stand outside of any.
+    The models' template writes such a text after the results and closes the turn there. The reply,
+    which goes on in that turn, would be outside of any.
     """
     last = len(messages) - 1
     while last >= 0 and messages[last].role == "tool":
@@ -102,7 +102,7 @@ def _open_for_the_reply(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """Most bytes of text that one token can stand for."""
+    """Most bytes of text that one token can hold."""
     return max((len(token.encode()) for token in tokenizer.get_vocab()), default=1)
 
 
@@ -185,7 +185,7 @@ class PromptBuilder:
         if self._hider is not None:
             messages = [_hidden(message, self._hider) for message in messages]
             tools = self._hider.hide(tools)
-        # Calls are rendered by the template: their ids stand before the text that a mark replaces.
+        # Calls are rendered by the template: their ids come before the text that a mark replaces.
         replayed = [
             index
             for index, message in enumerate(messages)
@@ -197,12 +197,12 @@ class PromptBuilder:
         text = self._template.render(marked, thinking=thinking, tools=tools)
         pieces = _MARKS.split(text)
         if [int(index) for index in pieces[1::2]] != replayed:
-            # The template rewrites or leaves out a reply: then only its text says what remains.
+            # The template rewrites or leaves out a reply: then only its text shows what remains.
             text = self._template.render(messages, thinking=thinking, tools=tools)
             return self._encode_hidden(text)
         ids = self._encode_hidden(pieces[0])
         for index, following in zip(replayed, pieces[2::2], strict=True):
-            ids += without_thoughts(messages[index].token_ids or (), *self._channel)
+            ids += without_reasoning(messages[index].token_ids or (), *self._channel)
             ids += self._encode_hidden(following)
         return ids
 
@@ -251,7 +251,7 @@ def _hidden(message: Message, hider: Hider) -> Message:
     return replace(
         message,
         content=hider.hide(message.content),
-        thought=hider.hide(message.thought),
+        reasoning=hider.hide(message.reasoning),
         name=hider.hide(message.name),
         tool_calls=tuple(
             ToolCall(hider.hide(call.name), hider.hide(call.arguments), call.call_id)
@@ -269,7 +269,7 @@ def _characters(message: Message) -> int:
     """Characters of a message, those of its calls at least."""
     calls = sum(len(call.name) + _length(call.arguments) for call in message.tool_calls)
     known = 0 if message.token_ids is None else len(message.content)
-    return len(message.content) - known + len(message.thought or "") + calls
+    return len(message.content) - known + len(message.reasoning or "") + calls
 
 
 def _length(value: Any) -> int:

@@ -1,7 +1,7 @@
 r"""Takes a reply apart as its tokens come: reasoning, the answer's text, tool calls.
 
 The model marks the parts with tokens of their own, so a text that merely spells such a mark changes
-nothing. A thought is ``<|channel>thought\nTEXT\n<channel|>``, a call is
+nothing. Reasoning is ``<|channel>thought\nTEXT\n<channel|>``, a call is
 ``<|tool_call>call:NAME{...}<tool_call|>``; everything else is the answer.
 """
 
@@ -17,7 +17,7 @@ from gemma4_compile.runtime.tool_calls import ToolCall, ToolCallError, parse_too
 OPEN_CHANNEL, CLOSE_CHANNEL = "<|channel>", "<channel|>"
 OPEN_CALL, CLOSE_CALL = "<|tool_call>", "<tool_call|>"
 QUOTE = '<|"|>'
-_THOUGHT_HEAD = "thought\n"
+_REASONING_HEAD = "thought\n"
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class TextDelta:
 
 
 @dataclass(frozen=True)
-class ThoughtDelta:
-    """More of the thought."""
+class ReasoningDelta:
+    """More of the reasoning."""
 
     text: str
 
 
-Event = TextDelta | ThoughtDelta | ToolCall
+Event = TextDelta | ReasoningDelta | ToolCall
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class MarkIds:
         marks = (OPEN_CHANNEL, CLOSE_CHANNEL, OPEN_CALL, CLOSE_CALL, QUOTE)
         return cls(*(tokenizer.token_to_id(mark) for mark in marks))
 
-    def thought_is_open(self, ids: list[int]) -> bool:
-        """Whether a prompt ends inside a thought, which the reply then goes on with."""
+    def reasoning_is_open(self, ids: list[int]) -> bool:
+        """Return whether a prompt ends inside reasoning, which the reply then goes on with."""
         channel = (self.open_channel, self.close_channel)
         last = next((i for i in reversed(ids) if i in channel), None)
         return last is not None and last == self.open_channel
@@ -63,14 +63,14 @@ class MarkIds:
 class ReplyParser:
     """Token ids in, events out; nothing is emitted before it is certain what it belongs to."""
 
-    def __init__(self, tokenizer: Tokenizer, *, in_thought: bool = False) -> None:
-        """Begin a reply; `in_thought` where the prompt has opened a thought with its first line."""
+    def __init__(self, tokenizer: Tokenizer, *, in_reasoning: bool = False) -> None:
+        """Begin a reply; `in_reasoning` where the prompt has opened it with its first line."""
         self._tokenizer = tokenizer
         self._ids = MarkIds.of(tokenizer)
         self._decoder = StreamingDetokenizer(tokenizer)
-        self._in_thought = in_thought
-        self._head_done = in_thought
-        self._held = ""  # of a thought: its first line in part, or what may be its last newline
+        self._in_reasoning = in_reasoning
+        self._head_done = in_reasoning
+        self._held = ""  # of reasoning: its first line in part, or what may be its last newline
         self._call: list[int] | None = None
 
     def push(self, token_id: int) -> list[Event]:
@@ -83,15 +83,15 @@ class ReplyParser:
             return []
         if token_id == ids.open_channel:
             events = self._end_part()
-            self._in_thought, self._head_done = True, False
+            self._in_reasoning, self._head_done = True, False
             return events
         if token_id == ids.close_channel:
             events = self._end_part()
-            self._in_thought = False
+            self._in_reasoning = False
             return events
         if token_id == ids.open_call:
             events = self._end_part()
-            self._in_thought, self._call = False, []
+            self._in_reasoning, self._call = False, []
             return events
         return self._text(self._decoder.push(token_id))
 
@@ -102,30 +102,30 @@ class ReplyParser:
         return self._end_part()
 
     def _text(self, text: str) -> list[Event]:
-        if not self._in_thought:
+        if not self._in_reasoning:
             return [TextDelta(text)] if text else []
         self._held += text
         if not self._head_done:
-            if _THOUGHT_HEAD.startswith(self._held) and self._held != _THOUGHT_HEAD:
+            if _REASONING_HEAD.startswith(self._held) and self._held != _REASONING_HEAD:
                 return []
-            self._held = self._held.removeprefix(_THOUGHT_HEAD)
+            self._held = self._held.removeprefix(_REASONING_HEAD)
             self._head_done = True
         # The last newline before the end is the format's; until then any newline may be that one.
         ready = self._held.rstrip("\n")
         self._held = self._held[len(ready) :]
-        return [ThoughtDelta(ready)] if ready else []
+        return [ReasoningDelta(ready)] if ready else []
 
     def _end_part(self) -> list[Event]:
-        """Close the text or thought that is open."""
+        """Close the text or reasoning that is open."""
         events = self._text(self._decoder.flush())
-        if self._in_thought:
+        if self._in_reasoning:
             rest = self._held
-            if not self._head_done and _THOUGHT_HEAD.startswith(rest + "\n"):
+            if not self._head_done and _REASONING_HEAD.startswith(rest + "\n"):
                 rest = ""  # `thought` without a line of its own
             rest = rest.removesuffix("\n")
             self._held = ""
             if rest:
-                events.append(ThoughtDelta(rest))
+                events.append(ReasoningDelta(rest))
         return events
 
     def _end_call(self) -> list[Event]:

@@ -24,9 +24,9 @@ PENALTIES = ("min_p", "repetition_penalty", "frequency_penalty", "presence_penal
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to choose. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in.
+    """Options of sampling. Temperature 0 is greedy; top_k 0 and top_p 1 leave every token in.
 
-    `gemma4_compile.sampling_ranges` says what each may be. The PENALTIES are for `AdjustedSampler`.
+    `gemma4_compile.sampling_ranges` defines the ranges. The PENALTIES are for `AdjustedSampler`.
     """
 
     temperature: float = 1.0
@@ -48,7 +48,7 @@ class SamplingOptions:
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether one of the PENALTIES is in force."""
+        """Return whether one of the PENALTIES is in force."""
         return any(getattr(self, name) != SAMPLING_RANGES[name].neutral for name in PENALTIES)
 
 
@@ -206,7 +206,7 @@ def make_sampler(
     seed: int | None = None,
     logit_bias: Mapping[int, float] = MappingProxyType({}),
 ) -> Sampler | AdjustedSampler:
-    """Return the simplest sampler that does what the options say."""
+    """Return the simplest sampler that follows the options."""
     if logit_bias or options.adjusts_logits:
         return AdjustedSampler(options, seed, logit_bias)
     return Sampler(options, seed)

@@ -1,4 +1,4 @@
-"""What is called for every token: a decode step, and the draw of the next token from its logits."""
+"""Calls for every token: a decode step, and the draw of the next token from its logits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PlainSteps:
         self._first = device.place(np.zeros(1, np.int32))
 
     def forward(self, ids: Any) -> Any:
-        """Logits (1, 1, vocab_size) behind a token, given as int32 (1, 1)."""
+        """Logits (1, 1, vocab_size) after a token, given as int32 (1, 1)."""
         return self._decode(ids, self._state, self._params)[0]
 
     def draw(self, logits: Any, temperature: Any, uniform: Any, top_p: Any) -> Any:
@@ -47,7 +47,7 @@ class PlainSteps:
 
 
 class GraphSteps:
-    """The same calls as CUDA graphs, one for the step and one for the draw behind it."""
+    """The same calls as CUDA graphs, one for the step and one for the draw after it."""
 
     def __init__(
         self, library: NativeLibrary, device: Device, state: Any, params: Any, vocab_size: int
@@ -74,7 +74,7 @@ class GraphSteps:
 
 
 def graphs_wanted(device: Device, choice: bool | None) -> bool:
-    """Whether to use CUDA graphs: by choice, else unless the environment says no."""
+    """Return whether to use CUDA graphs: by choice, else unless the environment forbids it."""
     wanted = os.environ.get(SWITCH, "1") != "0" if choice is None else choice
     return wanted and device.name == "cuda"
 

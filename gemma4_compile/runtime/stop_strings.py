@@ -14,7 +14,7 @@ class StopStrings:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that is certain, and whether a stop string was found right behind it."""
+        """Text that is certain, and whether a stop string was found right after it."""
         if not self._strings:
             return text, False
         self._held += text
@@ -28,12 +28,12 @@ class StopStrings:
         return ready, False
 
     def flush(self) -> str:
-        """What was held back, now that nothing follows."""
+        """Return the text that was held back, now that nothing follows."""
         rest, self._held = self._held, ""
         return rest
 
     def _may_begin_a_stop_string(self) -> int:
-        """How many characters at the end a stop string may begin with."""
+        """Count the characters at the end that a stop string may begin with."""
         longest = min(len(self._held), max(len(string) for string in self._strings) - 1)
         for length in range(longest, 0, -1):
             if any(string.startswith(self._held[-length:]) for string in self._strings):

@@ -25,7 +25,7 @@ _MAX_DEPTH = 64
 
 
 class ToolCallError(Gemma4CompileError):
-    """What the model wrote is no tool call."""
+    """Error: the model wrote no valid tool call."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def parse_tool_call(texts: Sequence[str]) -> ToolCall:
 
     Parameters
     ----------
-    texts : the text before the first quote token, a string, the text behind it, and so on
+    texts : the text before the first quote token, a string, the text after it, and so on
 
     Raises
     ------
     ToolCallError
-        If it is no call: no name, a bracket or a string without its end, text behind the end.
+        If it is no call: no name, a bracket or a string without its end, text after the end.
     """
     head = _HEAD.match(texts[0]) if texts else None
     if head is None:

@@ -112,7 +112,7 @@ def load(path: Path) -> list[Message]:
 
 
 def _messages(content: dict[str, Any]) -> list[Message]:
-    """The messages of a parsed file; ValueError says what is wrong with them."""
+    """The messages of a parsed file; ValueError names what is wrong with them."""
     for key, expected in (("format", FORMAT), ("version", VERSION)):
         found = content.get(key, expected)
         if type(found) is not type(expected) or found != expected:

@@ -1,6 +1,6 @@
 """The `tiny` checkpoint as it ships: config, trained weights, tokenizer, chat template.
 
-docs/tiny-model.md says what the model knows; `tools/training/tiny` is how it was made.
+docs/tiny-model.md describes what the model knows; `tools/training/tiny` is how it was made.
 """
 
 from __future__ import annotations

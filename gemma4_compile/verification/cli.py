@@ -25,10 +25,10 @@ def _run(arguments: argparse.Namespace) -> None:
         text=arguments.text,
         node_modules=arguments.node_modules,
     )
-    certificate = verify_package(request, Terminal())
-    content = certificate.to_json()
+    report = verify_package(request, Terminal())
+    content = report.to_json()
     print(json.dumps(content, indent=2) if arguments.json else table(content))
-    certificate.check(request.package)
+    report.check(request.package)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

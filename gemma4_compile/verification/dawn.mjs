@@ -1,7 +1,7 @@
 // Runs a list of steps on one package on Dawn in Node. usage: node dawn.mjs JOB.json
 //
 // Job: {package, library, contextLength, nodeModules, output, steps: [{ids, clear, chunk}]}; see runners.py.
-// Writes N.f32 (logits behind step N), N.layers.f32 (residual streams, of a probe) and result.json, and
+// Writes N.f32 (logits after step N), N.layers.f32 (residual streams, of a probe) and result.json, and
 // exits with 1 if anything failed or any WebGPU error stayed uncaptured.
 import fs from "node:fs/promises";
 import path from "node:path";
@@ -26,7 +26,7 @@ async function checkSubgroups(smallest) {
   const asked = build?.requirements?.subgroup_size ?? 0;
   if (asked > 0 && !(smallest >= asked)) {
     const found =
-      smallest === undefined ? "the adapter does not say how many they have" : `here they may have ${smallest}`;
+      smallest === undefined ? "the adapter does not report how many they have" : `here they may have ${smallest}`;
     throw new Error(`it was made for subgroups of ${asked} threads or more, and ${found}`);
   }
 }

@@ -1,4 +1,4 @@
-"""How far two models are apart: logits as distributions, layers as vectors. NumPy alone."""
+"""Distances between two models: logits as distributions, layers as vectors. NumPy alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = 5
 
 @dataclass(frozen=True)
 class LogitMeasures:
-    """Logits of a package beside the reference's, over some positions.
+    """Logits of a package and the reference's, over some positions.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class LogitMeasures:
 
 @dataclass(frozen=True)
 class LayerMeasures:
-    """The residual stream after one layer beside the reference's, over some positions.
+    """The residual stream after one layer, of a package and the reference's, over some positions.
 
     Attributes
     ----------

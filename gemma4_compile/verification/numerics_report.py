@@ -1,4 +1,4 @@
-"""The numerics certificate of a package: what is run and compared, and what is written down."""
+"""The numerics report of a package: what is run and compared, and what is written down."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _INSTALL_HINT = "pip install 'gemma4-compile[verify]'"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A package beside transformers on one set of weights."""
+    """A package compared with transformers on one set of weights."""
 
     logits: LogitMeasures
     layers: tuple[LayerMeasures, ...]
@@ -58,11 +58,11 @@ class Comparison:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What is beyond its bound."""
+        """Measures beyond their bounds, as text."""
         return tuple(shortfalls(self.bounds, self.logits, self.layers))
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the certificate."""
+        """As it is in the report."""
         return {
             "logits": asdict(self.logits),
             "layers": [asdict(layer) for layer in self.layers],
@@ -71,8 +71,8 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """What was found; `to_json` is the content of numerics.json."""
+class NumericsReport:
+    """Findings of a comparison; `to_json` is the content of numerics.json."""
 
     subject: Mapping[str, Any]
     arithmetic: Comparison
@@ -82,7 +82,7 @@ class Certificate:
 
     @property
     def passed(self) -> bool:
-        """Whether every measure is within its bound."""
+        """Return whether every measure is within its bound."""
         return not self.failures
 
     def check(self, package: Path) -> None:
@@ -112,7 +112,7 @@ def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | No
 
 
 def check_tools(target: str, node_modules: Path | None = None) -> None:
-    """Say what is missing for verifying packages for a target, before anything long begins.
+    """Report what is missing for verifying packages for a target, before anything long begins.
 
     Raises
     ------
@@ -139,8 +139,8 @@ def _load_transformers() -> Any:
     return transformer
 
 
-def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
-    """Compare a package with transformers, and write the certificate into it.
+def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport:
+    """Compare a package with transformers, and write the numerics report into it.
 
     The package is replaced whole, with `numerics.json`, its picture and their hashes in the
     provenance; an error or a kill before that leaves it as it was.
@@ -149,7 +149,7 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
     ------
     Gemma4CompileError
         If something is missing, damaged or does not fit. A package that does not reach its
-        thresholds is no error here: see `Certificate.passed`.
+        thresholds is no error here: see `NumericsReport.passed`.
     """
     if request.steps < 1:
         raise UsageError(
@@ -186,11 +186,11 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> Certificate:
                 prompt.ids,
                 prompt.rows,
             )
-        identity = {"identity": dict(source.identity), "versions": transformer.VERSIONS}
+        reference = {"source": dict(source.origin), "versions": transformer.VERSIONS}
     measured = _Measured(opened, prompt, odd, found, probed, references)
-    certificate = _certify(measured, _hash(text), identity, devices)
-    _write(request.package, opened.provenance, certificate)
-    return certificate
+    report = _report(measured, _hash(text), reference, devices)
+    _write(request.package, opened.provenance, report)
+    return report
 
 
 def _hash(text: str) -> str:
@@ -209,9 +209,9 @@ class _Measured:
     references: Mapping[str, Any]
 
 
-def _certify(
+def _report(
     measured: _Measured, text: str, reference: Mapping[str, Any], devices: Sequence[str]
-) -> Certificate:
+) -> NumericsReport:
     opened, prompt = measured.opened, measured.prompt
     build = opened.provenance.build
     count = len(prompt.rows)
@@ -262,7 +262,7 @@ def _certify(
             "decoded": prompt.steps,
         },
     }
-    return Certificate(subject, arithmetic, whole, consistency, tuple(failures))
+    return NumericsReport(subject, arithmetic, whole, consistency, tuple(failures))
 
 
 def _kl(found: Float32Array, expected: Float32Array) -> float:
@@ -277,8 +277,8 @@ def _inconsistencies(consistency: Mapping[str, float], bounds: Thresholds) -> li
     """Two ways through the same library may differ by what the arithmetic may: both are rounded."""
     names = {
         "chunked_prefill_kl": "prefill in other chunks",
-        "decode_kl": "decoding beside prefill",
-        "probe_kl": "the library beside its twin that returns the residual streams",
+        "decode_kl": "decoding against prefill",
+        "probe_kl": "the library against its twin that returns the residual streams",
     }
     return [
         f"{what}: divergence {consistency[key]:.3g}, at most {2 * bounds.kl_mean:g} is allowed"
@@ -287,9 +287,9 @@ def _inconsistencies(consistency: Mapping[str, float], bounds: Thresholds) -> li
     ]
 
 
-def _write(package: Path, provenance: Provenance, certificate: Certificate) -> None:
-    """Put the certificate into the package: all of it, or nothing."""
-    content = certificate.to_json()
+def _write(package: Path, provenance: Provenance, report: NumericsReport) -> None:
+    """Put the report into the package: all of it, or nothing."""
+    content = report.to_json()
     renewed = (abi.NUMERICS_FILE, abi.NUMERICS_PICTURE)
     kept = {name: entry[1] for name, entry in provenance.files.items() if name not in renewed}
     with output_directory(package, force=False, weights=False) as directory:

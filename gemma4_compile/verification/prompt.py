@@ -20,7 +20,7 @@ _BEYOND_WINDOWS = 8  # tokens by which the long prompt passes two windows
 class Prompt:
     """The text as tokens, and what is run on it.
 
-    The first run starts with the first token, the second behind `length` tokens; both then decode.
+    The first run starts with the first token, the second after `length` tokens; both then decode.
     """
 
     ids: tuple[int, ...]

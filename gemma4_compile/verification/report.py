@@ -1,4 +1,4 @@
-"""A certificate as a table for people, and as a picture."""
+"""A numerics report as a table for people, and as a picture."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _rows(comparison: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
-    """The certificate as text; with `layers`, a line for each of them."""
+    """The report as text; with `layers`, a line for each of them."""
     package, text = content["package"], content["text"]
     passed = "passed" if content["passed"] else "FAILED"
     versions = content["reference"]["versions"]
@@ -51,8 +51,8 @@ def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
         f"numerics: {passed}",
         f"{package['target']} {package['recipe']}, activations {package['activations']}, "
         f"on {package['device']}",
-        f"beside transformers {versions['transformers']} in float32 (torch {versions['torch']})",
-        f"{text['decoded']} tokens decoded from the start, and behind a prompt of "
+        f"against transformers {versions['transformers']} in float32 (torch {versions['torch']})",
+        f"{text['decoded']} tokens decoded from the start, and after a prompt of "
         f"{text['long_prompt']} tokens (sliding window: {text['window']})",
     ]
     nonfinite = content["reference"].get(NONFINITE)
@@ -71,13 +71,13 @@ def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
     consistency = content["consistency"]
     lines += [
         "",
-        "the package beside itself",
+        "the package against itself",
         f"  prefill in chunks of {consistency['chunk']}: divergence "
         f"{consistency['chunked_prefill_kl']:.3g}, largest error "
         f"{consistency['chunked_prefill_max_error']:.3g}",
-        f"  decoding beside prefill: divergence {consistency['decode_kl']:.3g}, largest error "
+        f"  decoding against prefill: divergence {consistency['decode_kl']:.3g}, largest error "
         f"{consistency['decode_max_error']:.3g}",
-        f"  with residual streams beside without: largest error "
+        f"  with residual streams against without: largest error "
         f"{consistency['probe_max_error']:.3g}",
     ]
     if layers:

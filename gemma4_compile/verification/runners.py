@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Logits (vocab_size,) behind a step, and of a probe the residual streams (layers, width)."""
+    """Logits (vocab_size,) after a step, and of a probe the residual streams (layers, width)."""
 
     logits: Float32Array
     hidden: Float32Array | None
@@ -128,7 +128,7 @@ def run_on_dawn(
     Raises
     ------
     ArtifactError
-        If the package does not run there; the message says why.
+        If the package does not run there; the message gives the reason.
     """
     chat = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
     library = Provenance.from_json(read_artifact(directory / abi.PROVENANCE_FILE)).library
@@ -148,17 +148,17 @@ def run_on_dawn(
             ["node", str(DRIVER), str(path)], capture_output=True, text=True, env=environment
         )
         result = Path(folder, "result.json")
-        told = json.loads(result.read_text("utf-8")) if result.is_file() else {}
+        written = json.loads(result.read_text("utf-8")) if result.is_file() else {}
         if done.returncode != 0:
-            reason = told.get("error") or done.stderr[-500:] or "Node ended without a word"
+            reason = written.get("error") or done.stderr[-500:] or "Node ended without a word"
             raise ArtifactError(
                 f"the package does not run on WebGPU here: {reason}",
                 hint="try another adapter, or compile with other --limits or --quant q4f32",
             )
         outcomes = [
-            _outcome(Path(folder), index, layers) for index, layers in enumerate(told["layers"])
+            _outcome(Path(folder), index, layers) for index, layers in enumerate(written["layers"])
         ]
-    return outcomes, str(told["device"])
+    return outcomes, str(written["device"])
 
 
 def _outcome(folder: Path, index: int, layers: int) -> Outcome:
@@ -170,7 +170,7 @@ def _outcome(folder: Path, index: int, layers: int) -> Outcome:
 
 
 def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
-    """How steps are run on packages for a target, and a list that gets the device's name.
+    """Runner of steps on packages for a target, and a list that gets the device's name.
 
     Raises
     ------

@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def parameter_rows(parameter: Parameter, source: int, rows: IntArray) -> IntArray:
-    """Where rows of the parameter's source number `source` lie in the parameter."""
+    """Rows of the parameter that hold its source number `source`."""
     if parameter.arrangement is Arrangement.INTERLEAVE_ROWS:
         return 2 * rows + source
     if parameter.arrangement is Arrangement.INTERLEAVE_HALVES:

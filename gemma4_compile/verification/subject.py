@@ -17,7 +17,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
 from gemma4_compile.package.partial_build import NONFINITE
-from gemma4_compile.pipeline import compile_model, config_identity
+from gemma4_compile.pipeline import compile_model, config_digest
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
@@ -32,7 +32,7 @@ from gemma4_compile.verify_options import DEFAULT_STEPS
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What to hold against what.
+    """Package and reference to compare.
 
     Attributes
     ----------
@@ -75,14 +75,14 @@ def open_subject(
     Raises
     ------
     ArtifactError
-        If the package is one half of one, or damaged.
+        If the package is a partial build, or damaged.
     CheckpointError
         If it was made from another config, or the checkpoint is damaged.
     """
     provenance = read_provenance(request.package)
     build = provenance.build
     check_whole(request.package, provenance)
-    if build["source"].get("config") != config_identity(config):
+    if build["source"].get("config") != config_digest(config):
         raise CheckpointError(
             f"`{request.package}` was compiled from another config.json than `{request.reference}`",
             hint="give the checkpoint that the package was made from",
@@ -97,7 +97,7 @@ def open_subject(
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
     matched = match(checkpoint.tensors, config)
     read = row_reader(matched)
-    if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the certificate says so
+    if build.get(NONFINITE) is not None:  # as --allow-nonfinite reads it; the report notes it
         read = finite_reader(read)
     return Subject(
         provenance=provenance,
@@ -111,7 +111,7 @@ def open_subject(
 
 
 def _steps(advance: ByteProgress) -> ByteCount:
-    """Tell a reporter, which counts what is new, from what is told all that is done."""
+    """Report to a counter of new bytes, from reports of all that is done."""
     before = 0
 
     def progress(done: int, total: int) -> None:

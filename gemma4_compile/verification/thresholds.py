@@ -1,4 +1,4 @@
-"""What a package must reach, by recipe. docs/numerics.md says where the figures come from."""
+"""Thresholds of a package, by recipe. docs/numerics.md explains the figures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def thresholds(recipe: str, *, int8: bool, whole: bool) -> Thresholds:
 
 
 def worst_layer(cosines: Sequence[float]) -> int:
-    """Where the smallest cosine stands; NaN is smaller than all."""
+    """Index of the smallest cosine; NaN is smaller than all."""
     return min(
         range(len(cosines)), key=lambda i: -math.inf if math.isnan(cosines[i]) else cosines[i]
     )
@@ -85,7 +85,7 @@ def worst_layer(cosines: Sequence[float]) -> int:
 def shortfalls(
     bounds: Thresholds, logits: LogitMeasures, layers: Sequence[LayerMeasures]
 ) -> Iterator[str]:
-    """Say for every measure beyond its bound what was found and what is asked for."""
+    """Describe, for every measure beyond its bound what was found and what is asked for."""
     ratio = logits.perplexity / logits.reference_perplexity
     upper = (
         ("mean KL divergence", logits.kl_mean, bounds.kl_mean),

@@ -29,7 +29,7 @@ VERSIONS = {"transformers": transformers.__version__, "torch": str(torch.__versi
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """What transformers says at some positions of one sequence.
+    """Results of transformers at some positions of one sequence.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from gemma4_compile.model_spec.component import Exported, ExportOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import Gemma4ForCausalLM
-from gemma4_compile.model_spec.text.sampler import Sampler, SamplerOptions
+from gemma4_compile.model_spec.text.sampler import SamplerModule, SamplerOptions
 
 
 def _mode(params: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions
     """Build the functions of the decoder and of the sampler."""
     decoder = Gemma4ForCausalLM(config, matrices, options)
     module, parameters = decoder.export_tvm(_decoder_spec(config))
-    sampler = Sampler(config.vocab_size, SamplerOptions(options.softmax_blocks))
+    sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
     helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size))
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):

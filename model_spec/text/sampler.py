@@ -24,7 +24,7 @@ class SamplerOptions:
     softmax_blocks: int
 
 
-class Sampler(nn.Module):
+class SamplerModule(nn.Module):
     """Softmax, nucleus sampling and the in-place changes of logits, for one sequence."""
 
     def __init__(self, vocab: int, options: SamplerOptions) -> None:

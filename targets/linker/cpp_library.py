@@ -21,7 +21,7 @@ PROBE = "int probe() { return 0; }\n"
 
 
 _PLACE = re.compile(rb"\bzig/o/[0-9a-f]{32}/")
-"""How an archive names its members: the number depends on where zig is installed."""
+"""Names of members in an archive: the number depends on where zig is installed."""
 
 
 def library_entry(target: Platform) -> str:

@@ -82,7 +82,7 @@ def with_compiled(blob: bytes, source: str, compiled: bytes) -> bytes:
     begin = blob.rfind(_text(SOURCE), 0, end)  # of the module's own bytes
     kind = _text(KIND) + _LENGTH.pack(end - begin)
     if blob.count(data) != 1 or begin < len(kind) or blob[begin - len(kind) : begin] != kind:
-        raise _unknown("kind, format and data do not stand where they should")
+        raise _unknown("kind, format and data are not where they should be")
     kernels = blob[begin + len(_text(SOURCE)) : end - len(data)]
     # The driver reads up to a zero.
     own = _text(COMPILED) + kernels + _text(compiled.rstrip(b"\0") + b"\0")

@@ -63,7 +63,7 @@ def _section(title: str, text: str) -> str:
 
 
 def _part(package: str, name: str) -> tuple[str, str]:
-    """Title and text of a file of an installed package: of its metadata, or beside its code."""
+    """Title and text of a file of an installed package: of its metadata, or next to its code."""
     files = importlib.metadata.files(package) or []
     found = [file for file in files if file.name == name and "3rdparty" not in file.parts]
     found.sort(key=lambda file: (".dist-info" not in file.parts[0], len(file.parts)))

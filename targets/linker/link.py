@@ -37,7 +37,7 @@ def link_library(
     output : file to write; its directory exists
     target : the platform of the executable's host code
     check : looks at the linked file before it gets its name; raises TargetError to refuse it
-    progress : is told what takes long; without it, messages go to the log
+    progress : is given what takes long; without it, messages go to the log
     pack : for device code that TVM's own packing does not serve
 
     Raises

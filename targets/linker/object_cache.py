@@ -1,6 +1,6 @@
 """Compiled objects in the user's cache: an entry is used only if it is whole, bit for bit.
 
-Beside each object lies its sha256, written when it was compiled. A machine that loses power, a disk
+Next to each object is its sha256, written when it was compiled. A machine that loses power, a disk
 that fills up or errs, or a person with an editor can leave anything under an entry's name.
 
 An entry's name holds a hash of everything that its objects were made from. The same entries may
@@ -72,7 +72,7 @@ def find_or_make(
     entry_name : holds a hash of everything that decides the objects
     names : the entry's files
     make : called with a folder for whatever it needs and a folder for the objects
-    progress : is told what takes long; without it, messages go to the log
+    progress : is given what takes long; without it, messages go to the log
 
     Raises
     ------
@@ -167,7 +167,7 @@ def _sync(path: Path) -> None:
 
 
 def is_whole(entry: Path, names: Sequence[str]) -> bool:
-    """Whether an entry is there and its objects have the hashes that they were stored with.
+    """Return whether an entry is there and its objects have the hashes that they were stored with.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def find_nvcc() -> Nvcc | None:
 
 
 def find_compiler() -> Nvrtc | Nvcc:
-    """The compiler to use; TargetError says what to install if there is none."""
+    """The compiler to use; TargetError names what to install if there is none."""
     compiler = find_nvrtc() or find_nvcc()
     if compiler is None:
         raise TargetError(
@@ -152,7 +152,7 @@ def _with_nvcc(source: str, options: Sequence[str], compiler: Nvcc) -> bytes:
 
 def _with_nvrtc(source: str, options: Sequence[str], compiler: Nvrtc) -> bytes:
     try:
-        # Its built-in functions are a second library beside it, which it looks up by name.
+        # Its built-in functions are a second library next to it, which it looks up by name.
         for path in compiler.library.parent.glob("libnvrtc-builtins.so*"):
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
         nvrtc = ctypes.CDLL(str(compiler.library))

@@ -22,7 +22,7 @@ OBJECTS = "*"
 
 @dataclass(frozen=True)
 class Platform:
-    """What our C++ is compiled and linked for.
+    """Platform that our C++ is compiled and linked for.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Platform:
     library_flags : flags of a link for which zig builds its C++ library as it is wanted here
     linker : zig's command that links
     link_flags : its flags for a model library
-    link_order : what is linked, in order: zig's libraries by name, and OBJECTS where ours stand
+    link_order : what is linked, in order: zig's libraries by name, and OBJECTS where ours are
     licences : of the libraries: what each is, and zig's file of it
     left_out : sources of TVM's runtime that the units include and that are taken as empty
     is_whole : the library holds the runtime too, and its executable is a TVM "system library"
@@ -152,7 +152,7 @@ def entry_name(target: Platform, sources: dict[str, bytes]) -> str:
         target.units,
         target.compile_flags,
         zig.version(),
-        "sha256",  # of each object beside it
+        "sha256",  # of each object next to it
     )
     digest = hashlib.sha256(repr(made_by).encode())
     for name in sorted(sources):

@@ -20,7 +20,7 @@ from gemma4_compile.targets.linker.object_cache import cache_directory
 logger = logging.getLogger(__name__)
 
 REPORTED_LINES = 20
-"""How much of zig's output an error shows: the first error stands near the end."""
+"""Characters of zig's output that an error shows: the first error is near the end."""
 SECONDS_BETWEEN_LINES = 10.0
 
 Waiting = Callable[[float], None]

@@ -28,7 +28,7 @@ def half() -> float:
 class Step:
     """The launches of one call: by the host, and by a graph."""
 
-    plain: list[Launch]
+    direct: list[Launch]
     replayed: list[Launch]
 
 
@@ -42,14 +42,14 @@ def launches_of(action: Any) -> Step:
     )
 
 
-def intermediates(plain: list[Launch], replayed: list[Launch]) -> set[int]:
+def intermediates(direct: list[Launch], replayed: list[Launch]) -> set[int]:
     """Where a graph has intermediate results, after a check that it is the same step.
 
     It has the same kernels on the same grids and tensors; only intermediates lie elsewhere.
     """
-    assert [launch.kernel for launch in plain] == [launch.kernel for launch in replayed]
+    assert [launch.kernel for launch in direct] == [launch.kernel for launch in replayed]
     moved: dict[int, int] = {}
-    for one, other in zip(plain, replayed, strict=True):
+    for one, other in zip(direct, replayed, strict=True):
         for before, now in zip(one.params, other.params, strict=True):
             assert moved.setdefault(now, before) == before, "two tensors became one"
     return {now for now, before in moved.items() if now != before}
@@ -64,29 +64,29 @@ def replay(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     first = launches_of(lambda: engine.forward_one(4))
-    count = len(first.plain)
+    count = len(first.direct)
     assert count > 50
-    elsewhere = intermediates(first.plain, first.replayed)
+    elsewhere = intermediates(first.direct, first.replayed)
     assert elsewhere
     assert elsewhere.isdisjoint(fixed_addresses(engine)), "weights stay where they are"
     assert _addresses(first.replayed) & fixed_addresses(engine)
     assert engine.launches_in_graphs == (count, 0)
     for token in (5, 5, 6):
         step = launches_of(lambda token=token: engine.forward_one(token))
-        assert (len(step.plain), step.replayed) == (0, first.replayed)
+        assert (len(step.direct), step.replayed) == (0, first.replayed)
     assert engine.length == len(PROMPT) + 4
     assert CUDA.uploads <= 3, "token, position, rotary values"
     # Logits of a prefill, and of a step that was not replayed, lie in TVM's pool.
     engine.clear()
     logits = engine.forward(PROMPT)
     drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    assert (len(drawn.plain), len(drawn.replayed)) == (4, 0)
+    assert (len(drawn.direct), len(drawn.replayed)) == (4, 0)
     logits = engine.forward_one(4)
     drawn = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    assert drawn.plain[0].params != drawn.replayed[0].params
-    assert [a.kernel for a in drawn.plain] == [b.kernel for b in drawn.replayed]
+    assert drawn.direct[0].params != drawn.replayed[0].params
+    assert [a.kernel for a in drawn.direct] == [b.kernel for b in drawn.replayed]
     drawn = launches_of(lambda: engine.draw(engine.forward_one(4), 1.0, 0.9, 0.6))
-    assert (len(drawn.plain), len(drawn.replayed)) == (0, count + 4)
+    assert (len(drawn.direct), len(drawn.replayed)) == (0, count + 4)
     assert CUDA.uploads == 4 - (1), "of the draw only the random number is new, and no token"
 
 
@@ -98,7 +98,7 @@ def own_memory(package: Path) -> None:
     step = launches_of(lambda: engine.forward_one(4))
     logits = engine.forward_one(4)
     draw = launches_of(lambda: engine.draw(logits, 1.0, 0.9, 0.5))
-    own = intermediates(step.plain, step.replayed) | intermediates(draw.plain, draw.replayed)
+    own = intermediates(step.direct, step.replayed) | intermediates(draw.direct, draw.replayed)
     assert len(own) > 10
 
     def work() -> None:
@@ -106,7 +106,7 @@ def own_memory(package: Path) -> None:
             one.draw(one.forward(PROMPT * 5), 1.0, 0.9, 0.5)
         other.draw(other.forward_one(4), 1.0, 0.9, 0.5)
 
-    assert own.isdisjoint(_addresses(launches_of(work).plain))
+    assert own.isdisjoint(_addresses(launches_of(work).direct))
 
 
 def _addresses(launches: list[Launch]) -> set[int]:
@@ -139,7 +139,7 @@ def several_engines(package: Path) -> None:
     for _ in range(3):
         for engine in engines:
             step = launches_of(lambda engine=engine: engine.decode(4))
-            assert not step.plain
+            assert not step.direct
             seen.append(step.replayed)
     assert seen[0] == seen[3] == seen[6] != seen[1]
     alive = CUDA.alive
@@ -162,7 +162,7 @@ def refused(package: Path) -> None:
     CUDA.fail(function)
     for _ in range(3):
         step = launches_of(lambda: engine.forward_one(4))
-        assert len(step.plain) > 50
+        assert len(step.direct) > 50
         assert not step.replayed
     CUDA.fail("")
     assert not launches_of(lambda: engine.forward_one(4)).replayed, "it is not tried again"
@@ -182,7 +182,7 @@ def refused_later(package: Path) -> None:
     assert len(launches_of(lambda: engine.forward_one(4)).replayed) > 50
     CUDA.fail("cudaGraphLaunch")
     step = launches_of(lambda: engine.forward_one(4))
-    assert len(step.plain) > 50
+    assert len(step.direct) > 50
     assert not step.replayed
     assert engine.length == len(PROMPT) + 3
     gc.collect()
@@ -196,7 +196,7 @@ def wrong_values(package: Path) -> None:
     CUDA.corrupt(True)
     engine.forward_one(4)
     step = launches_of(lambda: engine.forward_one(4))
-    assert len(step.plain) > 50
+    assert len(step.direct) > 50
     assert not step.replayed
 
 

@@ -54,7 +54,7 @@ def test_an_allocation_while_recording_is_no_harm(package: Path) -> None:
     fake.run("allocation", package)
 
 
-def test_only_what_the_host_does_alone_may_stand_between_launches() -> None:
+def test_only_what_the_host_does_alone_may_be_between_launches() -> None:
     watch = Watch()
     told = r"calls `vm\.builtin\.to_device`"
     with pytest.raises(NotRecordableError, match=told), watch.recording():

@@ -215,7 +215,7 @@ def test_width_that_no_group_divides(tmp_path: Path, refuse: Callable[..., None]
 BAD_OPTIONS: dict[str, tuple[list[str], str]] = {
     "unknown target": (["--target", "toaster"], "unknown target `toaster`"),
     "unknown quantisation": (["--quant", "q2f16"], "unknown quantisation `q2f16`"),
-    "profile of another target": (["--limits", "compat"], "no limits profile `compat`"),
+    "limits of another target": (["--limits", "compat"], "no limits `compat`"),
     "context beyond the model": (["--context", "100000"], "--context: expected 1 to 512"),
     "negative context": (["--context", "-1"], "--context: expected 1 to 512"),
     "empty chunk": (["--prefill-chunk", "0"], "--prefill-chunk: expected 1 to 512"),

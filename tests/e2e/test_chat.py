@@ -86,14 +86,14 @@ def test_a_template_that_drops_what_it_added_rewinds_the_state(
     shutil.copytree(tiny_package, folder)
     template = folder / "chat_template.jinja"
     opening = "{{- '<|turn>model\\n' -}}\n    {%- elif thinking"
-    thought = opening.replace("model\\n", "model\\n<|channel>thought\\n<channel|>")
+    reasoning = opening.replace("model\\n", "model\\n<|channel>thought\\n<channel|>")
     assert opening in template.read_text()
-    template.write_text(template.read_text().replace(opening, thought))
+    template.write_text(template.read_text().replace(opening, reasoning))
     list_files(folder)
     chat = Chat.open(folder)
     first = ask(chat, "Hi", scripted(*WORDS), None)
     second = ask(chat, "And then?")
-    # The empty thought before the reply is gone, so the state goes back to where it began.
+    # The empty reasoning before the reply is gone, so the state goes back to where it began.
     assert 0 < second.reused_tokens < first.prompt_tokens
 
     fresh = Chat.open(folder)
@@ -102,7 +102,7 @@ def test_a_template_that_drops_what_it_added_rewinds_the_state(
     assert ask(fresh, "And then?").token_ids == second.token_ids
 
 
-def test_thoughts_are_neither_shown_nor_kept(chat: Chat, tiny_package: Path) -> None:
+def test_reasoning_is_neither_shown_nor_kept(chat: Chat, tiny_package: Path) -> None:
     chat.clear()
     opening, closing = 100, 101
     reply = ask(chat, "Hi", scripted(opening, *WORDS[:3], closing, *WORDS[3:]), None)
@@ -141,7 +141,7 @@ def test_a_conversation_that_does_not_fit_is_refused_and_nothing_changes(
     assert ask(chat, "ok").reused_tokens > 0
 
 
-def test_a_reply_that_reaches_the_end_of_the_context_is_kept_and_says_so(
+def test_a_reply_that_reaches_the_end_of_the_context_is_kept_and_reported(
     chat: Chat, tiny_package: Path
 ) -> None:
     chat.clear()

@@ -140,15 +140,15 @@ def test_damage_is_named(tiny_package: Path, tmp_path: Path, name: str) -> None:
         open_unchecked(folder)
 
 
-@pytest.mark.parametrize("half", ["library", "weights"])
-def test_one_half_says_which_is_missing(half: str, tmp_path: Path) -> None:
-    name = "params_shard_0.bin" if half == "library" else "model.so"
-    for file in (name, abi.TENSOR_CACHE_FILE) if half == "library" else (name,):
+@pytest.mark.parametrize("missing", ["library", "weights"])
+def test_a_partial_build_names_what_is_missing(missing: str, tmp_path: Path) -> None:
+    name = "params_shard_0.bin" if missing == "library" else "model.so"
+    for file in (name, abi.TENSOR_CACHE_FILE) if missing == "library" else (name,):
         (tmp_path / file).write_text("{}")
-    finish(tmp_path, None if half == "library" else name, {"target": "cpu"})
-    with pytest.raises(ArtifactError, match=f"one half of a package, without {half}") as caught:
+    finish(tmp_path, None if missing == "library" else name, {"target": "cpu"})
+    with pytest.raises(ArtifactError, match=f"a partial build, without {missing}") as caught:
         Package.open(tmp_path)
-    assert f"--only {half} and -o {tmp_path}" in str(caught.value.hint)
+    assert f"--only {missing} and -o {tmp_path}" in str(caught.value.hint)
 
 
 def test_weights_are_mapped_at_addresses_that_kernels_can_take(tiny_package: Path) -> None:
@@ -156,7 +156,7 @@ def test_weights_are_mapped_at_addresses_that_kernels_can_take(tiny_package: Pat
         assert array.ctypes.data % 64 == 0, name
 
 
-def test_template_may_stand_in_the_tokenizer_config(tiny_package: Path, tmp_path: Path) -> None:
+def test_template_may_be_in_the_tokenizer_config(tiny_package: Path, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     shutil.copytree(tiny_package, folder)
     template = (folder / "chat_template.jinja").read_text()
@@ -181,7 +181,7 @@ def test_running_does_not_change_the_weights_on_disk(tiny_package: Path) -> None
     assert shard.read_bytes() == before
 
 
-def test_a_tiny_temperature_and_an_empty_nucleus_are_greedy(
+def test_a_tiny_temperature_and_an_empty_top_p_set_are_greedy(
     tiny_package: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "package"

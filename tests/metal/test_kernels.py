@@ -82,7 +82,7 @@ def run_cases(
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_every_kernel_computes_what_its_plain_form_says(
+def test_every_kernel_computes_its_definition(
     order: str,
     cases: list[KernelCase],
     machine: relax.VirtualMachine,

@@ -116,7 +116,7 @@ def test_mistake_is_found(
     assert kernel in wrong_cases(cases, library, metal_device, change)
 
 
-def test_a_read_behind_a_buffer_is_named(
+def test_a_read_after_a_buffer_is_named(
     cases: list[KernelCase], library: Path, metal_device: tvm.runtime.Device
 ) -> None:
     change = other(r"x_ptr\[", "x_ptr[1024 + ")

@@ -19,7 +19,7 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
-from gemma4_compile.targets.spec import EXACT, INT8
+from gemma4_compile.targets.spec import FLOAT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
 from tests.numerics import test_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
@@ -80,8 +80,8 @@ def _whole_vocabulary() -> Group:
     """All experts routed, and the nucleus in flat, sharp and real distributions."""
     number = {"experts": Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts}
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
-    exact = replace(CUDA, activations=EXACT)  # its experts are chosen in a launch of their own
-    found = operators(config, "q4f32", exact, PART_BYTES)
+    floats = replace(CUDA, activations=FLOAT)  # its experts are chosen in a launch of their own
+    found = operators(config, "q4f32", floats, PART_BYTES)
     kinds = (Router, RoutedLinear, TopKExperts, PermuteByExpert)
     routed = [replace(op, **number) for op in found if isinstance(op, kinds)]
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
@@ -127,10 +127,10 @@ def _with_unlike_tiles() -> Group:
 
 GROUPS: Mapping[str, Callable[[], Group]] = {
     "E2B": lambda: _released("gemma-4-E2B-it", "q4f16", INT8),
-    "E2B, exact": lambda: _released("gemma-4-E2B-it", "q4f16", EXACT),
-    "31B, float32": lambda: _released("gemma-4-31B-it", "q4f32", EXACT),
+    "E2B, float16": lambda: _released("gemma-4-E2B-it", "q4f16", FLOAT),
+    "31B, float32": lambda: _released("gemma-4-31B-it", "q4f32", FLOAT),
     "experts": lambda: _experts("q4f16", INT8),
-    "experts, 8 bits, exact": lambda: _experts("q8f16", EXACT),
+    "experts, 8 bits, float16": lambda: _experts("q8f16", FLOAT),
     "whole vocabulary": _whole_vocabulary,
     "int8, odd shapes": lambda: _group(test_int8_kernels.odd_shapes()),
     "int8, several tiles": lambda: _group(

@@ -29,7 +29,7 @@ PART_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Setting:
-    """A released size in a recipe, under a profile of limits."""
+    """A released size in a recipe, under named limits."""
 
     preset: str
     quant: str
@@ -62,7 +62,7 @@ def config_of(preset: str) -> Gemma4Config:
     slow_unless(is_quick, SETTINGS),
     ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}",
 )
-def test_every_kernel_computes_what_its_plain_form_says(
+def test_every_kernel_computes_its_definition(
     setting: Setting, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", setting.limits)
@@ -103,7 +103,7 @@ def with_probabilities(
 
 
 @pytest.mark.parametrize("limits", ["default", "compat"])
-def test_the_nucleus_search_draws_the_same_token_from_the_whole_vocabulary(
+def test_the_top_p_search_samples_the_same_token_from_the_whole_vocabulary(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", limits)
@@ -145,7 +145,7 @@ def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
 
 
 @pytest.mark.parametrize("limits", ["default", "compat"])
-def test_draws_at_the_edges_of_a_nucleus_in_several_runs(
+def test_samples_at_the_edges_of_a_top_p_set_in_several_runs(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
     """Both ends of a float32 uniform and the middle; from one token, most and all."""

@@ -104,7 +104,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
         *,
         dtype: str = "float32",
         residual_scale: float = 1.0,
-        activations: str = "exact",
+        activations: str = "float",
     ) -> Case:
         folder = tmp_path_factory.mktemp(f"{kind}-{recipe}")
         checkpoint = models.write_checkpoint(

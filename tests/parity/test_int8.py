@@ -33,10 +33,10 @@ def test_residuals_of_1e5_stay_finite_and_right(case: CaseFactory, kind: str) ->
 
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "dense", KINDS))
 def test_a_decoded_token_is_rounded(case: CaseFactory, kind: str) -> None:
-    exact, rounded = (case(kind, "q4f32", activations=form) for form in ("exact", "int8"))
-    ids = [int(i) for i in exact.prompt(exact.window + 1)]
-    for compiled in (exact, rounded):
+    floats, rounded = (case(kind, "q4f32", activations=form) for form in ("float", "int8"))
+    ids = [int(i) for i in floats.prompt(floats.window + 1)]
+    for compiled in (floats, rounded):
         compiled.engine.clear()
         compiled.engine.prefill(ids[:-1])
-    first, second = (compiled.engine.decode(ids[-1]) for compiled in (exact, rounded))
+    first, second = (compiled.engine.decode(ids[-1]) for compiled in (floats, rounded))
     assert not np.array_equal(first, second)

@@ -78,6 +78,6 @@ def test_cpu_has_no_limits() -> None:
 
 
 @pytest.mark.parametrize("spec", [WEBGPU, target_spec("webgpu", "compat")])
-def test_our_kernels_follow_the_profile(spec: TargetSpec) -> None:
+def test_our_kernels_follow_the_limits(spec: TargetSpec) -> None:
     func = make_kernel(RmsNorm(1, 4096, 1e-6, "float16"), spec)
     assert kernel_use("norm", func).threads == spec.max_threads_per_block

@@ -61,7 +61,7 @@ def test_a_layer_is_a_scalar_of_its_own() -> None:
     assert rows[33] > 1
 
 
-def test_names_that_begin_alike_are_told_apart() -> None:
+def test_names_that_begin_alike_are_kept_apart() -> None:
     module = scheduled(norm=NORM, norm1=RmsNorm(None, 64, 1e-6, "float16"))
     launches = kernel_launches(module, ["norm", "norm1"], webgpu.DEFAULT)
     assert launches["norm"].entry_point == "norm_kernel"

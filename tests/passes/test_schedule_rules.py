@@ -36,7 +36,7 @@ def signature(func: tirx.PrimFunc) -> list[str]:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda op: op.kind)
-def test_kernel_has_the_signature_of_the_plain_form(operator) -> None:
+def test_kernel_has_the_signature_of_the_definition(operator) -> None:
     plain = operator.prim_func()
     schedule = OwnKernels(WEBGPU).apply(plain, WEBGPU.tvm_target(), False)
     assert schedule is not None

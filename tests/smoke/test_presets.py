@@ -51,9 +51,9 @@ def config_of(preset: str) -> Gemma4Config:
 
 @lru_cache(maxsize=16)
 def exported(
-    preset: str, recipe: str, profile: str = "default"
+    preset: str, recipe: str, limits: str = "default"
 ) -> tuple[tvm.IRModule, tuple[str, ...], Any]:
-    target, config = target_spec("webgpu", profile), config_of(preset)
+    target, config = target_spec("webgpu", limits), config_of(preset)
     plan = storage_plan(parameter_table(config), RECIPES[recipe], target.max_binding_bytes)
     options = decoder_options(RECIPES[recipe], target, PREFILL_CHUNK)
     exported = export_module(config, StoredMatrices(plan), options)

@@ -104,7 +104,7 @@ def test_summary_goes_to_stdout_and_log_to_stderr(
         ("cpu", False, []),
     ],
 )
-def test_a_whole_package_says_how_it_is_run(
+def test_a_whole_package_shows_how_it_is_run(
     target: str,
     whole: bool,
     shown: list[str],
@@ -197,14 +197,25 @@ def test_plan_needs_nothing_but_a_model(
 ) -> None:
     assert cli.main(["gemma-4-E2B-it", "--plan"]) == 0
     captured = capsys.readouterr()
-    first = "gemma-4-E2B-it in q4f16 for webgpu (limits default), exact activations"
+    first = "gemma-4-E2B-it in q4f16 for webgpu (limits default), f16 activations"
     assert captured.out.startswith(first)
     assert captured.err == ""
     assert pipeline.request is None
 
 
+def test_an_old_name_of_activations_is_taken_with_a_warning(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["gemma-4-E2B-it", "--plan", "--limits", "h200", "--activations"]
+    assert cli.main([*given, "exact"]) == 0
+    old = capsys.readouterr()
+    assert "warning: --activations exact is now --activations float\n" in old.err
+    assert cli.main([*given, "float"]) == 0
+    assert capsys.readouterr() == (old.out, "")
+
+
 WRITING = "-o somewhere --force --only weights --dump-ir ir --verify --node-modules x"
-LENGTHS = "--limits compat --activations exact --context 64 --prefill-chunk 8"
+LENGTHS = "--limits compat --activations float --context 64 --prefill-chunk 8"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +251,7 @@ def test_what_a_question_does_not_need_is_named(
         []
         if ignored is None
         else [
-            f"warning: {question} writes nothing, and {ignored} nothing beside it",
+            f"warning: {question} writes nothing, and {ignored} nothing next to it",
             f"hint: leave out {question} to compile",
         ]
     )

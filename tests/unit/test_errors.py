@@ -48,7 +48,7 @@ NO_HINT = {"UsageError", "ApiError", "GrammarError", "ToolCallError"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_who_runs_a_package_is_told_what_to_do(path: Path) -> None:
+def test_who_runs_a_package_gets_a_hint(path: Path) -> None:
     """At the place of the error: `run_command` could only ask for a report of it."""
     known = _names_of_errors() - NO_HINT
     assert {"ArtifactError", "AddressError"} < known

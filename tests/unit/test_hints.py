@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gemma4_compile import chat_options, options, serve_options, verify_options
-from gemma4_compile.process import Parser
+from gemma4_compile import chat_options, kernels, options, serve_options, verify_options
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.targets import TARGETS
 
@@ -20,10 +20,11 @@ PARSERS = (
     chat_options.make_parser(),
     serve_options.make_parser(),
     verify_options.make_parser(),
+    kernels.make_parser(),
 )
 OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
-NO_NAME = r"(?!(?:and|is|or|profile|say)\b)"  # a sentence goes on
-LIMITS = {name for profiles in options.PROFILES.values() for name in profiles}
+NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
+LIMITS = {name for limits in options.LIMITS.values() for name in limits}
 
 
 @functools.cache
@@ -44,8 +45,12 @@ def _all_texts() -> Iterator[tuple[str, str]]:
                     yield place, node.value
 
 
-def known_options(parser: Parser) -> set[str]:
-    return {name for action in parser._actions for name in action.option_strings}
+def known_options(parser: argparse.ArgumentParser) -> set[str]:
+    known = {name for action in parser._actions for name in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            known = known.union(*map(known_options, action.choices.values()))
+    return known
 
 
 def named(pattern: str) -> Iterator[tuple[str, str]]:

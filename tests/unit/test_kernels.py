@@ -57,7 +57,7 @@ def test_a_kernel_in_full(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, target: str, source: str
 ) -> None:
     monkeypatch.chdir(ROOT)
-    options = [*TINY, "--target", target, "--activations", "exact"]
+    options = [*TINY, "--target", target, "--activations", "float"]
     text = printed(capsys, "show", "gemm_q4_gelu_pairs", *options)
     fields = dict(FIELD.findall(text))
     assert fields["kernel"] == "gemm_q4_gelu_pairs"
@@ -128,7 +128,7 @@ def test_without_a_checkout_the_family_is_named(monkeypatch: pytest.MonkeyPatch)
         (["list", "--model", "gemma-4-E2B"], ["no model `gemma-4-E2B`", "gemma-4-E2B-it"]),
         (["list", *TINY, "--target", "vulkan"], ["unknown target `vulkan`", "webgpu"]),
         (["list", *TINY, "--quant", "q3"], ["unknown quantisation `q3`", "q4f16"]),
-        (["list", *TINY, "--limits", "h100"], ["no limits profile `h100`", "h200"]),
+        (["list", *TINY, "--limits", "h100"], ["no limits `h100`", "h200"]),
         (["list", *TINY, "--activations", "fp8"], ["unknown activations `fp8`", "int8"]),
         (["list", *TINY, "--prefill-chunk", "0"], ["--prefill-chunk", "found 0"]),
         (["print"], ["print", "list"]),

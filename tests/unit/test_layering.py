@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-SOURCE_FOLDERS = ("gemma4_compile", "model_spec", "quantization", "targets")
+from tools.imports import ROOT, SOURCE_FOLDERS, SOURCES, imports, parsed, part_of
+
 MAX_LINES = 400
 
 # A module imports from its own layer and the ones above it in this list, never from one below.
@@ -76,56 +76,17 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
 }
 
 
-def module_name(path: Path) -> str:
-    """`targets/webgpu.py` -> `gemma4_compile.targets.webgpu`."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    parts = parts if parts[0] == "gemma4_compile" else ("gemma4_compile", *parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-SOURCES = {
-    module_name(path): path
-    for folder in SOURCE_FOLDERS
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
-
-
-def group(module: str) -> str:
-    """The part of the project a module belongs to: the word after `gemma4_compile.`."""
-    words = module.split(".")
-    return words[1] if len(words) > 1 else "__init__"
-
-
 def layer(part: str) -> int:
     found = [index for index, parts in enumerate(LAYERS) if part in parts]
     assert found, f"{part} has no layer: add it to LAYERS where it belongs"
     return found[0]
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, module) of each import of ours; `from package import name` may name a module, too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name for name in inner if name in SOURCES] or [node.module]
-        else:
-            continue
-        for name in names:
-            if name.split(".")[0] == "gemma4_compile":
-                yield node.lineno, name
-
-
-def parsed(module: str) -> ast.Module:
-    return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-
-
 def wrong_import(part: str, imported: str) -> str | None:
     """What is wrong with an import of `imported` in a module of `part`; None if nothing is."""
     if imported not in SOURCES:
         return "which does not exist"
-    target = group(imported)
+    target = part_of(imported)
     if part == "runtime":
         name = imported.removeprefix("gemma4_compile.")
         whole = {"checkpoint", "package"}  # folders of which it knows single modules
@@ -143,7 +104,7 @@ def test_imports_point_to_the_same_layer_or_one_above() -> None:
         f"{SOURCES[module].relative_to(ROOT)}:{line} imports {imported}, {problem}"
         for module in SOURCES
         for line, imported in imports(parsed(module))
-        if (problem := wrong_import(group(module), imported))
+        if (problem := wrong_import(part_of(module), imported))
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -168,7 +129,7 @@ def test_targets_know_nothing_of_the_model() -> None:
     wrong = [
         f"{SOURCES[module].relative_to(ROOT)}:{line}"
         for module in SOURCES
-        if group(module) == "targets"
+        if part_of(module) == "targets"
         for line, imported in imports(parsed(module))
         if imported == "gemma4_compile.model_spec.text.config"
     ]
@@ -196,7 +157,7 @@ def test_no_relative_imports_and_no_imports_inside_functions() -> None:
 
 def source_files() -> list[Path]:
     suffixes = {".py", ".cc", ".h", ".ts", ".mjs"}
-    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools", "training", "web")
+    folders = (*SOURCE_FOLDERS, "tests", "examples", "benchmarks", "tools", "web")
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     return [path for path in files if path.suffix in suffixes and "node_modules" not in path.parts]
 

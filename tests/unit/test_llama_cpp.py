@@ -61,7 +61,7 @@ def test_only_the_lengths_asked_for_become_lines(tmp_path: Path) -> None:
     assert decode["command"].startswith("llama-bench -m e2b.gguf -p 1024 -n 64 -d 0,32,1024")
 
 
-def test_a_failure_is_told_after_what_was_measured(tmp_path: Path) -> None:
+def test_a_failure_is_reported_after_what_was_measured(tmp_path: Path) -> None:
     lines = measured(parse(arguments(stand_in(tmp_path, [row(1024, 0, 0, [1000])], status=3))))
     assert next(lines)["measure"] == "prefill"
     with pytest.raises(subprocess.CalledProcessError):

@@ -15,7 +15,7 @@ from gemma4_compile.targets.spec import ACTIVATIONS
 
 
 def test_the_names_are_those_of_the_compiler() -> None:
-    assert {name: tuple(target.profiles) for name, target in TARGETS.items()} == options.PROFILES
+    assert {name: tuple(target.limits) for name, target in TARGETS.items()} == options.LIMITS
     assert tuple(RECIPES) == options.QUANTS
     assert (pipeline.AUTO, *ACTIVATIONS) == options.ACTIVATIONS
 
@@ -29,7 +29,7 @@ def test_the_names_are_those_of_the_compiler() -> None:
         ([], 2, "required: -o/--output"),
         (["--target", "toaster", "-o", "x"], 2, "unknown target `toaster`"),
         (["--quant", "q2", "--plan"], 2, "unknown quantisation `q2`"),
-        (["--target", "cpu", "--limits", "compat", "-o", "x"], 2, "no limits profile `compat`"),
+        (["--target", "cpu", "--limits", "compat", "-o", "x"], 2, "no limits `compat`"),
         (["--activations", "int4", "-o", "x"], 2, "unknown activations `int4`"),
         (["--plan", "--report"], 2, "exclude each other"),
         (["-o", "x", "--json"], 2, "--json goes with"),

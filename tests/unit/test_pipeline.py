@@ -1,4 +1,4 @@
-"""From request to package: what is written, halves, options, determinism, cleaning up."""
+"""From request to package: what is written, partial builds, options, determinism, cleaning up."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert summary.whole
 
 
-def test_half_with_weights_has_no_library(request_for: CompileRequest) -> None:
+def test_partial_build_of_weights_has_no_library(request_for: CompileRequest) -> None:
     summary = run(request_for)
     assert summary.report is None
     assert not summary.whole
@@ -83,16 +83,18 @@ def test_half_with_weights_has_no_library(request_for: CompileRequest) -> None:
     assert stored[0].name == "embed_tokens.q_weight"
 
 
-def test_half_with_library_comes_from_the_config_alone(request_for: CompileRequest) -> None:
+def test_partial_build_of_the_library_comes_from_the_config_alone(
+    request_for: CompileRequest,
+) -> None:
     run(replace(request_for, only="library"))
     library = {"model.so", *abi.LICENCE_FILES}
     assert set(files(request_for.output)) == {*library, abi.PROVENANCE_FILE}
 
 
-def test_halves_make_a_whole(request_for: CompileRequest, tmp_path: Path) -> None:
+def test_partial_builds_make_a_whole(request_for: CompileRequest, tmp_path: Path) -> None:
     run(request_for)
     run(replace(request_for, only="library"))
-    run(request_for)  # and the other half is kept again
+    run(request_for)  # and the other part is kept again
     run(replace(request_for, only=None, output=tmp_path / "whole"))
     assert set(files(request_for.output)) == set(files(tmp_path / "whole"))
     provenance = Provenance.from_json(read_artifact(request_for.output / abi.PROVENANCE_FILE))
@@ -108,7 +110,7 @@ def test_halves_make_a_whole(request_for: CompileRequest, tmp_path: Path) -> Non
         ({"model": "gemma-4-E2B-it"}, "source"),
     ],
 )
-def test_half_that_does_not_fit(
+def test_partial_build_that_does_not_fit(
     change: dict[str, Any], name: str, request_for: CompileRequest
 ) -> None:
     run(request_for)
@@ -130,15 +132,16 @@ def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"target": "webgpu"}, "exact"),
+        ({"target": "webgpu"}, "float"),
         ({"target": "webgpu", "limits": "h200"}, "int8"),
-        ({"target": "webgpu", "limits": "h200", "quant": "f16"}, "exact"),
-        ({"target": "webgpu", "limits": "h200", "activations": "exact"}, "exact"),
+        ({"target": "webgpu", "limits": "h200", "quant": "f16"}, "float"),
+        ({"target": "webgpu", "limits": "h200", "activations": "float"}, "float"),
+        ({"target": "webgpu", "limits": "h200", "activations": "exact"}, "float"),  # its old name
         ({"activations": "int8"}, "int8"),
-        ({"target": "metal"}, "exact"),
+        ({"target": "metal"}, "float"),
     ],
 )
-def test_the_profile_chooses_activations_if_the_user_does_not(
+def test_the_limits_choose_activations_if_the_user_does_not(
     change: dict[str, Any], found: str, request_for: CompileRequest
 ) -> None:
     plan, _ = plan_model(replace(request_for, **change))
@@ -172,7 +175,7 @@ def test_options_of_the_user_are_kept(request_for: CompileRequest) -> None:
     [
         ({"target": "toaster"}, "unknown target `toaster`"),
         ({"quant": "q1f1"}, "unknown quantisation `q1f1`"),
-        ({"limits": "compat"}, "no limits profile `compat`"),
+        ({"limits": "compat"}, "no limits `compat`"),
         ({"activations": "int4"}, "unknown activations `int4`"),
         ({"activations": "int8", "quant": "f32"}, "recipe `f32` stores no integer weights"),
         ({"activations": "int8", "target": "metal"}, "target `metal` has no such kernels"),

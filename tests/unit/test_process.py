@@ -82,17 +82,17 @@ def test_a_fault_of_ours_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> 
     assert told == f"error: internal error: ZeroDivisionError: x\nhint: {DEBUG_HINT}\n"
 
 
-def test_a_command_that_ends_well_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_ends_well_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(None) == 0
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_warning_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_differs_from_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     warn("half of\nit", "the other half")
     assert capsys.readouterr() == ("", "warning: half of it\nhint: the other half\n")
 
 
-def test_leaving_by_ctrl_c_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaving_by_ctrl_c_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(KeyboardInterrupt()) == EXIT_INTERRUPTED
     assert capsys.readouterr() == ("", "")
 
@@ -121,7 +121,7 @@ def test_an_interruption_is_seen_through_other_exceptions(
         (["somewhere", "--reference=tiny", "more"], "unrecognized arguments"),
     ],
 )
-def test_every_command_says_wrong_usage_in_two_lines(
+def test_every_command_reports_wrong_usage_in_two_lines(
     command: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if command != "gemma4-verify":
@@ -204,7 +204,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (EXIT_FAILED, b"")
 
 
-def test_a_full_disk_behind_stdout_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_of_stdout_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     error = OSError(errno.ENOSPC, "No space left on device")
     assert run(error) == EXIT_FAILED
     told = capsys.readouterr().err

@@ -61,7 +61,7 @@ class Compiler:
         model: str,
         target: str,
         quant: str,
-        activations: str = "exact",
+        activations: str = "float",
         limits: str = "default",
     ) -> Path:
         """Return the package of `model` ("tiny" or a kind of `tests.models`)."""

@@ -181,7 +181,7 @@ export const CHATS = {
       await finds("longest", ["Show me markdown"]);
       await accessible(page, "searching");
       await shot(page, "search-desktop-light");
-      await finds("care", ["Please think"]); // "A careful answer."; the thought does not count
+      await finds("care", ["Please think"]); // "A careful answer."; the reasoning does not count
       await finds("channel", []);
       await page.locator("#search-state", { hasText: "No chat has these words" }).waitFor();
       await page.keyboard.press("Escape");

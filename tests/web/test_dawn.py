@@ -31,7 +31,7 @@ class Case:
 
     quant: str
     driver: str
-    activations: str = "exact"
+    activations: str = "float"
     limits: str = "default"
 
     @property
@@ -52,7 +52,7 @@ OTHERS = (
 )
 
 # What `make test` runs: a dense and a sparse model, and int8 vectors.
-QUICK = {(TINY, "q4f16", "exact"), ("moe", "q4f16", "exact"), ("e2b", "q4f16", "int8")}
+QUICK = {(TINY, "q4f16", "float"), ("moe", "q4f16", "float"), ("e2b", "q4f16", "int8")}
 
 
 def _is_quick(kind: str, case: Case) -> bool:
@@ -70,7 +70,7 @@ ODD_HEADS = (("heads 40, 136", Q4F16),)
 def _name(value: object) -> str:
     if not isinstance(value, Case):
         return str(value)
-    others = {"activations": "exact", "limits": "default"}
+    others = {"activations": "float", "limits": "default"}
     told = (getattr(value, name) for name, usual in others.items() if getattr(value, name) != usual)
     return "-".join([value.quant, *told])
 
@@ -151,8 +151,8 @@ def _compare(
 ) -> Comparison:
     window, chunk = WINDOWS[kind], SIZES[kind].prefill_chunk
     engine = Engine.open(compiled(kind, "cpu", case.quant, case.activations))
-    is_exact = case.activations == "exact"
-    greedy = _clear_prompts(engine, kind, 2 * case.tolerance) if is_exact else []
+    is_float = case.activations == "float"
+    greedy = _clear_prompts(engine, kind, 2 * case.tolerance) if is_float else []
     lengths = (1, 2, window - 1, window, window + 1, 3 * window + 2)
     prompts = {f"prompt{n}": (_ids(kind, n + DECODED, seed=n), n) for n in lengths}
     steps = [step for name, (ids, n) in prompts.items() for step in _forwards(ids, name, n)]

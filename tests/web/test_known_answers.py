@@ -105,8 +105,8 @@ def test_both_sides_make_the_same_inputs(modules: Path, folder: Path) -> None:
 
 
 CASES = (
-    ("q4f32", "exact", "default"),
-    ("q4f16", "exact", "default"),
+    ("q4f32", "float", "default"),
+    ("q4f16", "float", "default"),
     ("q4f16", "int8", "subgroups-4"),
 )
 
@@ -122,7 +122,7 @@ def test_a_right_device_passes(
 
 
 def test_smaller_subgroups_than_the_package_needs_are_named(compiled: Compiler, run: Run) -> None:
-    told = run(compiled(TINY, "webgpu", "q4f16", "exact", "subgroups"))
+    told = run(compiled(TINY, "webgpu", "q4f16", "float", "subgroups"))
     assert not told["passed"]
     message = told["problems"][0]["message"]
     assert "llvmpipe" in message

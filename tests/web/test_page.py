@@ -114,7 +114,7 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
     (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)
-    # A template that knows thoughts and tools, of a model that is not `tiny`.
+    # A template that knows reasoning and tools, of a model that is not `tiny`.
     template = "<|think|> <|tool_response>"
     change_file(folders["tooled"], "chat_template.jinja", template.encode())
     change_provenance(folders["tooled"], source={"kind": "hub", "model": "you/gemma-4-E2B-it"})

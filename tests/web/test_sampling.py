@@ -176,7 +176,7 @@ def sampled(
 
 
 @pytest.mark.parametrize("name", NUCLEI)
-def test_draws_follow_the_exact_nucleus(name: str, sampled: Sampled) -> None:
+def test_samples_are_from_the_exact_top_p_set(name: str, sampled: Sampled) -> None:
     top_p, temperature = NUCLEI[name]
     logits = LOGITS["nucleus"]
     np.testing.assert_allclose(
@@ -210,7 +210,7 @@ def test_lowest_temperature_takes_the_best_token(top_p: float, sampled: Sampled)
     assert set(sampled.tokens(f"coldest-{top_p}")) == {int(LOGITS["cold"].argmax())}
 
 
-def test_edges_of_the_range_stay_inside_the_nucleus(sampled: Sampled) -> None:
+def test_edges_of_the_range_stay_inside_the_top_p_set(sampled: Sampled) -> None:
     assert set(sampled.tokens("edges")) <= set(_nucleus(LOGITS["edges"], 1.0, 0.9))
     assert all(0 <= token < VOCABULARY for token in sampled.tokens("equal"))
 

@@ -1,4 +1,4 @@
-"""The numerics certificate of a package for the browser, through Dawn in Node."""
+"""The numerics report of a package for the browser, through Dawn in Node."""
 
 from __future__ import annotations
 

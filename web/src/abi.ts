@@ -1,4 +1,4 @@
-// What a library says of itself: exports of its wasm instance, made by gemma4-compile (targets/native/web_driver.cc).
+// A library's description: exports of its wasm instance, made by gemma4-compile (targets/native/web_driver.cc).
 
 import { MADE_FOR } from "./versions";
 
@@ -66,7 +66,7 @@ export interface Interface {
   readonly any_bytes: number;
 }
 
-/** What a text of the library's says that the module cannot use, or what it says. */
+/** Content of a text of the library, or why the module cannot use it. */
 export function readInterface(exports: WebAssembly.Exports): Interface | string {
   if (typeof exports["gemma4_driver_interface"] !== "function")
     return "the library has no driver interface: it was not made by this version of gemma4-compile";

@@ -44,7 +44,7 @@ export class Ahead {
     private readonly tables: Tables,
     private readonly launches: readonly (readonly ReadyLaunch[])[],
     private readonly random: RandomNumbers,
-    /** Steps that may be on their way from a position on; told how far they go. */
+    /** Steps that may be on their way from a position on; given how far they go. */
     private readonly room: () => number,
     private readonly wrote: (length: number) => void,
   ) {}
@@ -73,7 +73,7 @@ export class Ahead {
     return true;
   }
 
-  /** Keeps the GPU busy behind the step that the client takes now. */
+  /** Keeps the GPU busy after the step that the client takes now. */
   refill(position: number): void {
     while (this.entries.length < this.batchSize) {
       const last = this.entries.at(-1);
@@ -85,7 +85,7 @@ export class Ahead {
     }
   }
 
-  /** Forgets the steps that the client did not ask for; their keys and values lie behind its sequence. */
+  /** Forgets the steps that the client did not ask for; their keys and values are after its sequence. */
   discard(): void {
     counts.discardedSteps += this.entries.length;
     this.entries = [];

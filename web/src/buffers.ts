@@ -15,7 +15,7 @@ export interface HostRead {
   readonly arrival: Promise<void>;
 }
 
-/** Is told when a buffer that it uses is destroyed. */
+/** Is called when a buffer that it uses is destroyed. */
 export interface Dependent {
   bufferGone(): void;
 }

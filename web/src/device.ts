@@ -11,7 +11,7 @@ import { counts } from "./stats";
 const tensorUsage = () => GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
 const uniformUsage = () => GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST;
 
-/** Says to which library a device belongs. */
+/** Notes to which library a device belongs. */
 export interface Owner {
   /** Whether a recognised library makes a buffer now: the device is its device then. */
   claims(device: Device): boolean;

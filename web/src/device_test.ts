@@ -29,7 +29,7 @@ export class DeviceTest {
     return undefined;
   }
 
-  /** A kernel's text with its subgroups' size, where the device lets it say so. */
+  /** A kernel's text with its subgroups' size, where the device lets it be set. */
   pinned(code: string): string {
     return pinSubgroupSize(code, this.answers.subgroupSize ?? 0, this.device.device, this.device.adapter);
   }

@@ -1,5 +1,5 @@
-// Stands in for the client's command encoders: a list of launches and copies, which becomes commands when it is
-// submitted. Anything else that an encoder can do makes it a real one, which is submitted as the client says.
+// Replaces the client's command encoders: a list of launches and copies, which becomes commands when it is
+// submitted. Anything else that an encoder can do makes it a real one, which is submitted as the client does.
 import { type Group, groupOf } from "./bind_groups";
 import { stateOf } from "./buffers";
 import type { Command, Copy, Launch } from "./stream";

@@ -4,7 +4,7 @@
 //   import { CreateMLCEngine } from "@mlc-ai/web-llm";
 //
 // The client issues some 270 launches for a token, and each costs it a bind group, a pass, a uniform buffer and a way
-// through WebAssembly. This module stands between the client, the library and the device: it keeps bind groups,
+// through WebAssembly. This module is between the client, the library and the device: it keeps bind groups,
 // records a decode step once, runs several steps ahead with the numbers that the client is going to draw, and hands
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./abi";

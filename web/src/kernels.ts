@@ -128,7 +128,7 @@ export class Kernels {
     }
   }
 
-  /** Copies the arguments as words, floats as float32; false if one is of another kind than the form says. */
+  /** Copies the arguments as words, floats as float32; false if one is of another kind than the form. */
   private read(form: Form, memory: Int32Array, doubles: Float64Array, args: number, count: number): boolean {
     if (this.words.length < count) this.words = new Int32Array(2 * count);
     const { words } = this;

@@ -57,13 +57,13 @@ const DTYPES: readonly string[] = ["float16", "float32", "int32", "uint32"] sati
  * Throws if they are damaged.
  */
 export function parseKnownAnswers(metadataJson: string): KnownAnswers | undefined {
-  const { known_answers: told } = JSON.parse(metadataJson) as { known_answers?: Record<string, unknown> };
-  if (told?.["version"] !== VERSION) return undefined;
+  const { known_answers: found } = JSON.parse(metadataJson) as { known_answers?: Record<string, unknown> };
+  if (found?.["version"] !== VERSION) return undefined;
   return {
-    digest: text(told["digest"], "digest"),
-    limits: text(told["limits"], "limits"),
-    subgroupSize: whole(told["subgroup_size"], 0, 1024, "subgroup_size"),
-    cases: list(told["cases"], MAX_CASES, "cases").map(parseCase),
+    digest: text(found["digest"], "digest"),
+    limits: text(found["limits"], "limits"),
+    subgroupSize: whole(found["subgroup_size"], 0, 1024, "subgroup_size"),
+    cases: list(found["cases"], MAX_CASES, "cases").map(parseCase),
   };
 }
 

@@ -1,5 +1,5 @@
 // Runs some of a library's own kernels on known inputs and compares what the device makes of them. A driver may be
-// wrong in ways that no feature or limit tells, and the model would then talk nonsense.
+// wrong in ways that no feature or limit shows, and the model would then talk nonsense.
 import { byteSize, type Case, type Expectation, type KnownAnswers, type Launch } from "./known_answer_format";
 import {
   bytesPerElement,
@@ -13,7 +13,7 @@ import {
 
 export { parseKnownAnswers, type KnownAnswers } from "./known_answer_format";
 
-/** What `GPUAdapterInfo` says about the device; without `subgroupMinSize` where the kernels' size is pinned. */
+/** The fields of `GPUAdapterInfo` about the device; without `subgroupMinSize` where the kernels' size is pinned. */
 export type AdapterText = Pick<GPUAdapterInfo, "vendor" | "architecture" | "device" | "description"> & {
   readonly subgroupMinSize?: number;
 };

@@ -66,7 +66,7 @@ export function samplePositions(first: number, count: number): number[] {
   return Array.from({ length: samples }, (_, k) => first + Math.floor((k * count) / samples) + (hash(count, k) % run));
 }
 
-/** The numbers behind elements; `dtype` says what 16 bits are. */
+/** The numbers of elements; `dtype` names what 16 bits are. */
 export function numbersOf(dtype: DType, bytes: Uint8Array<ArrayBuffer>): number[] {
   const elements = view(dtype, bytes);
   return Array.from(elements, (value) => (dtype === "float16" ? float16Value(value) : value));

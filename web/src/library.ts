@@ -176,7 +176,7 @@ export class Library {
     return driver;
   }
 
-  /** Of the sampler's calls on logits that are nobody's: a prompt's, whose draw tells the random numbers. */
+  /** Of the sampler's calls on logits that are nobody's: a prompt's, whose sample shows the random numbers. */
   private lastDriver: StepDriver | undefined;
 
   driverEnded(driver: StepDriver): void {

@@ -12,7 +12,7 @@ export const nextState = (state: number): number => (MULTIPLIER * state) % MODUL
 export const uniformOf = (state: number): number => Math.fround(state / MODULUS);
 
 export class RandomNumbers {
-  /** State behind the number drawn last, if it is known. */
+  /** State after the number drawn last, if it is known. */
   state: number | undefined;
   private candidates: number[] = [];
 

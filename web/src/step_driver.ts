@@ -24,7 +24,7 @@ const enum Phase {
   Read,
 }
 
-/** After the client looked at a step that ran ahead, that many plain tokens at most before the next try. */
+/** After the client looked at a step that ran ahead, that many single tokens at most before the next try. */
 const MAX_PATIENCE = 64;
 /** After a new seed two numbers are needed; after so many tokens the generator is another one. */
 const MAX_UNPREDICTED = 16;

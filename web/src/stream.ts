@@ -133,7 +133,7 @@ export class Stream {
     this.native.submit([commands]);
   }
 
-  /** Submits command buffers that were made elsewhere, behind what has been collected. */
+  /** Submits command buffers that were made elsewhere, after what has been collected. */
   submit(buffers: Iterable<GPUCommandBuffer>): void {
     this.flush();
     counts.submissions += 1;

@@ -1,5 +1,5 @@
 // Kernels that exchange values within N neighbouring threads are right where subgroups have N threads or more. With
-// the feature `subgroup-size-control` a shader says how many it wants, instead of what the driver chooses.
+// the feature `subgroup-size-control` a shader sets how many it wants, instead of what the driver chooses.
 const FEATURE = "subgroup-size-control";
 // Drivers limit the subgroups of a workgroup once their size is chosen, and JavaScript cannot ask how; all allow this.
 const MAX_SUBGROUPS = 32;

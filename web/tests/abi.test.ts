@@ -17,7 +17,7 @@ const INTERFACE: Interface = {
 };
 const ADDRESS = 64;
 
-/** The exports of a library that says `text` of itself: every function but those that it lacks. */
+/** The exports of a library that describes itself with `text`: every function but those that it lacks. */
 function exportsOf(text: string, ...lacks: string[]): WebAssembly.Exports {
   const memory = { buffer: new ArrayBuffer(4096) };
   new Uint8Array(memory.buffer).set(new TextEncoder().encode(`${text}\0 more`), ADDRESS);
@@ -28,7 +28,7 @@ function exportsOf(text: string, ...lacks: string[]): WebAssembly.Exports {
 const read = (changes: object) => readInterface(exportsOf(JSON.stringify({ ...INTERFACE, ...changes })));
 
 describe("readInterface", () => {
-  it("reads what a library says of itself", () => {
+  it("reads a library's description", () => {
     expect(read({})).toEqual(INTERFACE);
     expect(roleOf(INTERFACE, "softmax_with_temperature")).toBe("softmax");
     expect(roleOf(INTERFACE, "_metadata")).toBe("metadata");

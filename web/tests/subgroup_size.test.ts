@@ -9,7 +9,7 @@ function kernel(threads = "256, 1, 1", features = "enable f16;\n\nenable subgrou
 }
 
 describe("subgroup size", () => {
-  it("is asked for beside subgroups, where it is offered", () => {
+  it("is asked for next to subgroups, where it is offered", () => {
     expect(withSubgroupSize(["shader-f16", "subgroups"], DEVICE.features)).toEqual([
       "shader-f16",
       "subgroups",

@@ -1,4 +1,4 @@
-// Writes sw.js behind a build: service_worker.js, and in front of it what it has to keep.
+// Writes sw.js after a build: service_worker.js, and in front of it what it has to keep.
 import { createHash } from "node:crypto";
 import fs from "node:fs/promises";
 import path from "node:path";

@@ -92,7 +92,7 @@ async function takeOver() {
   if (scripts.every((script) => script !== undefined && isOurs(nameOf(script) ?? ""))) await self.skipWaiting();
 }
 
-/** The address of a page's script, which says of which build it is; undefined: it does not answer. */
+/** The address of a page's script, which names its build; undefined: it does not answer. */
 function scriptOf(client) {
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();

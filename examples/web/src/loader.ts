@@ -208,7 +208,7 @@ export class Loader {
 
   /** The conversation stays; the model starts again by itself, unless it has just done so. */
   private onLost(error: EngineLost, engine: Engine | undefined): void {
-    if (!engine || this.session.engine !== engine) return; // while it starts: `load` tells
+    if (!engine || this.session.engine !== engine) return; // while it starts: `load` reports it
     this.session.engine = undefined;
     engine.dispose();
     const calm = performance.now() - this.lostAt > CALM_MS;
@@ -247,13 +247,13 @@ export class Loader {
       }
       if (!(error instanceof UserError)) console.error(error);
       const message = error instanceof Error ? error.message : String(error);
-      const hint = error instanceof UserError ? error.hint : "Reload the page; the browser's console says more.";
+      const hint = error instanceof UserError ? error.hint : "Reload the page; the browser's console has more.";
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
   }
 }
 
-// The client's own progress texts count bytes and seconds that were told before.
+// The client's own progress texts count bytes and seconds that were reported before.
 function startingText(detail: string): string {
   if (/shader/i.test(detail)) return "Preparing the graphics programs…";
   return detail ? "Moving the weights to the graphics device…" : "Starting the engine…";

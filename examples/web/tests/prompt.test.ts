@@ -14,7 +14,7 @@ function conversation(...texts: string[]): Conversation {
   return made;
 }
 
-/** What the client forwards: the messages one behind the other. */
+/** What the client forwards: the messages one after the other. */
 function prompt(of: Conversation, opening = ""): string {
   return toMessages(of, opening)
     .map((message) => message.content as string)
@@ -39,7 +39,7 @@ describe("toMessages", () => {
     );
   });
 
-  it("opens the new reply with an empty thought where the model's template does, and no earlier one", () => {
+  it("opens the new reply with empty reasoning where the model's template does, and no earlier one", () => {
     const opening = "<|channel>thought\n<channel|>";
     const made = conversation("A", "B", "C");
     expect(prompt(made, opening)).toBe(
@@ -49,11 +49,11 @@ describe("toMessages", () => {
     expect(prompt(made, opening)).not.toContain(opening);
   });
 
-  it("drops earlier thoughts", () => {
+  it("drops earlier reasoning", () => {
     expect(prompt(conversation("A", "<|channel>thought\nHm\n<channel|>B", "C"))).not.toContain("Hm");
   });
 
-  it("goes on in the same turn after a tool, thoughts kept until the turn ends", () => {
+  it("goes on in the same turn after a tool, reasoning kept until the turn ends", () => {
     const made = conversation("8 + 19?");
     const last = made.messages.at(-1) as AssistantMessage;
     const results = [{ name: "calculator", text: "27" }];

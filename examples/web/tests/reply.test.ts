@@ -1,19 +1,19 @@
 import { describe, expect, it } from "vitest";
-import { answerText, callsOf, splitReply, withoutThoughts } from "../src/chat/reply";
+import { answerText, callsOf, splitReply, withoutReasoning } from "../src/chat/reply";
 import { declare, format, parseCall, respond } from "../src/chat/tool_syntax";
 import { runTool } from "../src/chat/tools";
 
 const CALL = '<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>';
 
 describe("splitReply", () => {
-  it("keeps thoughts apart from the answer", () => {
+  it("keeps reasoning apart from the answer", () => {
     expect(splitReply("<|channel>thought\nFirst.\n<channel|>Then.")).toEqual([
-      { kind: "thought", text: "First.", open: false },
+      { kind: "reasoning", text: "First.", open: false },
       { kind: "answer", text: "Then." },
     ]);
   });
 
-  it("leaves out an empty thought", () => {
+  it("leaves out empty reasoning", () => {
     expect(splitReply("<|channel>thought\n<channel|>Yes.")).toEqual([{ kind: "answer", text: "Yes." }]);
   });
 
@@ -37,8 +37,8 @@ describe("splitReply", () => {
     expect(callsOf("<|tool_call>call:calculator{expr")).toEqual([]);
   });
 
-  it("drops thoughts from history as the template does", () => {
-    expect(withoutThoughts("<|channel>thought\nA\n<channel|> B <|channel>thought\nC<channel|>D ")).toBe("B D");
+  it("drops reasoning from history as the template does", () => {
+    expect(withoutReasoning("<|channel>thought\nA\n<channel|> B <|channel>thought\nC<channel|>D ")).toBe("B D");
     expect(answerText(`<|channel>thought\nA\n<channel|>B${CALL}C`)).toBe("BC");
   });
 });

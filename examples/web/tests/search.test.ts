@@ -28,7 +28,7 @@ describe("search", () => {
     ["uber", ["Über Bäume"]],
     ["BÄUME oak", ["Über Bäume"]],
     ["soup", ["Cooking"]],
-    ["leeks", []], // a thought
+    ["leeks", []], // reasoning
     ["oak soup", []],
     [".*", []],
   ])("%j", (query, titles) => expect(found(query)).toEqual(titles));

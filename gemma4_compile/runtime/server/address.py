@@ -62,7 +62,7 @@ def address_of(taken: socket.socket, host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     if host == "localhost":
         return True
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gemma4_compile.runtime.generation import Generation
-from gemma4_compile.runtime.reply import Event, TextDelta, ThoughtDelta
+from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.tool_calls import ToolCall
 
@@ -43,7 +43,7 @@ class ChatAnswer:
 
     Attributes
     ----------
-    note : what the client should know, beside the answer; or None
+    note : what the client should know, besides the answer; or None
     """
 
     model: str
@@ -64,8 +64,8 @@ class ChatAnswer:
                 "content": None if empty else generation.text,
                 "refusal": None,
             }
-            if generation.thought:
-                message["reasoning_content"] = generation.thought
+            if generation.reasoning:
+                message["reasoning_content"] = generation.reasoning
             if generation.tool_calls:
                 message["tool_calls"] = [_call(call) for call in generation.tool_calls]
             choices.append(
@@ -87,9 +87,9 @@ class ChatAnswer:
     ) -> Object:
         """A chunk with more of a reply, which has so many tokens by now."""
         if isinstance(event, TextDelta):
-            told = self._logprobs(logprobs, tokens)
-            return self._chunk(index, {"content": event.text}, None, told)
-        if isinstance(event, ThoughtDelta):
+            logprob_object = self._logprobs(logprobs, tokens)
+            return self._chunk(index, {"content": event.text}, None, logprob_object)
+        if isinstance(event, ReasoningDelta):
             return self._chunk(index, {"reasoning_content": event.text}, None, None)
         number = self._calls.get(index, 0)
         self._calls[index] = number + 1
@@ -97,7 +97,7 @@ class ChatAnswer:
         return self._chunk(index, {"tool_calls": calls}, None, None)
 
     def last(self, index: int, generation: Generation) -> Object:
-        """The chunk that says why a reply ended."""
+        """The chunk with the reason why a reply ended."""
         return self._chunk(index, {}, finish_reason(generation), None)
 
     def count(self, generations: Sequence[Generation]) -> Object:
@@ -133,8 +133,10 @@ class TextAnswer:
         """Finished texts."""
         choices = []
         for index, generation in enumerate(generations):
-            told = self._logprobs(logprobs[index], len(generation.token_ids))
-            choices.append(self._choice(index, generation.text, finish_reason(generation), told))
+            logprob_object = self._logprobs(logprobs[index], len(generation.token_ids))
+            choices.append(
+                self._choice(index, generation.text, finish_reason(generation), logprob_object)
+            )
         return self._object(choices) | {"usage": usage(generations)}
 
     def first(self, index: int) -> None:
@@ -145,11 +147,11 @@ class TextAnswer:
     ) -> Object:
         """A chunk with more of a text."""
         assert isinstance(event, TextDelta), "a plain generation has no other parts"
-        told = self._logprobs(logprobs, tokens)
-        return self._object([self._choice(index, event.text, None, told)])
+        logprob_object = self._logprobs(logprobs, tokens)
+        return self._object([self._choice(index, event.text, None, logprob_object)])
 
     def last(self, index: int, generation: Generation) -> Object:
-        """The chunk that says why a text ended."""
+        """The chunk with the reason why a text ended."""
         return self._object([self._choice(index, "", finish_reason(generation), None)])
 
     def count(self, generations: Sequence[Generation]) -> Object:

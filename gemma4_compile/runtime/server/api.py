@@ -61,7 +61,7 @@ class _Api:
         self._api_key = api_key
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
-        """The endpoint behind the key, with errors in OpenAI's form."""
+        """The endpoint, protected by the key, with errors in OpenAI's form."""
 
         async def answer(request: HttpRequest) -> Response:
             try:
@@ -204,7 +204,7 @@ async def _stream(
 
 
 def _as_api_error(error: BaseException) -> ApiError:
-    """What the client is told of an error; one that should not happen is logged."""
+    """Answer to the client about an error; one that should not happen is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextFullError):
@@ -217,7 +217,7 @@ def _as_api_error(error: BaseException) -> ApiError:
 def _internal_error(error: BaseException) -> ApiError:
     """Log what should not happen; the client learns no details."""
     _log.error("a request failed", exc_info=error)
-    return ApiError(500, "the server failed; its log says why", code="internal_error")
+    return ApiError(500, "the server failed; its log has the reason", code="internal_error")
 
 
 def _event(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The server's application: the API, folders beside it, and who may talk to it."""
+"""The server's application: the API, folders next to it, and who may talk to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create_app(
     hosts : host names that requests may be addressed to, against pages that let a name of theirs
         point here; None for any
     origins : origins whose pages may use the API besides those served here
-    is_alive : whether the server can do what it is for, which `/health` says
+    is_alive : whether the server can do what it is for, which `/health` reports
     """
 
     async def health(_request: Request) -> Response:

@@ -15,14 +15,14 @@ from gemma4_compile.runtime.server.api_error import ApiError
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 _LARGE_AT_A_TIME = 4
 _ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
-_OTHER_BYTES = 1 << 20  # of a body beside its prompt
+_OTHER_BYTES = 1 << 20  # of a body besides its prompt
 _OTHER_VALUES = 200_000
 _VALUES_OF_A_TOKEN = 4
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for.
+    """Limits of one request.
 
     Attributes
     ----------

@@ -139,7 +139,7 @@ def listen(
     taken : listens on `host`
     opens : open the address in the user's browser, too
     on_stop : called in the event loop when the server begins to stop
-    is_alive : what `/health` says
+    is_alive : what `/health` reports
     """
     hosts = ["localhost", "127.0.0.1", "::1", host] if is_loopback(host) else None
     app = create_app(routes, hosts=hosts, origins=origins, is_alive=is_alive)

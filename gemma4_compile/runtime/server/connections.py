@@ -19,7 +19,7 @@ _FULL = (
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What a client may hold.
+    """Limits of one client.
 
     Attributes
     ----------

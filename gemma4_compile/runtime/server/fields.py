@@ -46,7 +46,7 @@ class Fields:
                 )
 
     def has(self, field: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is there and not null."""
         return self._values.get(field) is not None
 
     def get(self, field: str, kind: type, default: Any = None) -> Any:

@@ -25,7 +25,7 @@ class ReplyLogprobs:
         Parameters
         ----------
         top : with how many tokens each is compared
-        answer : tells which tokens are told; None: all of them
+        answer : selects the tokens that are listed; None: all of them
         """
         self._tokenizer, self._top, self._answer = tokenizer, top, answer
         self._recorder: LogprobRecorder | None = None
@@ -38,7 +38,7 @@ class ReplyLogprobs:
         return self._recorder
 
     def chat(self, until: int) -> dict[str, Any]:
-        """`logprobs` of a chat's choice: the reply's tokens that were not told yet.
+        """`logprobs` of a chat's choice: the reply's tokens that were not listed yet.
 
         Parameters
         ----------
@@ -47,8 +47,8 @@ class ReplyLogprobs:
         content = []
         for token in self._next(until):
             top = [self._chat_token(*pair) for pair in token.top]
-            told = self._chat_token(token.token_id, token.logprob)
-            content.append({**told, "top_logprobs": top})
+            entry = self._chat_token(token.token_id, token.logprob)
+            content.append({**entry, "top_logprobs": top})
         return {"content": content, "refusal": None}
 
     def text(self, until: int) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class ReplyLogprobs:
         }
 
     def _next(self, until: int) -> list[TokenLogprob]:
-        """Tokens up to `until` that were not told, of the answer alone."""
+        """Tokens up to `until` that were not listed, of the answer alone."""
         recorded = [] if self._recorder is None else self._recorder.tokens[self._told : until]
         self._told = until
         return [t for t in recorded if self._answer is None or self._answer.push(t.token_id)]

@@ -62,7 +62,7 @@ def _read_message(fields: Fields, calls: set[str]) -> Message:
     return Message(
         role,
         _read_content(fields),
-        thought=fields.get("reasoning_content", str) or fields.get("reasoning", str),
+        reasoning=fields.get("reasoning_content", str) or fields.get("reasoning", str),
         tool_calls=tool_calls,
         tool_call_id=call_id,
         name=fields.get("name", str) if role == "tool" else None,

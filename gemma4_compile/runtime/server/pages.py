@@ -1,4 +1,4 @@
-"""Folders of files beside the API: the chat page and the package that it loads."""
+"""Folders of files next to the API: the chat page and the package that it loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gemma4_compile.runtime.package import read_provenance
 
 PACKAGE_PATH = "/package/"
 MODULE_PATH = "/gemma4-web/"
-# docs/web.md says why each of them.
+# docs/web.md gives the reason for each of them.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "
@@ -39,7 +39,7 @@ PACKAGE_HEADERS = {
     **HEADERS,
     "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
 }
-# Where clients look that were made for the hub: WebLLM puts this behind every address of a model.
+# Where clients look that were made for the hub: WebLLM puts this after every address of a model.
 HUB_PATH = "resolve/main/"
 _TYPES = {".json": "application/json", ".wasm": "application/wasm"}
 _ANY_TYPE = "application/octet-stream"
@@ -67,14 +67,14 @@ _BUILT_MODULE = Path(__file__).parents[3] / "web" / "dist"
 
 
 def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
-    """Routes of the folders; they stand behind the API's, and the page takes what is left.
+    """Routes of the folders; they follow the API's, and the page takes what is left.
 
     Parameters
     ----------
-    page : a built chat page, served at `/`, or None; with neither, `/` says that this is an API
+    page : a built chat page, served at `/`, or None; with neither, `/` shows that this is an API
     package : a package, whose listed files are served at `/package/` and at
         `/package/resolve/main/`, or None; the page opens it by itself.
-        Beside it `/gemma4-web/fast.js` is the module for pages of one's own, where it is built
+        Next to it `/gemma4-web/fast.js` is the module for pages of one's own, where it is built
 
     Raises
     ------
@@ -99,7 +99,7 @@ def folder_routes(page: Path | None, package: Path | None) -> list[BaseRoute]:
 
 
 async def _api_only(_request: Request) -> Response:
-    """What a browser shows at `/` where no page is served."""
+    """Page that a browser shows at `/` where none is served."""
     return PlainTextResponse(
         "gemma4-serve: this is OpenAI's API on one model, at /v1 (its name: GET /v1/models).\n"
         "For a chat page here, start it with --page FOLDER.\n"

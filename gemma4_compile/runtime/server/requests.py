@@ -72,7 +72,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True)
 class Settings:
-    """How a reply is generated.
+    """Options of a reply's generation.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Request:
-    """What both endpoints share.
+    """Fields that both endpoints share.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def read_chat_request(body: Any, defaults: SamplingOptions, max_messages: int) -
 
     Parameters
     ----------
-    defaults : sampling options for what the request does not say
+    defaults : sampling options for what the request does not set
     max_messages : most messages of a request
 
     Raises
@@ -175,7 +175,7 @@ def read_completion_request(body: Any, defaults: SamplingOptions) -> CompletionR
     fields.refuse_unknown(_COMPLETION)
     fields.only("best_of", (1,), "only one reply is generated")
     fields.only("echo", (False,), "the prompt is not repeated")
-    fields.only("suffix", ("",), "text behind the reply is not served")
+    fields.only("suffix", ("",), "text after the reply is not served")
     logprobs = fields.integer("logprobs", 0, MAX_TEXT_LOGPROBS, None)
     return CompletionRequest(prompt=_prompt(fields), **_common(fields, defaults, None, logprobs))
 

@@ -1,4 +1,4 @@
-"""What the API's endpoints do with a model: requests to queued generations."""
+"""Service of the API's endpoints: requests to queued generations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Model:
-    """What the API knows of a package.
+    """A package as the API knows it.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class Service:
 
         Parameters
         ----------
-        thinking : for requests that do not say
+        thinking : for requests that do not set it
         literal_specials : take control tokens in prompts as text
         strict_model : refuse requests for another model's name
         """
@@ -160,7 +160,7 @@ class Service:
             raise ApiError(404, self._unknown(name), param="model", code="model_not_found")
 
     def note_about(self, name: str | None) -> str | None:
-        """What a reply to a request for another model says; ApiError 404 on a strict server."""
+        """Note in a reply to a request for another model; ApiError 404 on a strict server."""
         if self._strict_model:
             self.check_model(name)
         if name is None or name == self.model.name:
@@ -190,7 +190,7 @@ class Service:
         return self._fitting(ids, "messages")
 
     def completion_prompt(self, request: CompletionRequest) -> list[int]:
-        """Ids of the prompt behind the token that begins every text; errors as `chat_prompt`."""
+        """Ids of the prompt after the token that begins every text; errors as `chat_prompt`."""
         if isinstance(request.prompt, str):
             try:
                 ids = self._prompts.encode_prompt(request.prompt)
@@ -225,8 +225,8 @@ class Service:
             settings = request.settings.of_reply(index)
             recorder = None
             if settings.logprobs is not None:
-                in_thought = marks.thought_is_open(prompt)
-                answer = None if plain else AnswerTokens(marks, in_thought=in_thought)
+                in_reasoning = marks.reasoning_is_open(prompt)
+                answer = None if plain else AnswerTokens(marks, in_reasoning=in_reasoning)
                 recorder = ReplyLogprobs(self.model.tokenizer, settings.logprobs, answer)
             recorders.append(recorder)
             starts.append(partial(_start, prompt, settings, constrain, recorder, plain))
@@ -234,7 +234,7 @@ class Service:
         return [Reply(*pair) for pair in zip(tickets, recorders, strict=True)]
 
     def constraint(self, request: ChatRequest, prompt: Sequence[int]) -> Constraint | None:
-        """What holds a reply to the request's schema or calls; ApiError where that cannot be."""
+        """Constraint of a reply by the request's schema or calls; ApiError if it cannot be."""
         schema = request.schema
         if schema is None and not request.must_call:
             return None

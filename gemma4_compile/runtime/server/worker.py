@@ -153,7 +153,7 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether generations can run."""
+        """Return whether generations can run."""
         return self._cause_of_death is None and (self._thread.is_alive() or self._stopping)
 
     def reserve(self) -> Place:
@@ -223,7 +223,7 @@ class Worker:
         self._loaded.set_result(None)
         try:
             self._serve(generator)
-        except BaseException as error:  # nothing is known that does this; if it happens, say so
+        except BaseException as error:  # nothing is known that does this; if it happens, report it
             _log.critical("the engine's thread has ended", exc_info=error)
             self._die(error)
 

@@ -93,7 +93,7 @@ def int8() -> list[Operator]:
 
 
 def with_subgroups_of(size: int) -> TargetSpec:
-    """The target under the profile for these subgroups."""
+    """The target under the limits for these subgroups."""
     spec = target_spec("webgpu", f"subgroups-{size}")
     assert (spec.features, spec.simd_width) == (("subgroups",), size)
     return spec

@@ -144,7 +144,7 @@ def several_tiles() -> list[Operator]:
 
 
 def with_few_blocks(spec: TargetSpec) -> TargetSpec:
-    """The target under a profile whose blocks take several tiles of `several_tiles`."""
+    """The target under limits whose blocks take several tiles of `several_tiles`."""
     tuning = spec.tuning.int8_gemv
     few = replace(tuning, norm_threads=3 * tuning.threads)
     return replace(spec, tuning=replace(spec.tuning, int8_gemv=few))

@@ -61,7 +61,7 @@ def test_scores_and_the_experts_input_are_one_buffer(dtype: str, experts: int, s
 
 @pytest.mark.parametrize("size", [1.0, 1e5])
 @pytest.mark.parametrize("form", ["exact", "float16", "int8", "packed"])
-def test_the_dense_gate_and_up_have_the_router_beside_them(form: str, size: float) -> None:
+def test_the_dense_gate_and_up_have_the_router_next_to_them(form: str, size: float) -> None:
     rows = 64
     tensors, matrix = stored(4, "float16", (rows,))
     branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)

@@ -107,7 +107,7 @@ def matmuls_around_experts() -> list[Operator]:
 @pytest.mark.parametrize(
     ("limits", "simd_width"), [("default", 0), ("compat", 0), ("subgroups", SUBGROUP)]
 )
-def test_matmuls_norm_and_route_what_stands_around_experts(
+def test_matmuls_norm_and_route_what_is_around_experts(
     limits: str, simd_width: int, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = replace(target_spec("webgpu", limits), simd_width=simd_width)

@@ -108,7 +108,7 @@ def nucleus(probs: Float32Array, top_p: float) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
-def test_each_token_of_the_nucleus_is_drawn_as_often_as_it_is_probable(
+def test_each_token_of_the_top_p_set_is_sampled_as_often_as_it_is_probable(
     top_p: float,
 ) -> None:
     probs = softmax(values(5, 1, 1, VOCAB, deviation=3.0), 1.0, 1)[0]

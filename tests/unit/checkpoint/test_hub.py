@@ -47,7 +47,7 @@ def bare(kind: type[Exception]) -> Exception:
         (OSError(28, "No space left on device"), "No space left", "again"),
     ],
 )
-def test_errors_say_what_to_do(
+def test_errors_have_a_hint(
     error: Exception, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", raising(error))

@@ -161,7 +161,7 @@ def test_missing_file_is_named(name: str, directory: Path) -> None:
         "x\0.safetensors",
     ],
 )
-def test_index_names_plain_files_only(file: object, directory: Path) -> None:
+def test_index_names_files_without_folders_only(file: object, directory: Path) -> None:
     weight_map = split_into_shards(directory)
     write_index(directory, {**weight_map, "model.x": file})
     with pytest.raises(CheckpointError, match="not a plain file name"):

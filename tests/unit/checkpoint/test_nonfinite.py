@@ -70,7 +70,7 @@ def noted(directory: Path) -> object:
     return read_artifact(directory / abi.PROVENANCE_FILE)["build"]["nonfinite_weights"]
 
 
-def test_zeros_stand_where_a_number_is_missing_and_nowhere_else() -> None:
+def test_zeros_are_where_a_number_is_missing_and_nowhere_else() -> None:
     values = np.array([[1, np.nan, -2], [np.inf, 3e38, -np.inf]], np.float32)
     before = values.copy()
     read = finite_reader(lambda _, begin, end: values[begin:end])
@@ -181,7 +181,7 @@ def test_a_rest_is_taken_up_with_the_same_option_only(
     assert noted(request_for.output) == COUNTS
 
 
-def test_halves_with_and_without_are_not_mixed(request_for: CompileRequest) -> None:
+def test_partial_builds_with_and_without_are_not_mixed(request_for: CompileRequest) -> None:
     compile_model(request_for, Silent())
     library = replace(request_for, only="library")
     with pytest.raises(UsageError, match="made with --allow-nonfinite"):

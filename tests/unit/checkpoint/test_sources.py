@@ -16,7 +16,7 @@ from tests.models import DENSE_LIKE, write_checkpoint
 
 def test_tiny_is_written_and_removed_again() -> None:
     with open_source("tiny", None, weights=True) as source:
-        assert source.identity == {"kind": "tiny"}
+        assert source.origin == {"kind": "tiny"}
         assert source.checkpoint is not None
         path = source.checkpoint.path
         assert path.is_dir()
@@ -26,7 +26,7 @@ def test_tiny_is_written_and_removed_again() -> None:
 def test_directory(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, DENSE_LIKE)
     with open_source(str(tmp_path), None, weights=True) as source:
-        assert source.identity == {"kind": "directory"}  # no path of this machine
+        assert source.origin == {"kind": "directory"}  # no path of this machine
         assert source.config.attention_k_eq_v
         assert source.checkpoint is not None
 
@@ -40,7 +40,7 @@ def test_config_alone_needs_no_weights(tmp_path: Path) -> None:
 
 def test_preset_is_a_config_only() -> None:
     with open_source("gemma-4-E2B-it", None, weights=False) as source:
-        assert source.identity == {"kind": "preset", "model": "gemma-4-E2B-it"}
+        assert source.origin == {"kind": "preset", "model": "gemma-4-E2B-it"}
         assert source.config.num_hidden_layers == 35
     with (
         pytest.raises(UsageError, match="without weights"),
@@ -50,7 +50,7 @@ def test_preset_is_a_config_only() -> None:
 
 
 @pytest.mark.parametrize("model", ["no-such-model", "./none", "/none", "a/b/c", "", "a b/c"])
-def test_name_that_stands_for_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_that_means_nothing(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "fetch_config", lambda *_: pytest.fail("asked the hub"))
     with pytest.raises(CheckpointError), open_source(model, None, weights=True):
         pytest.fail("must not open")
@@ -88,7 +88,7 @@ def test_hub_model_is_pinned_to_the_commit_of_its_config(
 
     monkeypatch.setattr(hub, "fetch", fetch)
     with open_source("google/gemma", "main", weights=True) as source:
-        assert source.identity["revision"] == "0123abcd"
+        assert source.origin["revision"] == "0123abcd"
     assert asked == ["0123abcd"]
 
 
@@ -129,7 +129,7 @@ def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
         ("https://example.org/a/b", "give a directory, a hub id"),
     ],
 )
-def test_a_page_of_the_hub_is_told_its_id(model: str, hint: str) -> None:
+def test_a_page_of_the_hub_is_answered_with_its_id(model: str, hint: str) -> None:
     with (
         pytest.raises(CheckpointError, match="there is no model") as caught,
         open_source(model, None, weights=False),
@@ -138,7 +138,7 @@ def test_a_page_of_the_hub_is_told_its_id(model: str, hint: str) -> None:
     assert hint in str(caught.value.hint)
 
 
-def test_a_revision_may_stand_beside_a_page_of_the_hub() -> None:
+def test_a_revision_may_be_next_to_a_page_of_the_hub() -> None:
     with (
         pytest.raises(CheckpointError, match="there is no model"),
         open_source("https://huggingface.co/a/b", "main", weights=False),
@@ -202,7 +202,9 @@ def test_a_checkpoint_without_a_chat_template_is_told(
 
 
 @pytest.mark.parametrize("name", ["model-Q4.gguf", "MODEL.GGUF"])
-def test_a_folder_of_such_files_is_told_whatever_their_letters(name: str, tmp_path: Path) -> None:
+def test_a_folder_of_such_files_is_refused_whatever_their_letters(
+    name: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(b"GGUF")
     for model in (tmp_path, tmp_path / name):
         with (

@@ -80,7 +80,7 @@ def test_samples_lie_in_runs_of_their_own() -> None:
     assert len(columns) > 20, "samples of one column would miss what other threads write"
 
 
-def test_json_says_what_the_array_is_made_of() -> None:
+def test_json_describes_what_the_array_is_made_of() -> None:
     spread = Spread(20, 0, 1)
     assert KnownInput("int32", (2, 3), (spread,), seed=9).to_json() == {
         "dtype": "int32",

@@ -42,7 +42,7 @@ def test_unknown_key_of_the_architecture_is_refused_with_its_path(place: str, pa
 
 
 @pytest.mark.parametrize(("place", "path"), [("top", ""), ("text", "text_config.")])
-def test_unknown_key_is_told_and_left_out(place: str, path: str) -> None:
+def test_unknown_key_is_reported_and_left_out(place: str, path: str) -> None:
     told: list[list[str]] = []
     found = Gemma4Config.from_dict(with_key(place, "new_key"), told.append)
     assert told == [[f"{path}new_key"]]

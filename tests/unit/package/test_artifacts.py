@@ -1,4 +1,4 @@
-"""The package's JSON files: round trips, identities as the client computes them, damage refused."""
+"""The package's JSON files: round trips, digests as the client computes them, damage refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_damaged_chat_config(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("files", [["../x"], ["/etc/passwd"], [3], "tokenizer.json"])
-def test_chat_config_names_plain_files_only(files: object) -> None:
+def test_chat_config_names_files_without_folders_only(files: object) -> None:
     with pytest.raises(ArtifactError, match="tokenizer_files"):
         ChatConfig.from_json({**CHAT.to_json(), "tokenizer_files": files})
 

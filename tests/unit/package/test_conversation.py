@@ -37,12 +37,12 @@ def chat_config(template: str | None = PLAIN_TEMPLATE) -> dict[str, object]:
     )
 
 
-def render(messages: Sequence[Message], thought: str = "") -> str:
+def render(messages: Sequence[Message], reasoning: str = "") -> str:
     """Gemma 4's own template for text, thinking off, with the generation prompt."""
     text = "<bos>"
     for role, content in messages:
         text += f"<|turn>{'model' if role == 'assistant' else role}\n{content.strip()}<turn|>\n"
-    return text + "<|turn>model\n" + thought
+    return text + "<|turn>model\n" + reasoning
 
 
 @dataclass
@@ -148,14 +148,14 @@ def test_bos_comes_once_and_from_ids_only() -> None:
 
 
 @pytest.mark.parametrize("newline", ["\\n", "\n"], ids=["escaped", "literal"])
-def test_empty_thought_follows_the_checkpoints_template(newline: str) -> None:
+def test_empty_reasoning_follows_the_checkpoints_template(newline: str) -> None:
     template = f"...'<|channel>thought{newline}<channel|>'..."
     client = new_client(template)
-    thought = "<|channel>thought\n<channel|>"
-    assert client.ask([QUESTION], "Hello.", stop=False).endswith(render([QUESTION], thought)[5:])
-    # A full prefill drops the thoughts of earlier turns, as the template does.
+    reasoning = "<|channel>thought\n<channel|>"
+    assert client.ask([QUESTION], "Hello.", stop=False).endswith(render([QUESTION], reasoning)[5:])
+    # A full prefill drops the reasoning of earlier turns, as the template does.
     prompt = client.ask([QUESTION, ANSWER, AGAIN], "Yes.", stop=False)
-    assert prompt == render([("system", ""), QUESTION, ANSWER, AGAIN], thought)
+    assert prompt == render([("system", ""), QUESTION, ANSWER, AGAIN], reasoning)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_empty_thought_follows_the_checkpoints_template(newline: str) -> None:
     ],
     ids=["small model", "no template", "re-emitted reasoning", "tiny"],
 )
-def test_no_empty_thought_otherwise(template: str | None) -> None:
+def test_no_empty_reasoning_otherwise(template: str | None) -> None:
     assert chat_config(template)["conv_template"]["role_empty_sep"] == ""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.safetensors_file import read_header
-from gemma4_compile.package.digest import package_identity
+from gemma4_compile.package.digest import package_digest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 
 DIRECTORY = {"kind": "directory", "config": "sha256:1"}
@@ -27,8 +27,8 @@ def checkpoint(folder: Path, seed: int) -> Checkpoint:
 
 
 def test_equal_builds_have_equal_names(tmp_path: Path) -> None:
-    first = package_identity(provenance(), checkpoint(tmp_path / "a", 1))
-    assert first == package_identity(provenance(), checkpoint(tmp_path / "b", 1))
+    first = package_digest(provenance(), checkpoint(tmp_path / "a", 1))
+    assert first == package_digest(provenance(), checkpoint(tmp_path / "b", 1))
     assert first.startswith("sha256:")
 
 
@@ -43,14 +43,12 @@ def test_equal_builds_have_equal_names(tmp_path: Path) -> None:
 )
 def test_another_build_has_another(tmp_path: Path, changes: dict[str, Any]) -> None:
     weights = checkpoint(tmp_path, 1)
-    assert package_identity(provenance(), weights) != package_identity(
-        provenance(**changes), weights
-    )
+    assert package_digest(provenance(), weights) != package_digest(provenance(**changes), weights)
 
 
 def test_other_weights_of_a_directory_have_another(tmp_path: Path) -> None:
-    first = package_identity(provenance(), checkpoint(tmp_path / "a", 1))
-    assert first != package_identity(provenance(), checkpoint(tmp_path / "b", 2))
+    first = package_digest(provenance(), checkpoint(tmp_path / "a", 1))
+    assert first != package_digest(provenance(), checkpoint(tmp_path / "b", 2))
 
 
 @pytest.mark.parametrize("read", [lambda path: checkpoint(path, 1), lambda path: None])
@@ -58,14 +56,12 @@ def test_weights_on_the_hub_are_named_by_their_revision(
     tmp_path: Path, read: Callable[[Path], Checkpoint | None]
 ) -> None:
     """So that a library that is built without them is the same."""
-    found = package_identity(provenance(source=HUB), read(tmp_path))
-    assert found == package_identity(provenance(source=HUB), None)
+    found = package_digest(provenance(source=HUB), read(tmp_path))
+    assert found == package_digest(provenance(source=HUB), None)
     other = {**HUB, "revision": "b" * 40}
-    assert found != package_identity(provenance(source=other), None)
+    assert found != package_digest(provenance(source=other), None)
 
 
 def test_another_python_changes_nothing() -> None:
     versions = {"gemma4-compile": "1.0", "apache-tvm": "0.27", "python": "3.12"}
-    assert package_identity(provenance(versions=versions), None) == package_identity(
-        provenance(), None
-    )
+    assert package_digest(provenance(versions=versions), None) == package_digest(provenance(), None)

@@ -144,7 +144,7 @@ def test_interruption_keeps_finished_shards_only(tmp_path: Path) -> None:
         assert names(partial) == [LOCK_FILE, "params_shard_0.bin", PROGRESS_FILE]
 
 
-def test_an_interruption_says_what_it_leaves(tmp_path: Path) -> None:
+def test_an_interruption_names_what_it_leaves(tmp_path: Path) -> None:
     output = tmp_path / "a b" / "out"
     with pytest.raises(InterruptedRunError) as caught:
         stop(output, KeyboardInterrupt(), PROGRESS_FILE, "params_shard_0.bin")
@@ -248,7 +248,7 @@ def plant(place: Path, kind: str, victim: Path) -> None:
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "file", "foreign directory"])
 @pytest.mark.parametrize("place", [".out.partial", ".out.replaced"])
-def test_what_was_planted_beside_is_left_alone(
+def test_what_was_planted_next_to_it_is_left_alone(
     place: str, kind: str, force: bool, tmp_path: Path
 ) -> None:
     make_package(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""What is kept of a package whose other half is made anew; test_pipeline.py makes both."""
+"""What is kept of a package whose other part is made anew; test_pipeline.py makes both."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package import files
-from gemma4_compile.package.partial_build import NONFINITE, Half, Kept, other_half
+from gemma4_compile.package.partial_build import NONFINITE, Kept, PartialBuild, rest_of_package
 
 BUILD: dict[str, Any] = {
     "recipe": "f32",
-    "activations": "exact",
+    "activations": "float",
     "versions": {"python": "3"},
     "requirements": {},
     "parameter_schema_id": "sha256:1",
@@ -39,20 +39,20 @@ def make(directory: Path, **build: Any) -> Path:
         ("library", Kept(None, tuple(sorted(WEIGHTS)), None)),
     ],
 )
-def test_the_other_half_is_kept_without_its_certificate(
-    renewed: Half, kept: Kept, tmp_path: Path
+def test_the_rest_is_kept_without_its_numerics_report(
+    renewed: PartialBuild, kept: Kept, tmp_path: Path
 ) -> None:
-    assert other_half(make(tmp_path), renewed, BUILD) == kept
+    assert rest_of_package(make(tmp_path), renewed, BUILD) == kept
 
 
 def test_nothing_is_kept_where_nothing_is(tmp_path: Path) -> None:
-    assert other_half(tmp_path / "out", "library", BUILD) == Kept()
+    assert rest_of_package(tmp_path / "out", "library", BUILD) == Kept()
 
 
 @pytest.mark.parametrize("name", ["versions", "requirements"])
-def test_what_does_not_change_the_other_half_may_differ(name: str, tmp_path: Path) -> None:
+def test_what_does_not_change_the_rest_may_differ(name: str, tmp_path: Path) -> None:
     make(tmp_path)
-    assert other_half(tmp_path, "weights", BUILD | {name: "other"}).library == "model.so"
+    assert rest_of_package(tmp_path, "weights", BUILD | {name: "other"}).library == "model.so"
 
 
 @pytest.mark.parametrize(
@@ -67,25 +67,32 @@ def test_what_does_not_change_the_other_half_may_differ(name: str, tmp_path: Pat
     ],
 )
 def test_what_does_not_fit_is_named(
-    renewed: Half, change: dict[str, Any], named: str, tmp_path: Path
+    renewed: PartialBuild, change: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     make(tmp_path)
     with pytest.raises(UsageError, match=f"{named}.*: the new {renewed} would not fit"):
-        other_half(tmp_path, renewed, BUILD | change)
+        rest_of_package(tmp_path, renewed, BUILD | change)
 
 
 def test_a_library_may_take_other_activations(tmp_path: Path) -> None:
     make(tmp_path)
-    assert other_half(tmp_path, "library", BUILD | {"activations": "int8"}).files
+    assert rest_of_package(tmp_path, "library", BUILD | {"activations": "int8"}).files
+
+
+def test_activations_are_known_by_their_old_name(tmp_path: Path) -> None:
+    make(tmp_path, activations="exact")
+    assert rest_of_package(tmp_path, "weights", BUILD).library == "model.so"
+    with pytest.raises(UsageError, match="another `activations`"):
+        rest_of_package(tmp_path, "weights", BUILD | {"activations": "int8"})
 
 
 def test_counts_go_with_the_weights(tmp_path: Path) -> None:
     make(tmp_path, **{NONFINITE: {"norm.weight": 3}})
     allowed = BUILD | {NONFINITE: {}}
-    assert other_half(tmp_path, "library", allowed).nonfinite == {"norm.weight": 3}
-    assert other_half(tmp_path, "weights", allowed).nonfinite is None
+    assert rest_of_package(tmp_path, "library", allowed).nonfinite == {"norm.weight": 3}
+    assert rest_of_package(tmp_path, "weights", allowed).nonfinite is None
     with pytest.raises(UsageError, match="made with --allow-nonfinite"):
-        other_half(tmp_path, "library", BUILD)
+        rest_of_package(tmp_path, "library", BUILD)
 
 
 def test_a_package_of_an_older_version_allowed_nothing(tmp_path: Path) -> None:
@@ -93,10 +100,10 @@ def test_a_package_of_an_older_version_allowed_nothing(tmp_path: Path) -> None:
         (tmp_path / name).write_text("{}")
     older = {name: value for name, value in BUILD.items() if name != NONFINITE}
     files.finish(tmp_path, "model.so", older)
-    assert other_half(tmp_path, "weights", BUILD).library == "model.so"
+    assert rest_of_package(tmp_path, "weights", BUILD).library == "model.so"
 
 
 def test_a_damaged_package_is_an_error(tmp_path: Path) -> None:
     (tmp_path / abi.PROVENANCE_FILE).write_text("{}")
     with pytest.raises(ArtifactError):
-        other_half(tmp_path, "library", BUILD)
+        rest_of_package(tmp_path, "library", BUILD)

@@ -8,7 +8,7 @@ import pytest
 
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
-from gemma4_compile.reports.plan import KINDS, Plan, make_plan
+from gemma4_compile.reports.plan import KINDS, BuildPlan, make_plan
 from gemma4_compile.targets import target_spec
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -74,7 +74,7 @@ CONTEXTS = (4096, 32_768, 131_072)
 
 def plan_of(
     preset: str, quant: str = "q4f16", context: int = 8192, chunk: int = 512, target: str = "webgpu"
-) -> Plan:
+) -> BuildPlan:
     config = Gemma4Config.from_preset(preset)
     return make_plan(config, quant, target_spec(target), context, chunk, CONTEXTS)
 
@@ -98,7 +98,7 @@ def test_what_a_token_reads(preset: str) -> None:
 
 
 @pytest.mark.parametrize("preset", KV_MIB)
-def test_keys_and_values_beside_a_padded_cache(preset: str) -> None:
+def test_keys_and_values_against_a_padded_cache(preset: str) -> None:
     plan = plan_of(preset, chunk=1)  # a ring is then exactly its window
     found = [
         (kv.total_bytes / MIB, kv.padded_bytes / MIB)

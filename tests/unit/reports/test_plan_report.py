@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.reports.plan import Plan, make_plan
+from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.devices import typical_devices
@@ -16,7 +16,7 @@ from gemma4_compile.targets.devices import typical_devices
 PRESET = "gemma-4-26B-A4B-it"
 
 
-def plan(target: str = "webgpu") -> Plan:
+def plan(target: str = "webgpu") -> BuildPlan:
     config = Gemma4Config.from_preset(PRESET)
     return make_plan(config, "q4f16", target_spec(target), 8192, 512, (4096, 32_768))
 
@@ -39,7 +39,7 @@ def test_text_names_every_number_once_and_in_columns() -> None:
     assert all(line == line.rstrip() and len(line) <= 110 for line in lines)
 
 
-def test_text_says_how_large_subgroups_must_be() -> None:
+def test_text_shows_how_large_subgroups_must_be() -> None:
     config = Gemma4Config.from_preset(PRESET)
     spec = target_spec("webgpu", "subgroups-16")
     lines = plan_text(make_plan(config, "q4f16", spec, 8192, 512, (4096,)), PRESET).splitlines()
@@ -47,6 +47,16 @@ def test_text_says_how_large_subgroups_must_be() -> None:
     (laptop,) = (line for line in lines if "integrated GPU" in line)
     assert "subgroups of 16 threads: they may have 8" in laptop
     assert not any("smallest subgroup" in line for line in plan_text(plan(), PRESET).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("quant", "limits", "found"),
+    [("q4f16", "default", "f16"), ("q4f32", "default", "f32"), ("q4f16", "h200", "int8")],
+)
+def test_text_names_the_type_that_matmuls_multiply(quant: str, limits: str, found: str) -> None:
+    config = Gemma4Config.from_preset(PRESET)
+    text = plan_text(make_plan(config, quant, target_spec("webgpu", limits), 8192, 512), PRESET)
+    assert f", {found} activations, " in text.splitlines()[0]
 
 
 def test_cpu_has_no_devices() -> None:
@@ -71,7 +81,7 @@ def test_json_holds_plain_values_that_agree_with_the_plan() -> None:
     }
 
 
-def test_a_recipe_that_is_not_possible_says_so() -> None:
+def test_a_recipe_that_is_not_possible_is_shown_as_such() -> None:
     config = replace(Gemma4Config.from_preset(PRESET), moe_intermediate_size=720)
     odd = make_plan(config, "f16", target_spec("webgpu"), 8192, 512)
     lines = plan_text(odd, PRESET).splitlines()

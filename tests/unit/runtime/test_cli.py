@@ -79,7 +79,7 @@ def test_a_reply_in_a_schema(
     assert json.loads(out)["answer"] in ("yes", "no")
 
 
-def test_thoughts_are_kept_off_stdout(
+def test_reasoning_is_kept_off_stdout(
     tiny_package: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # `tiny` has not learnt to think, so a script thinks for it.

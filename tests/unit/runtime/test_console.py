@@ -9,13 +9,13 @@ import pytest
 
 from gemma4_compile.runtime import Reply
 from gemma4_compile.runtime.console import Console, speed
-from gemma4_compile.runtime.generation import TextDelta, ThoughtDelta
+from gemma4_compile.runtime.generation import ReasoningDelta, TextDelta
 from gemma4_compile.runtime.tool_calls import ToolCall
 
-PARTS = [ThoughtDelta("hm, "), ThoughtDelta("yes"), TextDelta("It "), TextDelta("is.")]
+PARTS = [ReasoningDelta("hm, "), ReasoningDelta("yes"), TextDelta("It "), TextDelta("is.")]
 
 
-def show(console: Console, parts: list[TextDelta | ThoughtDelta | ToolCall]) -> None:
+def show(console: Console, parts: list[TextDelta | ReasoningDelta | ToolCall]) -> None:
     thinking = False
     for part in parts:
         thinking = console._show(part, thinking)
@@ -29,7 +29,7 @@ def show(console: Console, parts: list[TextDelta | ThoughtDelta | ToolCall]) -> 
         (False, "", "hm, yes\n"),
     ],
 )
-def test_thoughts_are_dimmed_on_a_terminal_that_may_be_styled(
+def test_reasoning_is_dimmed_on_a_terminal_that_may_be_styled(
     terminal: bool,
     colour: str,
     shown: str,
@@ -47,7 +47,7 @@ def test_a_call_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == '[weather {"city": "Rome"}]'
 
 
-def test_loading_is_told_at_its_end_and_a_quiet_console_says_nothing(
+def test_loading_is_reported_at_its_end_and_a_quiet_console_prints_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for quiet in (False, True):
@@ -112,7 +112,7 @@ def test_a_check_is_a_bar_on_a_terminal_if_it_takes_a_while(
         ),
     ],
 )
-def test_one_line_says_how_fast_it_was(tokens: int, reason: str, expected: str) -> None:
+def test_one_line_shows_how_fast_it_was(tokens: int, reason: str, expected: str) -> None:
     reply = Reply(
         text="x",
         token_ids=(7,) * tokens,
@@ -146,7 +146,7 @@ def test_an_answer_cannot_steer_the_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setenv("NO_COLOR", "1")
     said = "a\x1b]0;title\x07\x9b2J\n\tü👩\u200d🔬"
-    show(Console(), [ThoughtDelta(said), TextDelta(said), ToolCall("f", {"a": said})])
+    show(Console(), [ReasoningDelta(said), TextDelta(said), ToolCall("f", {"a": said})])
     for text in capsys.readouterr():
         assert ("\x1b" in text) is not terminal
         assert "\n\tü👩\u200d🔬" in text

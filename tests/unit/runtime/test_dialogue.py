@@ -58,7 +58,7 @@ def test_ctrl_c_leaves_when_it_is_pressed_twice(new: Chat) -> None:
     talk(new, KeyboardInterrupt, "Hi", KeyboardInterrupt, '"""', KeyboardInterrupt, "And?")
 
 
-def test_ctrl_c_at_the_prompt_says_so(new: Chat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_at_the_prompt_is_answered(new: Chat, capsys: pytest.CaptureFixture[str]) -> None:
     Dialogue(new, Console(), lambda: GREEDY, 4).converse(Script(KeyboardInterrupt))
     assert "(Ctrl-C again leaves" in capsys.readouterr().err
 
@@ -120,13 +120,13 @@ def test_a_system_message_counts_from_the_next_question_on(
     assert [message.role for message in new.messages] == ["user", "assistant"] * 2
 
 
-def test_unknown_commands_are_told_and_paths_are_questions(
+def test_unknown_commands_are_reported_and_paths_are_questions(
     new: Chat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     talk(new, "/sytem Be brief.", "/clear all", "/", "/etc/passwd is what?", '"""/exit"""', "/exit")
     err = capsys.readouterr().err
     assert "unknown command /sytem" in err
-    assert "/clear takes nothing behind it" in err
+    assert "/clear takes nothing after it" in err
     questions = [message.content for message in new.messages[::2]]
     assert questions == ["/", "/etc/passwd is what?", "/exit"]
 

@@ -40,7 +40,7 @@ def test_parts_are_gathered_and_time_is_taken() -> None:
     reply = '<|channel>thought\nhm\n<channel|>so<|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|>'
     engine = ScriptedEngine(encode(reply))
     generation = finished(scripted_generator(engine).start(PROMPT, greedy))
-    assert (generation.thought, generation.text) == ("hm", "so")
+    assert (generation.reasoning, generation.text) == ("hm", "so")
     assert [(call.name, call.arguments) for call in generation.tool_calls] == [("f", {"a": "b"})]
     assert generation.finish_reason == "stop"
     assert generation.token_ids == encode(reply)
@@ -57,16 +57,16 @@ def test_the_mark_that_asks_for_a_result_ends_a_reply() -> None:
 
 
 @pytest.mark.parametrize("chopped", [False, True])
-def test_a_stop_text_ends_the_answer_and_no_thought(chopped: bool) -> None:
+def test_a_stop_text_ends_the_answer_and_no_reasoning(chopped: bool) -> None:
     answer = "one STOP two"
     ids = [i for letter in answer for i in encode(letter)] if chopped else encode(answer)
     engine = ScriptedEngine(encode("<|channel>thought\na STOP b\n<channel|>") + ids)
     generation = finished(scripted_generator(engine).start(PROMPT, greedy, stop=[" STOP", "x"]))
-    assert generation.thought == "a STOP b"
+    assert generation.reasoning == "a STOP b"
     assert (generation.text, generation.finish_reason) == ("one", "stop")
 
 
-def test_text_that_might_have_been_a_stop_text_is_told_at_the_end() -> None:
+def test_text_that_might_have_been_a_stop_text_is_shown_at_the_end() -> None:
     engine = ScriptedEngine(encode("one ST"))
     generation = finished(scripted_generator(engine).start(PROMPT, greedy, stop=["STOP"]))
     assert generation.text == "one ST"

@@ -62,16 +62,16 @@ def wanting(*ids: int) -> Any:
     return logits
 
 
-def test_a_thought_before_the_answer_is_free(grammars: Grammars) -> None:
+def test_reasoning_before_the_answer_is_free(grammars: Grammars) -> None:
     chooser = grammars.compile({"type": "boolean"}).constrain(greedy, thinking=True)
-    thought = encode("any {thing")
+    reasoning = encode("any {thing")
     answer = encode("true")
-    logits = wanting(OPEN, *thought, CLOSE, *answer, END_OF_TURN)
-    said = [chooser(logits()) for _ in range(len(thought) + len(answer) + 3)]
-    assert said == [OPEN, *thought, CLOSE, *answer, END_OF_TURN]
+    logits = wanting(OPEN, *reasoning, CLOSE, *answer, END_OF_TURN)
+    said = [chooser(logits()) for _ in range(len(reasoning) + len(answer) + 3)]
+    assert said == [OPEN, *reasoning, CLOSE, *answer, END_OF_TURN]
 
 
-def test_without_thinking_no_thought_begins(grammars: Grammars) -> None:
+def test_without_thinking_no_reasoning_begins(grammars: Grammars) -> None:
     chooser = grammars.compile({"type": "boolean"}).constrain(greedy)
     assert TOKENIZER.decode([chooser(wanting(OPEN)())])[0] in "tf"
 

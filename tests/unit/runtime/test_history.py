@@ -63,7 +63,7 @@ def test_a_huge_file_costs_little_and_what_is_no_line_is_left_out(path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "directory", "forbidden"])
-def test_what_is_no_file_of_ours_is_told_once_and_left_alone(kind: str, path: Path) -> None:
+def test_what_is_no_file_of_ours_is_reported_once_and_left_alone(kind: str, path: Path) -> None:
     path.parent.mkdir()
     target = path.parent / "thesis.txt"
     target.write_text("mine")

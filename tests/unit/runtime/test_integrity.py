@@ -117,7 +117,7 @@ def test_files_are_hashed_once_and_again_when_one_changes(
     assert len(hashed) == 3 * len(FILES)
 
 
-def test_hashing_is_told_by_bytes(package: Path) -> None:
+def test_hashing_is_reported_by_bytes(package: Path) -> None:
     told: list[tuple[int, int]] = []
     Package.open(package, progress=lambda *count: told.append(count))
     total = sum((package / name).stat().st_size for name in FILES)

@@ -125,7 +125,7 @@ def test_a_compiler_that_does_not_start_is_named(
         list(check_kernels(library, device, kernels, CHUNK))
 
 
-def test_a_library_that_does_not_say_is_refused() -> None:
+def test_a_library_without_a_list_of_kernels_is_refused() -> None:
     for metadata in ("{}", '{"kernels": []}'):
-        with pytest.raises(ArtifactError, match="does not say which kernels"):
+        with pytest.raises(ArtifactError, match="does not list its kernels"):
             kernels_of(metadata)

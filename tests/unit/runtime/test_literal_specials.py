@@ -30,7 +30,7 @@ CONVERSATIONS: dict[str, tuple[list[Message], list[Any]]] = {
     "result": (
         [
             Message("user", "x"),
-            Message("assistant", "", thought="#", tool_calls=(ToolCall("f", {"#": ["#"]}, "1"),)),
+            Message("assistant", "", reasoning="#", tool_calls=(ToolCall("f", {"#": ["#"]}, "1"),)),
             Message("tool", "#", tool_call_id="1"),
         ],
         [],

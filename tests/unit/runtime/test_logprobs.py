@@ -41,10 +41,10 @@ def test_a_new_reply_begins_anew_for_the_sampler_too() -> None:
     assert recorder(LOGITS) == 1
 
 
-@pytest.mark.parametrize("in_thought", [True, False])
-def test_thoughts_calls_and_marks_are_no_answer(in_thought: bool) -> None:
+@pytest.mark.parametrize("in_reasoning", [True, False])
+def test_reasoning_calls_and_marks_are_no_answer(in_reasoning: bool) -> None:
     marks = MarkIds(10, 11, 12, 13, 14)
-    answer = AnswerTokens(marks, in_thought=in_thought)
+    answer = AnswerTokens(marks, in_reasoning=in_reasoning)
     ids = [1, 10, 2, 11, 3, 12, 14, 4, 14, 13, 5]
     kept = [i for i in ids if answer.push(i)]
-    assert kept == ([3, 5] if in_thought else [1, 3, 5])
+    assert kept == ([3, 5] if in_reasoning else [1, 3, 5])

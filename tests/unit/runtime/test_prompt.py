@@ -58,7 +58,7 @@ def test_shipped_template_follows_the_turn_rules(
     assert template.render(messages, thinking=thinking) == expected
 
 
-def test_generated_ids_stand_in_the_prompt_as_they_were(
+def test_generated_ids_are_in_the_prompt_as_they_were(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
     builder = PromptBuilder(tokenizer, template)
@@ -72,19 +72,19 @@ def test_generated_ids_stand_in_the_prompt_as_they_were(
     assert both == [*first, *broken, *closing]
 
 
-def test_thoughts_of_earlier_replies_are_dropped(
+def test_reasoning_of_earlier_replies_is_dropped(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
     builder = PromptBuilder(tokenizer, template)
-    thought = builder.encode("<|channel>thought\nhm<channel|>")
+    reasoning = builder.encode("<|channel>thought\nhm<channel|>")
     answer = builder.encode("yes")
     question, again = Message("user", "one"), Message("user", "two")
 
-    with_thought = Message("assistant", "yes", (*thought, *answer))
+    with_reasoning = Message("assistant", "yes", (*reasoning, *answer))
     without = Message("assistant", "yes", tuple(answer))
 
     expected = builder.build([question, without, again])
-    assert builder.build([question, with_thought, again]) == expected
+    assert builder.build([question, with_reasoning, again]) == expected
 
 
 def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
@@ -100,7 +100,7 @@ def test_text_alone_gives_the_same_ids_as_the_whole_rendered_prompt(
     assert builder.build(messages) == builder.build(replayed)
 
 
-def test_a_template_that_refuses_says_why(template: ChatTemplate) -> None:
+def test_a_template_that_refuses_gives_the_reason(template: ChatTemplate) -> None:
     with pytest.raises(UsageError, match="unknown role: nobody"):
         template.render([Message("nobody", "x")])
 
@@ -133,7 +133,7 @@ RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|
         (
             [
                 Message("user", "w?"),
-                Message("assistant", "Wait.", thought="hm", tool_calls=(CALL,)),
+                Message("assistant", "Wait.", reasoning="hm", tool_calls=(CALL,)),
                 Message("tool", "sunny", tool_call_id="c1"),
             ],
             f"<|channel>thought\nhm\n<channel|>{CALLED}{RESULT}",
@@ -141,7 +141,7 @@ RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|
         (
             [
                 Message("user", "w?"),
-                Message("assistant", "", thought="hm", tool_calls=(CALL,)),
+                Message("assistant", "", reasoning="hm", tool_calls=(CALL,)),
                 Message("tool", "sunny", tool_call_id="c1"),
                 Message("assistant", "It is sunny."),
                 Message("user", "x"),
@@ -150,7 +150,7 @@ RESULT = '<|tool_response>response:weather{value:<|"|>sunny<|"|>}<tool_response|
         ),
     ],
 )
-def test_calls_and_results_stand_in_the_model_s_turn(
+def test_calls_and_results_are_in_the_model_s_turn(
     tokenizer: Tokenizer, messages: list[Message], expected: str
 ) -> None:
     builder = PromptBuilder(tokenizer, ChatTemplate(TOOL_TEMPLATE, SPECIAL))

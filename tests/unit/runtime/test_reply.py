@@ -12,9 +12,9 @@ from gemma4_compile.runtime.reply import (
     Event,
     MarkIds,
     PlainParser,
+    ReasoningDelta,
     ReplyParser,
     TextDelta,
-    ThoughtDelta,
 )
 from gemma4_compile.runtime.tool_calls import ToolCall
 from tests.scripted_engine import encode, tiny_tokenizer
@@ -22,8 +22,8 @@ from tests.scripted_engine import encode, tiny_tokenizer
 TOKENIZER = tiny_tokenizer()
 
 
-def parse(ids: Iterable[int], *, in_thought: bool = False) -> list[Event]:
-    parser = ReplyParser(TOKENIZER, in_thought=in_thought)
+def parse(ids: Iterable[int], *, in_reasoning: bool = False) -> list[Event]:
+    parser = ReplyParser(TOKENIZER, in_reasoning=in_reasoning)
     events = [event for token_id in ids for event in parser.push(token_id)]
     return events + parser.finish()
 
@@ -34,8 +34,8 @@ def joined(events: Iterable[Event]) -> list[Event]:
     for event in events:
         if whole and isinstance(event, TextDelta) and isinstance(whole[-1], TextDelta):
             whole[-1] = TextDelta(whole[-1].text + event.text)
-        elif whole and isinstance(event, ThoughtDelta) and isinstance(whole[-1], ThoughtDelta):
-            whole[-1] = ThoughtDelta(whole[-1].text + event.text)
+        elif whole and isinstance(event, ReasoningDelta) and isinstance(whole[-1], ReasoningDelta):
+            whole[-1] = ReasoningDelta(whole[-1].text + event.text)
         else:
             whole.append(event)
     return whole
@@ -45,7 +45,7 @@ def written(part: Event) -> str:
     """A part of a reply as the model writes it."""
     if isinstance(part, TextDelta):
         return part.text
-    if isinstance(part, ThoughtDelta):
+    if isinstance(part, ReasoningDelta):
         return f"<|channel>thought\n{part.text}\n<channel|>"
     quote = '<|"|>'
     inner = ",".join(f"{key}:{quote}{value}{quote}" for key, value in part.arguments.items())
@@ -57,7 +57,7 @@ letters = st.characters(exclude_categories=("Cs",), exclude_characters="<\u2581\
 texts = st.text(st.sampled_from("ab {}:,\n") | letters, min_size=1, max_size=12)
 parts = st.one_of(
     texts.map(TextDelta),
-    texts.map(ThoughtDelta),
+    texts.map(ReasoningDelta),
     st.builds(
         ToolCall, st.sampled_from(["f", "get_weather"]), st.dictionaries(st.just("city"), texts)
     ),
@@ -83,7 +83,7 @@ def test_parts_come_back_however_the_text_is_cut_into_tokens(reply: list[Event])
 @given(st.lists(parts, max_size=3))
 def test_a_reply_that_ends_anywhere_keeps_what_came(reply: list[Event]) -> None:
     ids = encode("".join(map(written, reply)), TOKENIZER)
-    whole = [event for event in joined(reply) if isinstance(event, ThoughtDelta)]
+    whole = [event for event in joined(reply) if isinstance(event, ReasoningDelta)]
     for end in range(len(ids) + 1):
         parser = ReplyParser(TOKENIZER)
         events = [event for token_id in ids[:end] for event in parser.push(token_id)]
@@ -93,39 +93,39 @@ def test_a_reply_that_ends_anywhere_keeps_what_came(reply: list[Event]) -> None:
             _text(before, TextDelta)
         )
         if end < len(ids):
-            told = _text(before, ThoughtDelta)
+            told = _text(before, ReasoningDelta)
             assert "".join(part.text for part in whole).startswith(told)
 
 
-def _text(events: list[Event], kind: type[TextDelta] | type[ThoughtDelta]) -> str:
+def _text(events: list[Event], kind: type[TextDelta] | type[ReasoningDelta]) -> str:
     return "".join(event.text for event in events if isinstance(event, kind))
 
 
-def test_a_thought_that_the_prompt_opened_goes_on_without_a_head() -> None:
+def test_reasoning_that_the_prompt_opened_goes_on_without_a_head() -> None:
     prompt = encode("<|turn>model\n<|channel>thought\n", TOKENIZER)
     marks = MarkIds.of(TOKENIZER)
-    assert marks.thought_is_open(prompt)
-    assert not marks.thought_is_open(encode("<|channel>thought\n<channel|>", TOKENIZER))
-    assert not marks.thought_is_open([])
+    assert marks.reasoning_is_open(prompt)
+    assert not marks.reasoning_is_open(encode("<|channel>thought\n<channel|>", TOKENIZER))
+    assert not marks.reasoning_is_open([])
     reply = encode("thought\nhm\n<channel|>yes", TOKENIZER)
-    expected = [ThoughtDelta("thought\nhm"), TextDelta("yes")]
-    assert joined(parse(reply, in_thought=True)) == expected
+    expected = [ReasoningDelta("thought\nhm"), TextDelta("yes")]
+    assert joined(parse(reply, in_reasoning=True)) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<|channel>thought\n<channel|>yes", [TextDelta("yes")]),  # the empty thought
+        ("<|channel>thought\n<channel|>yes", [TextDelta("yes")]),  # empty reasoning
         ("<|channel>thought<channel|>yes", [TextDelta("yes")]),
-        ("<|channel>thinking<channel|>", [ThoughtDelta("thinking")]),
-        ("<|channel>tho", [ThoughtDelta("tho")]),
-        ("<|channel>thought\na\n\n<channel|>", [ThoughtDelta("a\n")]),
+        ("<|channel>thinking<channel|>", [ReasoningDelta("thinking")]),
+        ("<|channel>tho", [ReasoningDelta("tho")]),
+        ("<|channel>thought\na\n\n<channel|>", [ReasoningDelta("a\n")]),
         ("a<channel|>b", [TextDelta("ab")]),
         ("<|tool_call>call:f{<tool_call|>", [TextDelta("<|tool_call>call:f{<tool_call|>")]),
         ("x<|tool_call>call:f{a:", [TextDelta("x<|tool_call>call:f{a:")]),
         (
             "<|channel>thought\nhm<|tool_call>call:f{}<tool_call|>b",
-            [ThoughtDelta("hm"), ToolCall("f", {}), TextDelta("b")],
+            [ReasoningDelta("hm"), ToolCall("f", {}), TextDelta("b")],
         ),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_spelled_mark_is_text() -> None:
     assert joined(parse(ids)) == [TextDelta(mark)]
 
 
-def test_the_plain_parser_tells_everything_as_text() -> None:
+def test_the_parser_without_marks_returns_everything_as_text() -> None:
     parser = PlainParser(TOKENIZER)
     ids = encode("a<|channel>thought\n€", TOKENIZER)
     events = [event for token_id in ids for event in parser.push(token_id)] + parser.finish()

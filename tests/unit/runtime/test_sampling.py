@@ -115,7 +115,7 @@ def test_the_same_seed_draws_the_same_tokens() -> None:
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_draws_follow_the_nucleus() -> None:
+def test_samples_are_from_the_top_p_set() -> None:
     sampler = Sampler(SamplingOptions(top_p=0.8), seed=1)
     count = 20_000
     drawn = np.bincount([sampler(LOGITS) for _ in range(count)], minlength=5)
@@ -162,7 +162,7 @@ def test_the_least_temperature_does_not_overflow() -> None:
     assert Sampler(SamplingOptions(temperature=1e-5))(wide) == 1
 
 
-def test_a_nucleus_of_nothing_is_the_most_probable_token() -> None:
+def test_top_p_zero_is_the_most_probable_token() -> None:
     assert list(kept(SamplingOptions(top_p=0.0))) == [1]
     assert list(kept(SamplingOptions(top_p=0.0, top_k=3))) == [1]
 

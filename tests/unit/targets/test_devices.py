@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.devices import Device, Requirements, typical_devices
+from gemma4_compile.targets.devices import Requirements, TypicalDevice, typical_devices
 
 NEEDS = Requirements(
     max_binding_bytes=128 << 20,
@@ -17,7 +17,7 @@ NEEDS = Requirements(
     features=("shader-f16",),
     memory_bytes=3 << 30,
 )
-DEVICE = Device("d", 128 << 20, 32 << 10, 256, 10, ("shader-f16",), 3 << 30, "")
+DEVICE = TypicalDevice("d", 128 << 20, 32 << 10, 256, 10, ("shader-f16",), 3 << 30, "")
 
 
 @pytest.mark.parametrize("target", ["webgpu", "metal"])

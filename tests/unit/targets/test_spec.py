@@ -14,20 +14,20 @@ def test_default_webgpu_limits_are_what_the_client_requests() -> None:
     assert spec.device_type == DeviceType.WEBGPU == 15
 
 
-def test_compat_profile_differs_in_threads_and_shared_memory_only() -> None:
+def test_compat_limits_differ_in_threads_and_shared_memory_only() -> None:
     default, compat = target_spec("webgpu"), target_spec("webgpu", "compat")
     changed = {
         field.name
         for field in dataclasses.fields(default)
         if getattr(default, field.name) != getattr(compat, field.name)
     }
-    assert changed == {"profile", "max_threads_per_block", "max_shared_memory_bytes"}
+    assert changed == {"limits", "max_threads_per_block", "max_shared_memory_bytes"}
     assert (compat.max_threads_per_block, compat.max_shared_memory_bytes) == (128, 16_384)
 
 
-@pytest.mark.parametrize("profile", ["default", "compat"])
-def test_tvm_target_of_webgpu_carries_the_limits(profile: str) -> None:
-    spec = target_spec("webgpu", profile)
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_tvm_target_of_webgpu_carries_the_limits(limits: str) -> None:
+    spec = target_spec("webgpu", limits)
     target = spec.tvm_target()
     assert target.kind.name == "webgpu"
     assert target.attrs["max_num_threads"] == spec.max_threads_per_block
@@ -42,10 +42,10 @@ def test_subgroups_reach_the_code_generator() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 8, 16])
-def test_smaller_subgroups_are_all_that_such_a_profile_changes(size: int) -> None:
+def test_smaller_subgroups_are_all_that_such_limits_change(size: int) -> None:
     spec, larger = target_spec("webgpu", f"subgroups-{size}"), target_spec("webgpu", "subgroups")
     assert larger.simd_width == 32
-    assert dataclasses.replace(larger, profile=spec.profile, simd_width=size) == spec
+    assert dataclasses.replace(larger, limits=spec.limits, simd_width=size) == spec
 
 
 def test_tvm_target_of_cpu_has_no_host() -> None:
@@ -56,17 +56,17 @@ def test_tvm_target_of_cpu_has_no_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "profile", "known"),
+    ("name", "limits", "known"),
     [("toaster", "default", "webgpu"), ("webgpu", "huge", "compat"), ("cpu", "compat", "default")],
 )
-def test_unknown_names_are_refused_with_the_known_ones(name: str, profile: str, known: str) -> None:
+def test_unknown_names_are_refused_with_the_known_ones(name: str, limits: str, known: str) -> None:
     with pytest.raises(UsageError) as caught:
-        target_spec(name, profile)
+        target_spec(name, limits)
     assert caught.value.hint is not None
     assert known in caught.value.hint
 
 
-def test_every_target_has_a_default_profile_of_its_own_name() -> None:
+def test_every_target_has_a_default_of_its_own_name() -> None:
     for name, target in TARGETS.items():
-        assert target.profiles["default"].name == name
-        assert all(profile == spec.profile for profile, spec in target.profiles.items())
+        assert target.limits["default"].name == name
+        assert all(limits == spec.limits for limits, spec in target.limits.items())

@@ -1,4 +1,4 @@
-"""Tunings are data: every profile's file is read, and a mistake in one is named."""
+"""Tunings are data: every file is read, and a mistake in one is named."""
 
 import json
 
@@ -9,11 +9,11 @@ from gemma4_compile.targets.tuning import FOLDER, GemvTuning, Tuning, from_field
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_every_file_holds_known_fields_and_belongs_to_a_profile(path):
+def test_every_file_holds_known_fields_and_belongs_to_limits(path):
     tuning = read_tuning(path.stem)
 
-    profiles = [spec for target in TARGETS.values() for spec in target.profiles.values()]
-    assert any(tuning == spec.tuning for spec in profiles)
+    specs = [spec for target in TARGETS.values() for spec in target.limits.values()]
+    assert any(tuning == spec.tuning for spec in specs)
 
 
 def test_a_file_changes_only_what_it_names():

@@ -10,7 +10,7 @@ import pytest
 from gemma4_compile import cli as compile_cli
 from gemma4_compile.verification import cli
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
-from gemma4_compile.verification.numerics_report import Certificate, Comparison
+from gemma4_compile.verification.numerics_report import Comparison, NumericsReport
 from gemma4_compile.verification.subject import VerifyRequest
 from gemma4_compile.verification.thresholds import thresholds
 from tests import models
@@ -44,10 +44,10 @@ def test_status_and_output(
     measures = LogitMeasures(1, 0.0, 0.0, 1.0, 1.0, 0.0, 2.0, 2.0)
     bounds = thresholds("f32", int8=False, whole=False)
     comparison = Comparison(measures, (LayerMeasures(1.0, 1.0, 0.0, 0.0),), bounds)
-    made = Certificate({}, comparison, comparison, {}, failures)
+    made = NumericsReport({}, comparison, comparison, {}, failures)
     asked = []
 
-    def verify(request: VerifyRequest, _: object) -> Certificate:
+    def verify(request: VerifyRequest, _: object) -> NumericsReport:
         asked.append(request)
         return made
 

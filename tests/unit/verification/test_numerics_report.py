@@ -1,4 +1,4 @@
-"""Certificates: what passes, what fails, and what an error leaves behind."""
+"""Numerics reports: what passes, what fails, and what an error leaves behind."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def note_hash(package: Path, name: str) -> None:
     write_json(path, values)
 
 
-def test_a_good_package_gets_its_certificate(request_for: VerifyRequest) -> None:
+def test_a_good_package_gets_its_report(request_for: VerifyRequest) -> None:
     before = files(request_for.package)
     found = verify_package(request_for, Silent())
     assert found.passed, found.failures
@@ -134,7 +134,7 @@ def test_a_library_of_another_model_fails(
     found = verify_package(request_for, Silent())
     assert not found.passed
     assert [text for text in found.failures if text.startswith("arithmetic: mean KL")]
-    assert [text for text in found.failures if text.startswith("the library beside its twin")]
+    assert [text for text in found.failures if text.startswith("the library against its twin")]
     assert not read_artifact(request_for.package / abi.NUMERICS_FILE)["passed"]
 
 
@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(CheckpointError, match=r"compiled from another config\.json"):
         verify_package(replace(request_for, reference=str(other)), Silent())
     half = compile_one(made[0], tmp_path / "half", only="weights")
-    with pytest.raises(ArtifactError, match="one half of a package"):
+    with pytest.raises(ArtifactError, match="a partial build"):
         verify_package(replace(request_for, package=half), Silent())
     with pytest.raises(UsageError, match="--steps"):
         verify_package(replace(request_for, steps=0), Silent())
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(
         verify_package(request_for, Silent())
 
 
-def test_a_new_library_loses_the_certificate(
+def test_a_new_library_loses_the_report(
     made: tuple[Path, Path], request_for: VerifyRequest
 ) -> None:
     for name in abi.NUMERICS_FILES:

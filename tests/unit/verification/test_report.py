@@ -1,4 +1,4 @@
-"""The table and the picture of a certificate say what the certificate says."""
+"""The table and the picture of a numerics report hold what the report holds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def content(*, passed: bool = True, relative: float = 1e-3) -> dict[str, Any]:
         "package": {
             "target": "cpu",
             "recipe": "q4f16",
-            "activations": "exact",
+            "activations": "float",
             "device": "cpu",
         },
         "reference": {"versions": {"transformers": "5.23.0", "torch": "2.13.0"}},
@@ -71,7 +71,7 @@ def test_table_of_a_good_package() -> None:
     assert len(table(content(), layers=False).splitlines()) == len(text.splitlines()) - 6
 
 
-def test_the_table_says_what_was_not_finite() -> None:
+def test_the_table_names_what_was_not_finite() -> None:
     values = content()
     assert "not finite" not in table(values)
     values["reference"]["nonfinite_weights"] = {"norm.weight": 2, "embed_tokens.weight": 1}

@@ -1,1 +1,1 @@
-"""How `tiny` was made: its closed world, its tokenizer, its training, its marks."""
+"""Making of `tiny`: its closed world, its tokenizer, its training, its marks."""

@@ -24,7 +24,7 @@ def fact(rng: Random) -> Question:
 
 
 def recipe(rng: Random) -> Question:
-    """What a recipe means."""
+    """Description of a recipe."""
     name = rng.choice(RECIPES)
     wording = rng.choice(
         ("What is {}?", "What does {} mean?", "Explain {}.", "Tell me about {}.", "Describe {}.")

@@ -29,7 +29,7 @@ def colour_of(rng: Random) -> Question:
 
 
 def mix(rng: Random) -> Question:
-    """What two colours make; held out is an ordered pair in one wording."""
+    """Question for the mix of two colours; held out is an ordered pair in one wording."""
     pair = rng.choice(list(MIXES))
     a, b = pair if rng.random() < 0.5 else pair[::-1]
     choice, template = pick(

@@ -65,7 +65,7 @@ def make_corpus(files: Path, count: int, workers: int, write: Writer = training_
 
 
 def answered(ids: npt.NDArray[np.integer], model_id: int | None) -> BoolArray:
-    """Which tokens the model must predict: its calls, its answers and the ends of its turns.
+    """Tokens that the model must predict: its calls, its answers and the ends of its turns.
 
     It asks for a tool's response with the token that opens it; what follows is the tool's.
 

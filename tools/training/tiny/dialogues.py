@@ -38,7 +38,7 @@ _MINUS = ("Now subtract {b}.", "And minus {b}?", "Take away {b}.", "Minus {b}?")
 
 @dataclass(frozen=True)
 class Turn:
-    """What a user says and what the model answers; `kind` is the row of the table.
+    """A user's text and the model's answer; `kind` is the row of the table.
 
     With `use` the model calls a tool first, and answers in the same turn.
     """

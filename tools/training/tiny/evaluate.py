@@ -96,7 +96,7 @@ def tasks(dialogues: Sequence[Dialogue], tokenizer: Tokenizer) -> list[Task]:
 
 
 def on_cpu(package: Path, questions: Sequence[Task], recipe: str) -> list[bool]:
-    """Which answers of the native runtime are right."""
+    """Marks of the native runtime's answers: right or wrong."""
     del recipe
     engine = Engine.open(package)
     right = []
@@ -155,7 +155,7 @@ ANSWERERS: dict[str, tuple[Answerer, str]] = {
 
 
 def mark(
-    through: str, recipe: str, questions: Sequence[Task], activations: str = "exact"
+    through: str, recipe: str, questions: Sequence[Task], activations: str = "float"
 ) -> dict[str, float]:
     """Compile `tiny`, let it answer, and return the share of right answers by kind and of `all`."""
     answerer, target = ANSWERERS[through]
@@ -180,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--through", choices=ANSWERERS, default="cpu")
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
-    parser.add_argument("--activations", choices=ACTIVATIONS, default="exact")
+    parser.add_argument("--activations", choices=ACTIVATIONS, default="float")
     parser.add_argument("--per-kind", type=int, default=50)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -45,7 +45,7 @@ OPENINGS = (
 
 
 def held_out(key: str | None) -> bool:
-    """Whether the questions of this key are for the evaluation alone."""
+    """Return whether the questions of this key are for the evaluation alone."""
     return key is not None and zlib.crc32(key.encode()) % HELD_OUT_OF == 0
 
 

@@ -92,7 +92,7 @@ def position(rng: Random) -> Question:
 
 
 def length(rng: Random) -> Question:
-    """How many words a list has."""
+    """Count the words of a list."""
     words = [rng.choice(WORDS) for _ in range(rng.randint(1, 8))]
     template = rng.choice(
         (
@@ -109,7 +109,7 @@ def length(rng: Random) -> Question:
 
 
 def occurrences(rng: Random) -> Question:
-    """How often a word stands in a list."""
+    """Count a word in a list."""
     choices = rng.sample(WORDS, rng.randint(2, 3))
     words = [rng.choice(choices) for _ in range(rng.randint(2, 6))]
     word = rng.choice(words)

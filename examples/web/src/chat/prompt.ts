@@ -5,7 +5,7 @@
 // nobody asked for nor a new turn after a tool's answer. Its KV state is reused as long as the
 // messages before the last one are those of the request before.
 import type { ChatCompletionMessageParam, ModelRecord } from "@mlc-ai/web-llm";
-import { THOUGHT, withoutThoughts } from "./reply";
+import { REASONING, withoutReasoning } from "./reply";
 import { respond } from "./tool_syntax";
 import { DECLARATIONS } from "./tools";
 import type { AssistantMessage, Conversation, Round } from "./transcript";
@@ -52,7 +52,7 @@ export function toMessages(conversation: Conversation, replyOpening: string): Ch
 
 /** What a new round of a reply opens with, after a tool has answered. */
 export function openingAfterTool(conversation: Conversation): string {
-  return conversation.thinking ? THOUGHT : "";
+  return conversation.thinking ? REASONING : "";
 }
 
 function systemTurn({ system, thinking, tools }: Conversation): string {
@@ -64,7 +64,7 @@ function systemTurn({ system, thinking, tools }: Conversation): string {
 function addRounds(messages: ChatCompletionMessageParam[], reply: AssistantMessage, last: boolean): void {
   reply.rounds.forEach((round, index) => {
     if (last && index === reply.rounds.length - 1 && round.results.length === 0) return; // to be written
-    const content = last ? round.raw : withoutThoughts(round.opened + round.raw);
+    const content = last ? round.raw : withoutReasoning(round.opened + round.raw);
     messages.push({ role: "assistant", content });
     if (round.results.length) messages.push(results(round, last ? (reply.rounds[index + 1]?.opened ?? "") : ""));
   });

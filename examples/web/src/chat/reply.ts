@@ -1,14 +1,14 @@
-// A reply's text as the model writes it, taken apart: thoughts, tool calls, and the answer itself.
+// A reply's text as the model writes it, taken apart: reasoning, tool calls, and the answer itself.
 import { CALL_CLOSE, CALL_OPEN, parseCall, type ToolCall } from "./tool_syntax";
 import type { Message } from "./transcript";
 
 export const CHANNEL_OPEN = "<|channel>";
 export const CHANNEL_CLOSE = "<channel|>";
-export const THOUGHT = `${CHANNEL_OPEN}thought\n`;
+export const REASONING = `${CHANNEL_OPEN}thought\n`;
 
 export type Part =
   | { kind: "answer"; text: string }
-  | { kind: "thought"; text: string; open: boolean }
+  | { kind: "reasoning"; text: string; open: boolean }
   | { kind: "call"; text: string; call: ToolCall | undefined; open: boolean };
 
 const MARKS = [CHANNEL_OPEN, CALL_OPEN];
@@ -36,15 +36,15 @@ export function splitReply(raw: string, streaming = false): Part[] {
     const open = end < 0;
     let text = open ? raw.slice(begin) : raw.slice(begin, end);
     if (open && streaming) text = withoutPartialMark(text, [close]);
-    if (mark === CHANNEL_OPEN) parts.push({ kind: "thought", text: thoughtText(text), open });
+    if (mark === CHANNEL_OPEN) parts.push({ kind: "reasoning", text: reasoningText(text), open });
     else parts.push({ kind: "call", text, call: open ? undefined : parseCall(text), open });
     from = open ? raw.length : end + close.length;
   }
-  return parts.filter((part) => part.kind !== "thought" || part.open || part.text !== "");
+  return parts.filter((part) => part.kind !== "reasoning" || part.open || part.text !== "");
 }
 
-/** What stays of a reply when it becomes history: the template drops thoughts and trims. */
-export function withoutThoughts(raw: string): string {
+/** What stays of a reply when it becomes history: the template drops reasoning and trims. */
+export function withoutReasoning(raw: string): string {
   return raw
     .split(CHANNEL_CLOSE)
     .map((piece) => piece.split(CHANNEL_OPEN)[0]!)
@@ -61,7 +61,7 @@ export function answerText(raw: string): string {
     .trim();
 }
 
-/** What a message says: a question as it is, a reply without thoughts and calls. */
+/** Text of a message: a question as it is, a reply without reasoning and calls. */
 export function textOf(message: Message): string {
   if (message.role === "user") return message.text;
   return message.rounds
@@ -79,8 +79,8 @@ function pushAnswer(parts: Part[], text: string): void {
   if (text.trim() || (text && parts.at(-1)?.kind === "answer")) parts.push({ kind: "answer", text });
 }
 
-/** The channel's name is its first line, and no part of the thought. */
-function thoughtText(text: string): string {
+/** The channel's name is its first line, and no part of the reasoning. */
+function reasoningText(text: string): string {
   const line = text.indexOf("\n");
   return (line < 0 ? "" : text.slice(line + 1)).trim();
 }

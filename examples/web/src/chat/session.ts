@@ -94,7 +94,7 @@ export class Session {
     });
   }
 
-  /** Puts chats in beside those that are there. */
+  /** Adds chats to those that are there. */
   async add(chats: Conversation[]): Promise<void> {
     await this.store.save(...chats);
     this.conversations = [...this.conversations, ...chats].sort((a, b) => b.updated - a.updated);
@@ -108,7 +108,7 @@ export class Session {
     });
   }
 
-  /** Gives a chat a name; an empty one stands for its first question. */
+  /** Gives a chat a name; an empty one means its first question. */
   rename(id: string, title: string): void {
     const found = this.conversations.find((conversation) => conversation.id === id);
     if (!found) return;
@@ -245,7 +245,7 @@ export class Session {
       await this.write(writing);
     } catch (error) {
       reply.state = "interrupted";
-      if (!(error instanceof EngineLost)) this.events.failed(error); // the engine's owner tells that
+      if (!(error instanceof EngineLost)) this.events.failed(error); // the engine's owner reports that
     } finally {
       this.writing = undefined;
       if (this.conversations.includes(conversation)) this.changed(conversation); // not deleted meanwhile

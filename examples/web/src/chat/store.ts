@@ -109,7 +109,7 @@ export class Store {
   }
 }
 
-/** What a person chose; undefined stands for the package's own value. */
+/** What a person chose; undefined means the package's own value. */
 export interface Settings {
   theme: Theme;
   temperature?: number;

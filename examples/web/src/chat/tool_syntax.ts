@@ -4,7 +4,7 @@
 //   <|tool_call>call:NAME{city:<|"|>Rome<|"|>,days:2}<tool_call|>
 //   <|tool_response>response:NAME{value:<|"|>..<|"|>}<tool_response|>
 //
-// Keys are bare and sorted, strings stand between quote tokens without any escaping, numbers and
+// Keys are bare and sorted, strings are between quote tokens without any escaping, numbers and
 // booleans are bare.
 
 export const QUOTE = '<|"|>';
@@ -59,7 +59,7 @@ export function format(value: Value): string {
   return String(value);
 }
 
-/** Reads what stands between the call's markers; undefined if it is no call. */
+/** Reads the text between the call's markers; undefined if it is no call. */
 export function parseCall(text: string): ToolCall | undefined {
   const head = /^\s*call:([\w.-]+)\s*/.exec(text);
   if (!head) return undefined;
@@ -90,7 +90,7 @@ class Reader {
     if (++this.depth > 32) throw new SyntaxError("too deeply nested");
     try {
       if (this.take(QUOTE)) return this.until(QUOTE);
-      if (this.take('"')) return this.until('"'); // some replies use plain quotes
+      if (this.take('"')) return this.until('"'); // some replies use ASCII quotes
       if (this.take("{")) return this.fields();
       if (this.take("[")) return this.items();
       return this.bare();

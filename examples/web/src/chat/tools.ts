@@ -17,7 +17,7 @@ const CALCULATOR: Declaration = {
 /** The system turn's part that offers the tools. */
 export const DECLARATIONS = declare(CALCULATOR);
 
-/** Runs a call and returns what the model is told; a mistake in the call is told, too. */
+/** Runs a call and returns what the model is given; a mistake in the call is reported to it, too. */
 export function runTool({ name, args }: ToolCall): string {
   if (name !== CALCULATOR.name) return `error: there is no tool ${name}`;
   const expression = args["expression"];

@@ -8,7 +8,7 @@ export interface UserMessage {
 
 /** One stretch of generation, and what the tools answered after it. */
 export interface Round {
-  /** Put in front of the reply by the prompt, and part of it: an opened thought. */
+  /** Put in front of the reply by the prompt, and part of it: opened reasoning. */
   opened: string;
   raw: string;
   results: { name: string; text: string }[];

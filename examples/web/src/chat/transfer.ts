@@ -37,7 +37,7 @@ export function toFile(conversations: readonly Conversation[], now = new Date())
   return { name: `gemma4-${name}-${day}.json`, text };
 }
 
-/** The chats of a file, with ids of their own; throws a UserError that says what is wrong with it, and where. */
+/** The chats of a file, with ids of their own; throws a UserError that names what is wrong with it, and where. */
 export async function readChatFile(file: File): Promise<Conversation[]> {
   const fail = (what: string): never => {
     throw new UserError(`${file.name || "The file"} ${what}.`, NOTHING);

@@ -14,7 +14,7 @@ export class RateMeter {
     while (this.samples.length > 2 && this.samples[0]!.at < now - WINDOW_MS) this.samples.shift();
   }
 
-  /** Bytes per second; 0 until there is something to tell. */
+  /** Bytes per second; 0 until something is known. */
   perSecond(now: number): number {
     const first = this.samples[0];
     if (!first || now - first.at < LEAST_MS) return 0;

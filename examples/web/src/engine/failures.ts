@@ -31,12 +31,12 @@ export function asUserError(error: unknown): UserError {
       "Close other tabs and programs, choose a shorter context (Settings, Model), or use a smaller package.",
     );
   }
-  const told = text.replace(/^Error: /, "");
+  const reason = text.replace(/^Error: /, "");
   // An exception in the compiled program ends it for good.
   if (/RuntimeError|unreachable|disposed|device.*lost/i.test(text))
-    return new EngineLost(`The model stopped: ${told}`, RESTART);
+    return new EngineLost(`The model stopped: ${reason}`, RESTART);
   return new UserError(
-    `The model did not answer: ${told}`,
+    `The model did not answer: ${reason}`,
     "Write the answer again; if this repeats, reload the page.",
   );
 }

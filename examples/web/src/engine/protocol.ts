@@ -1,4 +1,4 @@
-// What the page and the engine's worker say to each other.
+// Messages between the page and the engine's worker.
 import type { Stats as FastStats } from "gemma4-web/fast";
 import type { AppConfig, ChatCompletionChunk, ChatCompletionRequestStreaming } from "@mlc-ai/web-llm";
 

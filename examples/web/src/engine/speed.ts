@@ -23,7 +23,7 @@ export class ReplyClock {
   private first: number | undefined;
   private last = 0;
 
-  /** A chunk with text, or the one that says how the reply ended: it follows the last token at once. */
+  /** A chunk with text, or the one with the reason of its end: it follows the last token at once. */
   hear(milliseconds: number): void {
     this.first ??= milliseconds;
     this.last = milliseconds;

@@ -1,4 +1,4 @@
-// The stock client, off the page's own thread. It also says when the graphics device is gone, which
+// The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
 import { disable, stats } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";

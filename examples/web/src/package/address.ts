@@ -7,7 +7,7 @@ const MAIN = "main";
 const ID = /^([\w.-]+)\/([\w.-]+)(?:@(.*))?$/; // owner/name, owner/name@revision
 const LOCAL = /^(localhost|\d+\.\d+\.\d+\.\d+|\[::1\])(:\d+)?(\/|$)/i;
 const HOST = /^([a-z\d-]+\.)+[a-z]{2,}(:\d+)?\//i; // a name that ends as hosts do
-/** Parts of the hub's addresses behind a model's id, with a revision after them. */
+/** Parts of the hub's addresses after a model's id, with a revision after them. */
 const VIEWS = ["resolve", "tree", "blob", "raw"];
 const OTHER_KINDS = ["datasets", "spaces", "docs", "collections", "papers", "blog"];
 const LONGEST_NAME = 96;
@@ -20,7 +20,7 @@ export interface HubModel {
 /**
  * The folder's address, with a slash at the end.
  *
- * `owner/name` and `owner/name@revision` are models of the hub, and so are the addresses of their pages. A folder beside
+ * `owner/name` and `owner/name@revision` are models of the hub, and so are the addresses of their pages. A folder next to
  * the page (`base`) with a slash in its name ends with a slash, or begins with `./`.
  */
 export function packageUrl(text: string, base: string): string {
@@ -60,7 +60,7 @@ export function hubModelOf(url: string): HubModel | undefined {
   return { id: `${owner}/${name}`, revision: decodeURIComponent(revision) };
 }
 
-/** A page of the hub stands for its files. */
+/** A page of the hub means its files. */
 function fromHubPage({ pathname }: URL): string {
   const [owner, last, view, revision, ...below] = pathname.split("/").filter(Boolean).map(decode);
   const [name, at] = last?.split(/@(.*)/) ?? [];
@@ -84,7 +84,7 @@ function hubFolder(owner: string, name: string, revision = MAIN): string {
   if (!/^[^\s\\^~:?*[]+$/.test(revision)) {
     throw new UserError(
       `\`${revision}\` is no revision.`,
-      "Give a branch, tag or commit behind the `@`, or leave both out.",
+      "Give a branch, tag or commit after the `@`, or leave both out.",
     );
   }
   // A branch's name may hold slashes, and is one part of the address.

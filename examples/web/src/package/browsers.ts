@@ -20,13 +20,13 @@ function browserOf(agent: string): Browser {
   return /Safari\//.test(agent) ? "safari" : "other";
 }
 
-/** `touches`: points of touch that the device knows: an iPad says that it is a Mac. */
+/** `touches`: points of touch that the device knows: an iPad reports that it is a Mac. */
 function systemOf(agent: string, touches: number): System {
   if (/Android/.test(agent)) return "android";
   if (/iPhone|iPad|iPod/.test(agent) || (/Macintosh/.test(agent) && touches > 1)) return "ios";
   if (/Macintosh/.test(agent)) return "macos";
   if (/Windows/.test(agent)) return "windows";
-  return /Linux/.test(agent) ? "linux" : "other"; // ChromeOS says CrOS
+  return /Linux/.test(agent) ? "linux" : "other"; // ChromeOS reports CrOS
 }
 
 /**
@@ -41,7 +41,7 @@ export function waysToWebGpu(agent: string, hasApi: boolean, touches = 0): strin
   return [
     ...own,
     "See that hardware acceleration is on in the browser's settings, then restart the browser.",
-    `Update the graphics driver${browser === "chromium" ? "; chrome://gpu says what the browser thinks of it" : ""}.`,
+    `Update the graphics driver${browser === "chromium" ? "; chrome://gpu shows what the browser found" : ""}.`,
     "In a virtual machine or over remote desktop there may be no device to find.",
   ];
 }

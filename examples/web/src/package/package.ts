@@ -1,4 +1,4 @@
-// What a package says about itself, read before anything large is downloaded.
+// A package's own description, read before anything large is downloaded.
 import { fetchChecked, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
 import { hubModelOf } from "./address";
@@ -190,11 +190,11 @@ function titleFrom({ build }: Provenance, url: string): string {
 
 function requirementsFrom({ build }: Provenance, shards: TensorCache["records"]): Requirements {
   const tensors = shards.flatMap((shard) => shard.records);
-  const told = build.requirements ?? {};
-  const number = (name: string) => (typeof told[name] === "number" ? (told[name] as number) : 0);
+  const wanted = build.requirements ?? {};
+  const number = (name: string) => (typeof wanted[name] === "number" ? (wanted[name] as number) : 0);
   const usesF16 = tensors.some((tensor) => tensor.dtype === "float16");
   return {
-    features: Array.isArray(told["features"]) ? (told["features"] as string[]) : usesF16 ? ["shader-f16"] : [],
+    features: Array.isArray(wanted["features"]) ? (wanted["features"] as string[]) : usesF16 ? ["shader-f16"] : [],
     subgroupSize: number("subgroup_size"),
     maxBindingBytes: number("max_binding_bytes") || Math.max(0, ...tensors.map((tensor) => tensor.nbytes)),
     weightsBytes: number("weights_bytes") || tensors.reduce((sum, tensor) => sum + tensor.nbytes, 0),
@@ -214,7 +214,7 @@ async function fetchBytes(url: string): Promise<Uint8Array<ArrayBuffer>> {
   return new Uint8Array(await (await fetchChecked(url)).arrayBuffer());
 }
 
-/** The hub's refusals say little: what they mean for a model that was asked for by its id. */
+/** The hub's refusals give little detail: what they mean for a model that was asked for by its id. */
 function inWordsOfTheHub(error: unknown, url: string): unknown {
   const model = hubModelOf(url);
   if (!model || !(error instanceof Refused)) return error;

@@ -8,12 +8,12 @@ export interface Device {
   features: ReadonlySet<string>;
   /** It has no graphics processor: the processor computes what one would. */
   isSoftware: boolean;
-  /** Threads of the smallest subgroup; 0: the browser does not say. */
+  /** Threads of the smallest subgroup; 0: the browser does not report it. */
   subgroupSize: number;
   limits: Readonly<Record<LimitName, number>>;
-  /** What the browser says about the machine's memory, rounded and capped by it; 0: it says nothing. */
+  /** The machine's memory as the browser reports it, rounded and capped; 0: it reports none. */
   memoryBytes: number;
-  /** What this site may still store; undefined: the browser says nothing. */
+  /** What this site may still store; undefined: the browser reports nothing. */
   freeStorageBytes: number | undefined;
 }
 

@@ -1,4 +1,4 @@
-// What can be done with one chat of the list, in a menu beside its row.
+// What can be done with one chat of the list, in a menu next to its row.
 import type { Session } from "../chat/session";
 import { toFile } from "../chat/transfer";
 import { titleOf, type Conversation } from "../chat/transcript";

@@ -54,7 +54,7 @@ export class ConversationView {
       const view = known ?? new MessageView(message, this.actions, last);
       view.setLast(last);
       if (index === current.forgotten && index > 0) {
-        items.push(h("li", { class: "forgotten" }, "The model no longer sees what stands above"));
+        items.push(h("li", { class: "forgotten" }, "The model no longer sees what is above"));
       }
       views.set(message.id, view);
       items.push(view.element);

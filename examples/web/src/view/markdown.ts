@@ -6,7 +6,7 @@ const parser = new MarkdownIt({ html: false, linkify: true, breaks: false, typog
 parser.disable("image");
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 // Links to web pages only. Others would open programs (`intent:`), pages of this origin (`blob:`), or, without a
-// scheme, what stands beside this page.
+// scheme, what is next to this page.
 parser.validateLink = (url) => /^https?:\/\/[^/\\]/i.test(url.trim());
 for (const scheme of ["//", "ftp:", "mailto:"]) parser.linkify.add(scheme, null);
 const rules = parser.renderer.rules;

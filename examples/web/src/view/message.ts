@@ -29,7 +29,7 @@ function endOf(answer: Element): Element {
   return end;
 }
 
-/** Whether nothing but white space is behind a child: `code` in the middle of a line is not the end. */
+/** Whether nothing but white space is after a child: `code` in the middle of a line is not the end. */
 function isLast(child: Element): boolean {
   for (let next = child.nextSibling; next; next = next.nextSibling) if (next.textContent?.trim()) return false;
   return true;
@@ -118,12 +118,12 @@ export class MessageView {
         h("span", { class: "call-result" }, result === undefined ? outcome : `= ${outcome}`),
       );
     }
-    const text = part.open && inWork ? "Thinking…" : "Thoughts";
+    const text = part.open && inWork ? "Thinking…" : "Reasoning";
     // Open or not is the reader's choice: it survives the redrawing.
-    const wasOpen = this.body.querySelector<HTMLDetailsElement>("details.thought")?.open ?? false;
+    const wasOpen = this.body.querySelector<HTMLDetailsElement>("details.reasoning")?.open ?? false;
     const inner = h("div", { class: "answer" });
     inner.innerHTML = renderMarkdown(part.text);
-    return h("details", { class: "thought", open: wasOpen }, h("summary", {}, icon("thought"), text), inner);
+    return h("details", { class: "reasoning", open: wasOpen }, h("summary", {}, icon("reasoning"), text), inner);
   }
 
   private drawFoot(reply: AssistantMessage): void {

@@ -53,7 +53,7 @@ export class SettingsDialog {
     byId("open-settings").addEventListener("click", () => void this.open());
     byId("close-settings").addEventListener("click", () => this.dialog.close());
     this.dialog.addEventListener("click", (event) => {
-      if (event.target === this.dialog) this.dialog.close(); // beside the box
+      if (event.target === this.dialog) this.dialog.close(); // outside of the box
     });
     this.system.addEventListener("input", () => this.keepSystem());
     this.systemDefault.addEventListener("change", () => this.keepSystem());
@@ -122,7 +122,7 @@ export class SettingsDialog {
     const lasts = await navigator.storage?.persisted?.();
     byId("storage").textContent =
       usage === undefined || quota === undefined
-        ? "This browser does not say what is stored."
+        ? "This browser does not report what is stored."
         : `${formatBytes(usage)} stored of ${formatBytes(quota)} that the browser allows. ` +
           (lasts ? "It is kept until you remove it." : "The browser may remove it when the disk gets full.");
     byId("page-storage").textContent = await describeOffline();
@@ -160,7 +160,7 @@ export class SettingsDialog {
       });
     });
     const all = byId<HTMLButtonElement>("clear-chats");
-    const label = all.lastChild!; // behind the icon
+    const label = all.lastChild!; // after the icon
     const text = label.textContent;
     let sure = false;
     all.addEventListener("click", () => {

@@ -1,4 +1,4 @@
-// What stands where the chat will be until there is a model: choosing a package, what it needs, the
+// The content in place of the chat until there is a model: choosing a package, what it needs, the
 // download, and every way in which that can fail.
 import type { Package } from "../package/package";
 import type { NoWebGpu } from "../package/device";

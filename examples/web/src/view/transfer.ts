@@ -61,7 +61,7 @@ function asUserError(error: unknown): UserError {
     );
   }
   console.error(error);
-  return new UserError(error instanceof Error ? error.message : String(error), "The browser's console says more.");
+  return new UserError(error instanceof Error ? error.message : String(error), "The browser's console has more.");
 }
 
 function count(chats: number): string {

@@ -82,7 +82,7 @@ def test_a_reply_in_pieces(live: Live, engine: ScriptedEngine) -> None:
     assert chunks[-1].usage.completion_tokens == len(engine.reply)
 
 
-def test_thought_text_and_calls_of_one_turn(live: Live, engine: ScriptedEngine) -> None:
+def test_reasoning_text_and_calls_of_one_turn(live: Live, engine: ScriptedEngine) -> None:
     says(engine, CALLING)
     answer = live.client().chat.completions.create(
         model="scripted", messages=QUESTION, tools=[WEATHER]
@@ -105,14 +105,14 @@ def test_the_same_turn_in_pieces(live: Live, engine: ScriptedEngine) -> None:
     stream = live.client().chat.completions.create(
         model="scripted", messages=QUESTION, tools=[WEATHER], stream=True
     )
-    text, thought, calls, reason = "", "", [], None
+    text, reasoning, calls, reason = "", "", [], None
     for chunk in stream:
         delta = chunk.choices[0].delta
         text += delta.content or ""
-        thought += (delta.model_extra or {}).get("reasoning_content") or ""
+        reasoning += (delta.model_extra or {}).get("reasoning_content") or ""
         calls += [(call.index, call.function.name) for call in delta.tool_calls or []]
         reason = chunk.choices[0].finish_reason
-    assert (text, thought, reason) == ("One moment.", "They want\nthe weather.", "tool_calls")
+    assert (text, reasoning, reason) == ("One moment.", "They want\nthe weather.", "tool_calls")
     assert calls == [(0, "get_weather"), (1, "get_time")]
 
 
@@ -234,7 +234,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_requests_say_what_is_wrong(live: Live, name: str) -> None:
+def test_bad_requests_are_answered_with_what_is_wrong(live: Live, name: str) -> None:
     change, message = BAD[name]
     status, _, body = live.request(
         "POST", "/v1/chat/completions", {"messages": QUESTION, "model": "scripted", **change}
@@ -306,7 +306,9 @@ def test_a_key_must_be_brought_where_one_is_set(engine: ScriptedEngine) -> None:
         assert live.client("sesame").models.list().data
 
 
-def test_an_engine_that_fails_is_told_and_the_next_request_works(engine: ScriptedEngine) -> None:
+def test_an_engine_that_fails_is_reported_and_the_next_request_works(
+    engine: ScriptedEngine,
+) -> None:
     says(engine, "yes")
 
     def fail() -> None:

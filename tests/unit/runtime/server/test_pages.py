@@ -13,7 +13,7 @@ from gemma4_compile.runtime.server.pages import HEADERS, PACKAGE_HEADERS, folder
 from tests.live_server import serving
 
 
-def test_page_and_package_are_served_and_nothing_beside_them(tmp_path: Path) -> None:
+def test_page_and_package_are_served_and_nothing_next_to_them(tmp_path: Path) -> None:
     page, package = tmp_path / "page", tmp_path / "package"
     for folder, name in ((page, "index.html"), (package, "model.wasm")):
         folder.mkdir()
@@ -27,7 +27,7 @@ def test_page_and_package_are_served_and_nothing_beside_them(tmp_path: Path) -> 
             assert live.request("GET", path)[0] == 404, path
 
 
-def test_without_a_page_the_root_says_what_this_is() -> None:
+def test_without_a_page_the_root_describes_the_server() -> None:
     with serving(folder_routes(None, None)) as live:
         status, headers, body = live.request("GET", "/")
         assert (status, headers["content-type"]) == (200, "text/plain; charset=utf-8")
@@ -135,7 +135,7 @@ def test_only_what_gets_smaller_is_compressed(site: tuple[Path, Path]) -> None:
             assert "content-encoding" not in live.request("GET", path)[1]
 
 
-def test_the_page_opens_the_package_beside_it(site: tuple[Path, Path]) -> None:
+def test_the_page_opens_the_package_next_to_it(site: tuple[Path, Path]) -> None:
     page, package = site
     with serving(folder_routes(page, package)) as live:
         status, headers, _ = live.request("GET", "/")
@@ -158,7 +158,7 @@ def test_the_installed_page_goes_before_the_checkouts(
     assert pages.find_page() is None
 
 
-def test_the_module_is_served_beside_a_package(
+def test_the_module_is_served_next_to_a_package(
     monkeypatch: pytest.MonkeyPatch, site: tuple[Path, Path], tmp_path: Path
 ) -> None:
     installed, built = tmp_path / "installed", tmp_path / "built"

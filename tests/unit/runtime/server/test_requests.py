@@ -23,7 +23,7 @@ def chat(*messages: Any, **fields: Any) -> ChatRequest:
     return read_chat_request({"messages": list(messages) or [USER], **fields}, DEFAULTS, 10)
 
 
-def test_what_a_request_does_not_say_is_the_package_s() -> None:
+def test_what_a_request_does_not_set_is_the_package_s() -> None:
     request = chat()
     assert request.settings.sampling == DEFAULTS
     assert (request.settings.max_tokens, request.settings.stop) == (None, ())
@@ -44,7 +44,7 @@ def test_sampling_fields_are_taken() -> None:
     assert chat(max_tokens=9, max_completion_tokens=5).settings.max_tokens == 5
 
 
-def test_a_nucleus_of_nothing_is_the_most_probable_token() -> None:
+def test_top_p_zero_is_the_most_probable_token() -> None:
     assert 0 < chat(top_p=0).settings.sampling.top_p < 1e-6
 
 
@@ -68,7 +68,7 @@ def test_every_kind_of_message() -> None:
     assert request.messages == (
         Message("system", "s"),
         Message("user", "ab"),
-        Message("assistant", "", thought="hm", tool_calls=(ToolCall("f", {"a": 1}, "c1"),)),
+        Message("assistant", "", reasoning="hm", tool_calls=(ToolCall("f", {"a": 1}, "c1"),)),
         Message("tool", "r", tool_call_id="c1"),
         Message("assistant", "done"),
     )

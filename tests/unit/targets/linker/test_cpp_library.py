@@ -89,7 +89,7 @@ def test_what_zig_did_not_build_is_named(
     assert list(cache.iterdir()) == []
 
 
-def test_progress_is_told_while_it_is_built(
+def test_progress_is_reported_while_it_is_built(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zig, "SECONDS_BETWEEN_LINES", 0.05)

@@ -56,7 +56,7 @@ def test_a_refused_source_is_reported_with_its_error(compiler: Nvrtc | Nvcc) -> 
         compile_ptx("__global__ void kernel() { missing_name(); }", "sm_75", compiler)
 
 
-def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_has_a_hint_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptx, "find_nvrtc", lambda: None)
     monkeypatch.setattr(ptx, "find_nvcc", lambda: None)
     with pytest.raises(TargetError, match="no CUDA compiler") as caught:

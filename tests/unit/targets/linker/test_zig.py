@@ -16,7 +16,7 @@ from gemma4_compile.targets.linker import zig
 from tests.unit.targets.fake_zig import fake_zig
 
 
-def test_missing_zig_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_zig_has_a_hint_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zig.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(TargetError, match="ziglang") as caught:
         zig.find_zig()

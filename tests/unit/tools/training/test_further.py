@@ -54,7 +54,7 @@ def test_numbers_in_words_have_no_digits_and_answers_have() -> None:
         assert any(letter.isdigit() for letter in question.answer)
 
 
-def test_what_a_tool_says_is_not_predicted() -> None:
+def test_what_a_tool_returns_is_not_predicted() -> None:
     tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
     call, response = "<|tool_call>call:f{a:1}<tool_call|>", "response:f{value:2}<tool_response|>"
     text = (

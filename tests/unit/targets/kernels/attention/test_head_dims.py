@@ -29,15 +29,15 @@ from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
 from gemma4_compile.targets.kernels.attention.prefill_shape import chunk_shape
-from gemma4_compile.targets.spec import EXACT, INT8
+from gemma4_compile.targets.spec import FLOAT, INT8
 from tests import models
 from tests.numerics.kernel_cases import CHUNK, operators
 from tests.packages import Silent
 
 GPUS = [
-    target_spec(name, profile)
+    target_spec(name, limits)
     for name, target in TARGETS.items()
-    for profile, spec in target.profiles.items()
+    for limits, spec in target.limits.items()
     if spec.is_gpu
 ]
 HEAD_DIMS = range(8, 513, 8)
@@ -72,7 +72,7 @@ def config_of(text: dict[str, Any]) -> Gemma4Config:
     return Gemma4Config.from_dict(models.config_file(text, "hub", "float32"))
 
 
-@pytest.mark.parametrize("spec", GPUS, ids=lambda spec: f"{spec.name}-{spec.profile}")
+@pytest.mark.parametrize("spec", GPUS, ids=lambda spec: f"{spec.name}-{spec.limits}")
 def test_blocks_hold_heads_of_every_multiple_of_eight(spec: TargetSpec) -> None:
     ratios = [(1, 1), (2, 1), (6, 2), (4, 1), (5, 1), (24, 4), (7, 1), (8, 1)]
     for head_dim, dtype in product(HEAD_DIMS, ("float16", "float32")):
@@ -85,7 +85,7 @@ def test_blocks_hold_heads_of_every_multiple_of_eight(spec: TargetSpec) -> None:
             assert block.padding < block.lanes
 
 
-@pytest.mark.parametrize("spec", GPUS, ids=lambda spec: f"{spec.name}-{spec.profile}")
+@pytest.mark.parametrize("spec", GPUS, ids=lambda spec: f"{spec.name}-{spec.limits}")
 @pytest.mark.parametrize("head_dim", [10, 12, 20, 36, 260, 510, 516, 520, 1024])
 def test_other_heads_are_refused_everywhere(
     head_dim: int, spec: TargetSpec, tmp_path: Path
@@ -106,7 +106,7 @@ def test_other_heads_are_refused_everywhere(
         model.mkdir()
         (model / "config.json").write_text(json.dumps(models.config_file(text, "hub", "float32")))
         request = CompileRequest(
-            *(str(model), spec.name, "q4f16", tmp_path / "out"), spec.profile, only="library"
+            *(str(model), spec.name, "q4f16", tmp_path / "out"), spec.limits, only="library"
         )
         assert_refused(what, partial(compile_model, request, Silent()))
         make_plan(config_of(text), "f16", target_spec("cpu"), 64, 64).check()
@@ -152,7 +152,7 @@ def test_what_the_plan_takes_has_all_its_kernels(seed: int) -> None:
     rng = random.Random(seed)
     config, quant, spec = config_of(random_text(rng)), rng.choice(QUANTS), rng.choice(GPUS)
     stores_integers = isinstance(RECIPES[quant].schemes[Role.LINEAR], GroupScheme)
-    forms = spec.activation_forms if stores_integers else (EXACT,)
+    forms = spec.activation_forms if stores_integers else (FLOAT,)
     spec = replace(spec, activations=rng.choice(forms))
 
     def kernels() -> None:
