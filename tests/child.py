@@ -52,7 +52,7 @@ def first_line(process: subprocess.Popen[str], seconds: float) -> str:
         line = process.stdout.readline().strip()
     finally:
         patience.cancel()
-    assert line, f"no line after {seconds} s, or ended, with {process.poll()}: {process.args}"
+    assert line, f"no line after {seconds} s, or ended, with {process.poll()}: {process.args!r}"
     return line
 
 
