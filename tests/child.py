@@ -20,9 +20,13 @@ def run_within(
     After `seconds` the whole group is killed, browsers and servers too, and the test fails with the
     last that the program said.
     """
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(
-        command, text=True, start_new_session=True, **pipes, **options
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
     ) as process:
         try:
             out, err = process.communicate(timeout=seconds)
@@ -48,7 +52,7 @@ def first_line(process: subprocess.Popen[str], seconds: float) -> str:
         line = process.stdout.readline().strip()
     finally:
         patience.cancel()
-    assert line, f"no line after {seconds} s, or ended, with {process.poll()}: {process.args}"
+    assert line, f"no line after {seconds} s, or ended, with {process.poll()}: {process.args!r}"
     return line
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.child import first_line, run_within
+from tests.shared import PATIENCE_S
+from tests.web.dawn import TIMEOUT_S
 
 # Starts a process that holds the same pipes, says something and hangs.
 HANGS = """
@@ -54,3 +56,11 @@ def test_a_server_that_says_nothing_is_killed() -> None:
         pytest.raises(AssertionError, match="no line after 1 s"),
     ):
         first_line(process, 1)
+
+
+def test_who_knows_more_of_a_wait_gives_up_first(pytestconfig: pytest.Config) -> None:
+    """A driver names what it waited for, a test shows stacks, and at last the process ends."""
+    limit, last = (float(pytestconfig.getini(n)) for n in ("timeout", "faulthandler_timeout"))
+    assert 0 < PATIENCE_S < limit < last
+    assert 0 < TIMEOUT_S < limit
+    assert pytestconfig.getini("faulthandler_exit_on_timeout") is True

@@ -146,3 +146,10 @@ def test_lists_name_what_exists() -> None:
 @pytest.mark.parametrize("name", ["utils", "common", "helpers", "misc"])
 def test_no_file_is_named_for_nothing(name: str) -> None:
     assert not [path for path in tracked() if path.stem == name and path.suffix == ".py"]
+
+
+def test_no_process_pool_waits_for_a_worker_that_is_gone() -> None:
+    """multiprocessing.Pool does for ever, a fork for threads; ProcessPoolExecutor names the end."""
+    waits = re.compile(r"\bPool\(\w*\)|get_context\([\"']fork|import Pool\b")
+    found = [path for path in tracked("*.py") if waits.search(path.read_text("utf-8"))]
+    assert found == [Path(__file__)]

@@ -12,7 +12,7 @@ import pytest
 from tests.web.compiled import TINY, Compiler
 from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of
 
-pytestmark = pytest.mark.dawn
+pytestmark = [pytest.mark.dawn, pytest.mark.slow]
 
 RUN = HERE.parents[1] / "benchmarks" / "webgpu" / "run.py"
 CONTEXT = 40

@@ -184,7 +184,7 @@ def play(
 @pytest.mark.parametrize(
     ("group", "name"),
     slow_unless(
-        lambda group, _: group != "real",
+        lambda group, _: group == "scripted",
         [(group, name) for group, names in GROUPS.items() for name in names],
     ),
 )

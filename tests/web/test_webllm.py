@@ -230,6 +230,7 @@ def test_interrupted_reply_ends_early(session: Session) -> None:
     assert reply.usage["completion_tokens"] < 400
 
 
+@pytest.mark.slow
 def test_a_page_can_leave_the_system_turn_out(
     browser: str,
     compiled: Compiler,

@@ -174,12 +174,9 @@ def test_kernels_of_odd_shapes_with_subgroups(lavapipe: VulkanDriver, tmp_path: 
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("preset", "limits"),
-    [
-        ("gemma-4-E2B-it", "h200"),
-        pytest.param("gemma-4-31B-it", "compat", marks=pytest.mark.slow),
-    ],
+    ("preset", "limits"), [("gemma-4-E2B-it", "h200"), ("gemma-4-31B-it", "compat")]
 )
 def test_kernels_of_released_sizes(
     preset: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path

@@ -13,8 +13,8 @@ import tvm_ffi
 
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.linker import runtime_objects
 from gemma4_compile.targets.linker.cpp_library import cpp_library
-from gemma4_compile.targets.linker.link import runtime_objects
 
 
 @pytest.fixture(scope="module")
