@@ -6,7 +6,8 @@ import numpy as np
 
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.examples import HALF_ULP_F16, Array, Sizes
+from gemma4_compile.operators.examples import HALF_ULP_F16, Sizes
+from gemma4_compile.types import Array
 
 _NO_TOKEN = -1e29  # logits below are those of suppressed tokens
 

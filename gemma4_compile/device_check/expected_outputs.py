@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from gemma4_compile.device_check.comparison import allowed_error, example_arguments, is_packed
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.operators.base import operator_from
-from gemma4_compile.operators.examples import Array, Sizes
+from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.types import Array, JsonObject
 
 _ROWS = 19  # no multiple of any tile
 _BEFORE, _CAPACITY = 1200, 1300  # rings have wrapped
 
 
-def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+class Request(TypedDict):
+    """What the program is asked: a kernel's description, and what its arguments are made from."""
+
+    operator: str
+    seed: int
+    chunk: int
+
+
+def answer(request: Request, folder: Path) -> JsonObject:
     """Compute one kernel's answer.
 
     Parameters
@@ -46,7 +55,7 @@ def answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
     run(operator, *after)
     names: list[str | int] = []
-    changed: dict[str, dict[str, Any]] = {}
+    changed: dict[str, JsonObject] = {}
     params = operator.prim_func().params
     for index, (param, old, new) in enumerate(zip(params, args, after, strict=True)):
         if isinstance(old, int) or isinstance(new, int):

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Any
 
 import numpy as np
 import tvm
@@ -36,11 +35,12 @@ from gemma4_compile.device_check.known_inputs import (
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
-from gemma4_compile.operators.examples import Array, Sizes
+from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets.spec import TargetSpec
+from gemma4_compile.types import Array, JsonObject
 
 VERSION = 1
 MAX_BYTES = 48 << 20  # of one case's buffers: a browser makes and uploads them while a page loads
@@ -223,14 +223,14 @@ def _clear_draw(operator: SampleTopP, values: dict[str, Array]) -> dict[str, flo
     )
 
 
-def _result(operator: Operator, name: str, old: Array, new: Array) -> dict[str, Any] | None:
+def _result(operator: Operator, name: str, old: Array, new: Array) -> JsonObject | None:
     """Range that a kernel has changed in a buffer, samples of it, and their tolerance."""
     changed = np.flatnonzero(old.reshape(-1) != new.reshape(-1))
     if not changed.size:
         return None
     first, count = int(changed[0]), int(changed[-1] - changed[0]) + 1
     samples = new.reshape(-1)[list(sample_positions(first, count))]
-    entry: dict[str, Any] = {"name": name, "first": first, "count": count}
+    entry: JsonObject = {"name": name, "first": first, "count": count}
     if is_packed(operator, new):
         expected_moves = operator.moved_share() * samples.size * BYTES
         entry["moved"] = ceil(expected_moves + 4 * sqrt(expected_moves)) + 1
@@ -245,7 +245,7 @@ def _case(
     launches: Mapping[str, KernelLaunch],
     module: tvm.IRModule,
     seed: int,
-) -> dict[str, Any]:
+) -> JsonObject:
     """A case as the browser reads it. Kernels of one case share buffers of one name."""
     inputs: dict[str, KnownInput] = {}
     for kernel in kernels:
@@ -254,8 +254,8 @@ def _case(
             inputs.setdefault(name, made)
     values = {name: known.array() for name, known in inputs.items()}
     buffers = {name: index for index, name in enumerate(inputs)}
-    steps: list[dict[str, Any]] = []
-    results: dict[str, dict[str, Any]] = {}
+    steps: list[JsonObject] = []
+    results: dict[str, JsonObject] = {}
     for kernel in kernels:
         func, launch, operator = module[kernel.name], launches[kernel.name], kernel.operator
         if isinstance(operator, SampleTopP):
@@ -297,7 +297,7 @@ def _case(
 
 def known_answers(
     module: tvm.IRModule, descriptions: Mapping[str, str], spec: TargetSpec, chunk: int
-) -> dict[str, Any]:
+) -> JsonObject:
     """Inputs and expected results of some kernels, for the library's metadata.
 
     Parameters

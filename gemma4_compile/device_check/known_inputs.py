@@ -13,12 +13,12 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from gemma4_compile.types import Array, JsonObject
+
 UInt32Array = npt.NDArray[np.uint32]
 
 PERIOD = 16_381
@@ -66,7 +66,7 @@ class Spread:
 
 
 WORDS = Spread(32, 0, 1)
-"""Any words: packed integers."""
+"""Words of any value: packed integers."""
 
 BYTES_BELOW_255 = Spread(32, 0, 1, mask=0xFEFEFEFE)
 """Words of 8-bit weights, among which 255 is never stored."""
@@ -118,9 +118,9 @@ class KnownInput:
             values[turn :: len(self.spreads)] = (integers * spread.step).astype(self.dtype)
         return np.resize(values, self.shape)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Description from which the browser makes the buffer."""
-        fields: dict[str, Any] = {"dtype": self.dtype, "count": prod(self.shape)}
+        fields: JsonObject = {"dtype": self.dtype, "count": prod(self.shape)}
         if self.data:
             fields["data"] = encoded(self.array())
         elif self.spreads:

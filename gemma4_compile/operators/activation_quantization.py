@@ -21,7 +21,7 @@ from gemma4_compile.operators.base import (
     symbolic_rows,
     te_prim_func,
 )
-from gemma4_compile.operators.examples import Array, Sizes, split_stats
+from gemma4_compile.operators.examples import Sizes, split_stats
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import (
     ExpertNormVector,
@@ -29,6 +29,7 @@ from gemma4_compile.operators.norms import (
     norm_vector,
 )
 from gemma4_compile.operators.types import Expr, Index, IndexT
+from gemma4_compile.types import Array
 
 GROUP = 32
 LEVELS = 127

@@ -17,17 +17,12 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
 from gemma4_compile.operators.base import Operator, symbolic_rows
-from gemma4_compile.operators.examples import (
-    ATTENTION_F32,
-    Array,
-    Sizes,
-    kv_positions,
-    rotary_table,
-)
+from gemma4_compile.operators.examples import ATTENTION_F32, Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.types import Array
 
 
 def _kv_input(

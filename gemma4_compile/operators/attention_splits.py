@@ -10,11 +10,12 @@ from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.examples import Array, Sizes, split_stats
+from gemma4_compile.operators.examples import Sizes, split_stats
 from gemma4_compile.operators.heads import Splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, store
 from gemma4_compile.operators.types import Buffer
+from gemma4_compile.types import Array
 
 LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
 

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, get_type_hints
+from typing import ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from tvm import te, tirx
 from tvm.relax.frontend import nn
 from tvm.tirx.buffer import is_buffer_var
 
-from gemma4_compile.operators.examples import (
-    MOVED_BYTES,
-    SUM_F32,
-    Array,
-    Sizes,
-    random_values,
-)
+from gemma4_compile.operators.examples import MOVED_BYTES, SUM_F32, Sizes, random_values
 from gemma4_compile.operators.types import Index
+from gemma4_compile.types import Array
+
+T = TypeVar("T")
 
 OPERATOR_ATTR = "gemma4.operator"
 _OPAQUE = 8  # relax.op.pattern.kOpaque: graph fusion must leave the function alone
@@ -45,7 +42,7 @@ class Operator(ABC):
 
     kind: ClassVar[str]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "kind" not in cls.__dict__:
             return  # a form that others share; its parent's descriptions stay its parent's
@@ -120,7 +117,7 @@ def _marked(operator: Operator) -> tirx.PrimFunc:
     )
 
 
-def _from_json(kind: Any, values: dict[str, Any]) -> Any:
+def _from_json(kind: type[T], values: Mapping[str, object]) -> T:
     """A dataclass from the JSON object of its fields: lists are tuples, objects dataclasses."""
     types = get_type_hints(kind)
     made = {
@@ -130,7 +127,7 @@ def _from_json(kind: Any, values: dict[str, Any]) -> Any:
     return kind(**made)
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: object) -> object:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 
@@ -148,8 +145,7 @@ def description_of(func: tirx.PrimFunc) -> str | None:
 def operator_from(description: str) -> Operator:
     """The operator that `description_of` describes; KeyError for an unknown kind."""
     fields = json.loads(description)
-    operator: Operator = _from_json(_KINDS[fields.pop("kind")], fields)
-    return operator
+    return _from_json(_KINDS[fields.pop("kind")], fields)
 
 
 def symbolic_rows(rows: int | None, name: str = "n") -> Index:

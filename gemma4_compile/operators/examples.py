@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 from operator import add, floordiv, mul
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import tirx
 
-Array = npt.NDArray[Any]
+from gemma4_compile.operators.types import Index
+from gemma4_compile.types import Array
 
 _ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
 
@@ -52,7 +51,7 @@ class Sizes:
     capacity: int
     chunk: int
 
-    def of(self, dimension: Any) -> int:
+    def of(self, dimension: Index) -> int:
         """A tensor's dimension with the symbolic sizes in it replaced."""
         if isinstance(dimension, tirx.Var):
             symbols = {"n": self.rows, "m": 1, "capacity": self.capacity, "chunk": self.chunk}

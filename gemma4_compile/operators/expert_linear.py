@@ -11,7 +11,6 @@ from tvm import te, tirx
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import (
-    Array,
     Sizes,
     chosen_experts,
     expert_order,
@@ -22,6 +21,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.moe import EXPERT_TILE, routed_begin
 from gemma4_compile.operators.types import Expr, Index
+from gemma4_compile.types import Array
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.examples import Array, Sizes, own_vector_error, split_stats
+from gemma4_compile.operators.examples import Sizes, own_vector_error, split_stats
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RoutedNorm
 from gemma4_compile.operators.norms import (
@@ -18,6 +18,7 @@ from gemma4_compile.operators.norms import (
     NormVector,
     norm_vector,
 )
+from gemma4_compile.types import Array
 
 
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:

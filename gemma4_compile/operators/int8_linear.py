@@ -23,13 +23,7 @@ from gemma4_compile.operators.activation_quantization import (
 )
 from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
 from gemma4_compile.operators.base import TensorSpec, symbolic_rows, te_prim_func
-from gemma4_compile.operators.examples import (
-    MOVED_BYTES,
-    Array,
-    Sizes,
-    own_vector_error,
-    split_stats,
-)
+from gemma4_compile.operators.examples import MOVED_BYTES, Sizes, own_vector_error, split_stats
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.fused_linear import RoutedForm
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -46,6 +40,7 @@ from gemma4_compile.operators.norms import (
     norm_vector,
 )
 from gemma4_compile.operators.types import Index
+from gemma4_compile.types import Array
 
 PACKED = "int8"  # stands for the dtype of a vector that comes packed
 PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results

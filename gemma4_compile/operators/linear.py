@@ -16,10 +16,11 @@ from gemma4_compile.operators.base import (
     te_prim_func,
 )
 from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.examples import Array, Sizes, stored_bytes
+from gemma4_compile.operators.examples import Sizes, stored_bytes
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.types import Array
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from gemma4_compile.operators.base import (
     symbolic_rows,
     te_prim_func,
 )
-from gemma4_compile.operators.examples import Array, Sizes, chosen_experts
+from gemma4_compile.operators.examples import Sizes, chosen_experts
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.types import Array
 
 VECTORS = 4  # of a layer with experts between attention and its matmuls, in one argument
 BRANCH_NORM, DENSE_NORM, SCALE, EXPERT_NORM = range(VECTORS)

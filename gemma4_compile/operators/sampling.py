@@ -11,10 +11,11 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
-from gemma4_compile.operators.examples import Array, Sizes
+from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Expr
+from gemma4_compile.types import Array
 
 MASKED = (
     -1.0e30

@@ -1,7 +1,7 @@
 """Types of the values that definitions and kernels are written with.
 
-TVM's classes carry no types, so to mypy they are `Any`. These protocols say what the code of this
-project does with them: an expression or a buffer in the other's place is then an error.
+TVM's classes carry no types, so mypy checks nothing of them. These protocols say what the code of
+this project does with them: an expression or a buffer in the other's place is then an error.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "process",
         "progress",
         "regular_files",
+        "types",
     ),
     (
         "chat_options",
@@ -62,6 +63,7 @@ RUNTIME_MAY_IMPORT = {
     "runtime",
     "sampling_ranges",
     "serve_options",
+    "types",
 }
 
 MAY_RUN_PACKAGES = {"verification"}

@@ -1,0 +1,12 @@
+"""Types of values that all parts of the project pass on."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+"""An array whose dtype is known when the program runs."""
+JsonObject: TypeAlias = dict[str, object]
+"""A JSON object: to be checked where a value is read from it."""
