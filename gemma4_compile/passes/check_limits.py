@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -37,7 +36,7 @@ class KernelUse:
     grid: tuple[int, ...]
 
 
-def _static_bytes(buffer: Any) -> int:
+def _static_bytes(buffer: tirx.Buffer) -> int:
     shape = [int(dim) if isinstance(dim, int | tirx.IntImm) else None for dim in buffer.shape]
     if None in shape:
         return 0
@@ -53,11 +52,11 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
     threads: dict[str, int] = {}
     shared: list[int] = []
 
-    def extent(tag: str, value: Any) -> None:
+    def extent(tag: str, value: tvm.ir.Expr | int) -> None:
         if isinstance(value, int | tirx.IntImm):
             threads[tag] = max(threads.get(tag, 1), int(value))
 
-    def allocated(buffer: Any) -> None:
+    def allocated(buffer: tirx.Buffer) -> None:
         if str(buffer.scope()).startswith("shared"):
             shared.append(_static_bytes(buffer))  # names may repeat
 

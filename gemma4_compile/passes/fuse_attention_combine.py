@@ -12,8 +12,6 @@ After::
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import DataType
 
 from gemma4_compile.operators.attention_splits import CombineSplits
@@ -21,7 +19,12 @@ from gemma4_compile.operators.fused_linear import CombinedLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8CombinedLinear, Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
-from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph, fields_of
+from gemma4_compile.passes.operator_graph import (
+    OperatorCall,
+    OperatorGraph,
+    fields_of,
+    is_call_of,
+)
 
 FORMS: tuple[tuple[type[Linear], type[CombinedLinear | Int8CombinedLinear]], ...] = (
     (Linear, CombinedLinear),
@@ -36,7 +39,7 @@ def fuse_attention_combine(graph: OperatorGraph, limits: FusionLimits) -> None:
             combine = combine_of(graph, linear)
             if combine is None or not _is_small(combine, linear, limits):
                 continue
-            splits: Any = combine.operator
+            splits = combine.operator
             operator = fused(
                 **fields_of(linear.operator, splits.out_dtype),
                 heads=splits.heads,
@@ -48,22 +51,24 @@ def fuse_attention_combine(graph: OperatorGraph, limits: FusionLimits) -> None:
                 graph.replace([combine, linear], [OperatorCall(operator, args, linear.results)])
 
 
-def combine_of(graph: OperatorGraph, linear: AnyCall) -> AnyCall | None:
+def combine_of(
+    graph: OperatorGraph, linear: OperatorCall[Linear]
+) -> OperatorCall[CombineSplits] | None:
     """The combine that makes a matmul's vector, and has no other reader."""
     combine = graph.producer(linear.args[0])
-    if combine is None or linear.operator.in_dtype == PACKED:
-        return None
-    if not isinstance(combine.operator, CombineSplits):
+    if not is_call_of(combine, CombineSplits) or linear.operator.in_dtype == PACKED:
         return None
     return combine if graph.reader_count(combine.results[0]) == 1 else None
 
 
-def _is_small(combine: AnyCall, linear: AnyCall, limits: FusionLimits) -> bool:
+def _is_small(
+    combine: OperatorCall[CombineSplits], linear: OperatorCall[Linear], limits: FusionLimits
+) -> bool:
     if linear.operator.cols > limits.width:
         return False
     if limits.max_buffers is None:
         return True
-    splits: Any = combine.operator
+    splits = combine.operator
     size = DataType(splits.out_dtype).bits // 8
     nbytes = size * splits.splits * splits.heads * splits.head_dim
     tuning = limits.tuning

@@ -12,7 +12,7 @@ After::
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict, TypeGuard
 
 from gemma4_compile.operators.fused_linear import NormedLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear, Int8NormedLinear
@@ -21,6 +21,18 @@ from gemma4_compile.operators.moe import ExpertResidualNorm
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits, weight_count
 from gemma4_compile.passes.operator_graph import AnyCall, OperatorCall, OperatorGraph, fields_of
+
+
+class NormFields(TypedDict):
+    """Fields of a matmul that are those of the norm in its launch."""
+
+    eps: float
+    scaled: bool
+    normed: bool
+    branches: int
+
+
+NormCall = OperatorCall[ResidualNorm | ExpertResidualNorm]
 
 FORMS: tuple[tuple[type[Linear], type[NormedLinear | Int8NormedLinear]], ...] = (
     (Linear, NormedLinear),
@@ -42,7 +54,7 @@ def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
                 graph.replace([norm, linear], [OperatorCall(operator, args, results)])
 
 
-def norm_of(graph: OperatorGraph, linear: AnyCall) -> AnyCall | None:
+def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | None:
     """The norm of one position that makes a matmul's vector, and has no other reader of that.
 
     Without a norm behind the addition the vector is the residual itself, which others may read,
@@ -50,9 +62,9 @@ def norm_of(graph: OperatorGraph, linear: AnyCall) -> AnyCall | None:
     """
     vector = linear.args[0]
     norm = graph.producer(vector)
-    if norm is None or linear.operator.rows != 1 or linear.operator.in_dtype == PACKED:
+    if linear.operator.rows != 1 or linear.operator.in_dtype == PACKED:
         return None
-    if not isinstance(norm.operator, (ResidualNorm, ExpertResidualNorm)):
+    if not _is_norm(norm):
         return None
     normed = len(norm.results) > 1
     if normed and not vector.same_as(norm.results[1]):
@@ -62,12 +74,17 @@ def norm_of(graph: OperatorGraph, linear: AnyCall) -> AnyCall | None:
     return None if graph.is_read_between(norm.results[0], norm, linear) else norm
 
 
-def is_stacked(norm: AnyCall) -> bool:
+def _is_norm(call: AnyCall | None) -> TypeGuard[NormCall]:
+    kinds = (ResidualNorm, ExpertResidualNorm)
+    return call is not None and isinstance(call.operator, kinds)
+
+
+def is_stacked(norm: NormCall) -> bool:
     """Whether a norm's weights are rows of one tensor, as the router's are."""
     return isinstance(norm.operator, ResidualNorm) and norm.operator.stacked > 0
 
 
-def can_fuse(linear: AnyCall, limits: FusionLimits) -> bool:
+def can_fuse(linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
     """Whether the blocks of a matmul may each make the vector: its length, and their number."""
     tuning = limits.tuning
     int8 = isinstance(linear.operator, Int8Linear)
@@ -75,14 +92,14 @@ def can_fuse(linear: AnyCall, limits: FusionLimits) -> bool:
     return linear.operator.cols <= limits.width and weight_count(linear) <= most
 
 
-def fused_dtype(linear: AnyCall) -> str:
+def fused_dtype(linear: OperatorCall[Linear]) -> str:
     """The dtype of the vector inside the fused kernel: int8 is rounded from float32."""
-    return "float32" if isinstance(linear.operator, Int8Linear) else str(linear.operator.in_dtype)
+    return "float32" if isinstance(linear.operator, Int8Linear) else linear.operator.in_dtype
 
 
-def _fields(norm: AnyCall) -> dict[str, Any]:
-    operator: Any = norm.operator
+def _fields(norm: NormCall) -> NormFields:
+    operator = norm.operator
     if isinstance(operator, ExpertResidualNorm):
         return {"eps": operator.eps, "scaled": True, "normed": True, "branches": 2}
     normed = operator.next_dtype is not None
-    return {"eps": operator.eps, "scaled": operator.scaled, "normed": normed}
+    return {"eps": operator.eps, "scaled": operator.scaled, "normed": normed, "branches": 1}

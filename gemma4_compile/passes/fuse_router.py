@@ -13,8 +13,6 @@ After::
 
 from __future__ import annotations
 
-from typing import Any
-
 from gemma4_compile.operators.fused_linear import RoutedLinear
 from gemma4_compile.operators.int8_linear import Int8Linear, Int8RoutedLinear
 from gemma4_compile.operators.linear import Linear
@@ -38,7 +36,7 @@ def fuse_router(graph: OperatorGraph, limits: FusionLimits) -> None:
             router = None if norm is None else routers.get(norm.results[0])
             if norm is None or router is None or not can_fuse(linear, limits):
                 continue
-            scores: Any = router.operator
+            scores = router.operator
             operator = fused(
                 **fields_of(linear.operator, fused_dtype(linear)),
                 eps=scores.eps,

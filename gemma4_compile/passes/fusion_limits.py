@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tvm import relax
 
-from gemma4_compile.passes.operator_graph import AnyCall
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
@@ -48,7 +49,7 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     return FusionLimits(target.max_storage_buffers, fused_width(target), int8, tuning)
 
 
-def weight_count(call: AnyCall) -> int:
+def weight_count(call: OperatorCall[Linear]) -> int:
     """Weights of the matrix that a matmul reads."""
     layout = call.operator.layout
-    return int(layout.rows * layout.cols)
+    return layout.rows * layout.cols

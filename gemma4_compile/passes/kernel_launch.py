@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -37,8 +36,8 @@ class KernelLaunch:
     entry_point: str
     bindings: tuple[str, ...]
     scalars: tuple[str, ...]
-    grid: tuple[Any, Any, Any]
-    threads: tuple[Any, Any, Any]
+    grid: tuple[tvm.ir.Expr, tvm.ir.Expr, tvm.ir.Expr]
+    threads: tuple[tvm.ir.Expr, tvm.ir.Expr, tvm.ir.Expr]
     variables: Mapping[str, tirx.Var]
     text: str
 
@@ -89,7 +88,7 @@ def kernel_launches(
 
 
 def _launch(func: tirx.PrimFunc) -> KernelLaunch:
-    extents: dict[str, Any] = {}
+    extents: dict[str, tvm.ir.Expr] = {}
 
     def visit(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -39,7 +38,7 @@ def kernel_source(func: tirx.PrimFunc, name: str, spec: TargetSpec) -> str:
     return source
 
 
-def _sources(library: Any) -> dict[str, str]:
+def _sources(library: tvm.runtime.Module) -> dict[str, str]:
     sources: dict[str, str] = {}
     for module in _imported(library):
         suffix = SUFFIXES.get(module.kind)
@@ -56,7 +55,7 @@ def _sources(library: Any) -> dict[str, str]:
     return sources
 
 
-def _imported(module: Any) -> Iterator[Any]:
+def _imported(module: tvm.runtime.Module) -> Iterator[tvm.runtime.Module]:
     yield module
     for inner in module.imports:
         yield from _imported(inner)

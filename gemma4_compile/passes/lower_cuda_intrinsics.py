@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -40,17 +38,17 @@ class LowerCudaIntrinsics:
         return result
 
 
-def _is_call(node: Any, name: str, kind: str = "call_pure_extern") -> bool:
+def _is_call(node: tvm.ir.Expr, name: str, kind: str = "call_pure_extern") -> bool:
     if not isinstance(node, tvm.ir.Call) or node.op != tvm.ir.Op.get(f"tirx.{kind}"):
         return False
     return str(getattr(node.args[0], "value", "")) == name
 
 
-def _dp4a(a: Any, b: Any, total: Any) -> Any:
+def _dp4a(a: tvm.ir.Expr, b: tvm.ir.Expr, total: tvm.ir.Expr) -> tvm.ir.Call:
     return tirx.call_pure_extern("int32", CUDA_DOT4, a, b, total)
 
 
-def _call(node: Any) -> Any:
+def _call(node: tvm.ir.Call) -> tvm.ir.Call:
     if not _is_call(node, EXCHANGE, "call_extern"):
         return _product(node)
     _, value, bit = node.args
@@ -58,14 +56,14 @@ def _call(node: Any) -> Any:
     return tirx.call_extern("float32", CUDA_EXCHANGE, mask, value, bit.astype("int32"))
 
 
-def _product(node: Any) -> Any:
+def _product(node: tvm.ir.Call) -> tvm.ir.Call:
     if not _is_call(node, DOT4):
         return node
     _, a, b = node.args
     return _dp4a(a.astype("int32"), b.astype("int32"), tirx.const(0, "int32"))
 
 
-def _sum(node: Any) -> Any:
+def _sum(node: tirx.Add) -> tvm.ir.Expr:
     for product, other in ((node.a, node.b), (node.b, node.a)):
         if _is_bare_product(product):
             return _dp4a(product.args[1], product.args[2], other)
@@ -78,24 +76,24 @@ def _sum(node: Any) -> Any:
     return node
 
 
-def _is_bare_product(node: Any) -> bool:
+def _is_bare_product(node: tvm.ir.Expr) -> bool:
     """Whether it is a product to which nothing is added yet."""
     return _is_call(node, CUDA_DOT4) and _is_zero(node.args[3])
 
 
-def _is_vector_of_products(node: Any) -> bool:
+def _is_vector_of_products(node: tvm.ir.Expr) -> bool:
     """Whether it joins products, the first one first."""
     if not isinstance(node, tirx.Shuffle) or not all(map(_is_bare_product, node.vectors)):
         return False
     return [int(index) for index in node.indices] == list(range(len(node.vectors)))
 
 
-def _choice(node: Any) -> Any:
+def _choice(node: tirx.Select) -> tvm.ir.Expr:
     is_vector = int(tvm.DataType(str(node.true_value.ty)).lanes) > 1
     if not is_vector:
         return node
     return tirx.if_then_else(node.condition, node.true_value, node.false_value)
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: tvm.ir.Expr) -> bool:
     return isinstance(value, tirx.IntImm) and int(value) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -99,7 +98,7 @@ def device_passes(target: str) -> Sequence[Pass]:
     )
 
 
-def device_pipeline(target: str = "webgpu") -> tuple[Any, Any, Any]:
+def device_pipeline(target: str = "webgpu") -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """TVM's own lowering of kernels, with our passes before the generation of code."""
     lowering, host, _ = default_s_tir_pipeline()
 

@@ -6,7 +6,6 @@ TVM's last passes inline all names, keep them, and search for common expressions
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -57,20 +56,20 @@ class NameCommonExpressions:
 
 def _without_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with arguments of constant sizes."""
-    changed: dict[Any, Any] = {}
+    changed: dict[tirx.Buffer, tirx.Buffer] = {}
 
-    def declare(node: Any) -> Any:
+    def declare(node: tirx.DeclBuffer) -> tirx.DeclBuffer:
         buffer = node.buffer
         if all(isinstance(size, tirx.IntImm) for size in buffer.shape):
             return node
         changed[buffer] = tirx.decl_buffer((MANY,), buffer.dtype, buffer.name)
         return tirx.DeclBuffer(changed[buffer], data=node.data)
 
-    def load(node: Any) -> Any:
+    def load(node: tvm.ir.TensorLoad) -> tvm.ir.TensorLoad:
         new = changed.get(node.source)
         return node if new is None else tirx.BufferLoad(new, node.indices)
 
-    def write(node: Any) -> Any:
+    def write(node: tirx.BufferStore) -> tirx.BufferStore:
         new = changed.get(node.buffer)
         return node if new is None else tirx.BufferStore(new, node.value, node.indices)
 
@@ -81,7 +80,7 @@ def _without_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _names_extents(func: tirx.PrimFunc) -> bool:
     """Whether an extent of the grid uses a name of the kernel's body."""
-    extents: list[Any] = []
+    extents: list[tvm.ir.Expr] = []
 
     def visit(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
@@ -117,15 +116,15 @@ def _without_unused(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(body)
 
 
-def _variables(node: Any) -> Counter[Any]:
+def _variables(node: tvm.ir.Expr | tirx.Stmt) -> Counter[tirx.Var]:
     """How often each variable stands in a statement or expression."""
-    found: list[Any] = []
+    found: list[tirx.Var] = []
     tvm_ffi.structural_walk(node, [(tirx.Var, found.append)])
     return Counter(found)
 
 
-def _has_effect(value: Any) -> bool:
-    calls: list[Any] = []
+def _has_effect(value: tvm.ir.Expr) -> bool:
+    calls: list[tvm.ir.Call] = []
     tvm_ffi.structural_walk(value, [(tvm.ir.Call, calls.append)])
     return any(
         not isinstance(call.op, tvm.ir.Op) or call.op.get_attr("TCallEffectKind") > READS_STATE

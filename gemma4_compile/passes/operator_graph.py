@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 import tvm
 from tvm import relax, tirx
@@ -18,10 +18,11 @@ from gemma4_compile.operators.base import Operator, TensorSpec, operator_of
 
 _CALL_TIR = "relax.call_tir"
 Op = TypeVar("Op", bound=Operator)
+OpT_co = TypeVar("OpT_co", bound=Operator, covariant=True)
 
 
 @dataclass(eq=False)
-class OperatorCall(Generic[Op]):
+class OperatorCall(Generic[OpT_co]):
     """One launch.
 
     Attributes
@@ -31,7 +32,7 @@ class OperatorCall(Generic[Op]):
     results : the variables that hold the results, in the definition's order
     """
 
-    operator: Op
+    operator: OpT_co
     args: list[relax.Expr]
     results: list[relax.Var]
 
@@ -43,7 +44,7 @@ class Other:
     binding: relax.Binding
 
 
-AnyCall = OperatorCall[Any]
+AnyCall = OperatorCall[Operator]
 Step = AnyCall | Other
 
 
@@ -70,11 +71,7 @@ class OperatorGraph:
 
     def calls(self, kind: type[Op]) -> list[OperatorCall[Op]]:
         """Calls of exactly this class of operators, in order."""
-        return [
-            step
-            for step in self.steps
-            if isinstance(step, OperatorCall) and type(step.operator) is kind
-        ]
+        return [step for step in self.steps if _is_exactly(step, kind)]
 
     def producer(self, tensor: relax.Expr) -> AnyCall | None:
         """The call that makes a tensor, or None for parameters and results of anything else."""
@@ -126,13 +123,25 @@ class OperatorGraph:
         )
 
 
+def _is_exactly(step: Step, kind: type[Op]) -> TypeGuard[OperatorCall[Op]]:
+    return isinstance(step, OperatorCall) and type(step.operator) is kind
+
+
+def is_call_of(step: Step | None, kind: type[Op]) -> TypeGuard[OperatorCall[Op]]:
+    """Whether a step calls an operator of a class or of one derived from it."""
+    return isinstance(step, OperatorCall) and isinstance(step.operator, kind)
+
+
 def result_vars(name: str, specs: Sequence[TensorSpec]) -> list[relax.Var]:
     """New variables for results."""
     return [relax.DataflowVar(name, relax.TensorType(list(shape), dtype)) for shape, dtype in specs]
 
 
 def fields_of(operator: Operator, in_dtype: str) -> dict[str, Any]:
-    """An operator's fields for another one that begins with them and takes a vector of a dtype."""
+    """An operator's fields for another one that begins with them and takes a vector of a dtype.
+
+    Of any type, as they become arguments of a class that only the caller knows.
+    """
     values = {item.name: getattr(operator, item.name) for item in fields(operator)}
     return {**values, "in_dtype": in_dtype}
 
@@ -191,12 +200,11 @@ def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
     operators: dict[str, Operator | None] = {}
     tuples: dict[relax.Var, AnyCall] = {}
     for binding in function.body.blocks[0].bindings:
-        value: Any = binding.value if isinstance(binding, relax.VarBinding) else None
+        value: relax.Expr | None = binding.value if isinstance(binding, relax.VarBinding) else None
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
             tuples[value.tuple_value].results[value.index] = binding.var
             continue
-        is_call = isinstance(value, relax.Call) and value.op == tvm.ir.Op.get(_CALL_TIR)
-        if not is_call:
+        if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get(_CALL_TIR):
             yield Other(binding)
             continue
         name = value.args[0].name_hint

@@ -18,7 +18,7 @@ Gate and up give their product quantised for down. Of a chunk::
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 from tvm import relax
 
@@ -29,6 +29,7 @@ from gemma4_compile.operators.activation_quantization import (
     QuantizeRows,
     quantized_specs,
 )
+from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.int8_linear import (
@@ -44,15 +45,19 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import ExpertResidualNorm, TopKExperts
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fuse_attention_combine import combine_of
-from gemma4_compile.passes.fuse_norm_linear import is_stacked, norm_of
+from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_of
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
     OperatorGraph,
     fields_of,
+    is_call_of,
     result_vars,
 )
+
+Matmul = OperatorCall[Linear | ExpertGemm]
+PackedT = TypeVar("PackedT", bound=Int8Linear | Int8ExpertGemm)
 
 
 def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -89,7 +94,7 @@ def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
             _quantize_combine(graph, combine, linear)
 
 
-def _may_round(graph: OperatorGraph, linear: AnyCall, limits: FusionLimits) -> bool:
+def _may_round(graph: OperatorGraph, linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
     """Whether the kernel can round its vector, or what makes the vector can."""
     if linear.operator.cols <= limits.width or combine_of(graph, linear) is not None:
         return True
@@ -111,45 +116,46 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     )
 
 
-def _packed(linear: AnyCall, kind: type[Any], **changes: Any) -> Any:
+def _packed(matmul: Matmul, kind: type[PackedT]) -> PackedT:
     """The matmul's operator on quantised vectors."""
-    return kind(**fields_of(linear.operator, PACKED), **changes)
+    return kind(**fields_of(matmul.operator, PACKED))
 
 
-def _quantize_chunk(graph: OperatorGraph, matmul: AnyCall, kind: type[Any]) -> None:
+def _quantize_chunk(
+    graph: OperatorGraph, matmul: Matmul, kind: type[Int8Linear | Int8ExpertGemm]
+) -> None:
     x, operator = matmul.args[0], _packed(matmul, kind)
     rounding, packed = _rounding(x, matmul)
     call = OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
     graph.replace([matmul], [rounding, call])
 
 
-def _rounding(x: relax.Expr, matmul: AnyCall) -> tuple[AnyCall, list[relax.Var]]:
+def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
     """The call that quantises the rows of x for a matmul, and its words and scales."""
-    operator: Any = matmul.operator
+    operator = matmul.operator
     rows, width = getattr(operator, "rows", None), int(x.ty.shape[1])
     quantize = QuantizeRows(rows, width, str(x.ty.dtype), operator.layout.bits == 4)
     packed = result_vars("quantized", quantized_specs(width, x.ty.shape[0]))
     return OperatorCall(quantize, [x], packed), packed
 
 
-def _quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> None:
+def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall[Int8Linear]) -> None:
     """Gate and up whose one reader takes int8: their product leaves the kernel quantised."""
-    operator: Any = gate_up.operator
     down = graph.only_reader(gate_up.results[0])
-    if down is None or type(down.operator) is not Int8Linear:
+    if not is_call_of(down, Int8Linear) or type(down.operator) is not Int8Linear:
         return
     if not _may_quantize_product(graph, gate_up):
         return
     interleaved = down.operator.layout.bits == 4
-    operator = replace(operator, packed_out=True, interleaved_out=interleaved)
+    operator = replace(gate_up.operator, packed_out=True, interleaved_out=interleaved)
     packed = result_vars("product", quantized_specs(operator.outputs))
     graph.replace([gate_up], [OperatorCall(operator, gate_up.args, packed)])
     args = [*packed, *down.args[1:]]
     graph.replace([down], [OperatorCall(_packed(down, Int8Linear), args, down.results)])
 
 
-def _quantize_norm(graph: OperatorGraph, norm: AnyCall, linear: AnyCall) -> None:
-    operator: Any = norm.operator
+def _quantize_norm(graph: OperatorGraph, norm: NormCall, linear: OperatorCall[Linear]) -> None:
+    operator = norm.operator
     if is_stacked(norm):
         rounding, packed = _rounding(linear.args[0], linear)
         made = [rounding]
@@ -168,11 +174,14 @@ def _quantize_norm(graph: OperatorGraph, norm: AnyCall, linear: AnyCall) -> None
     graph.replace([linear] if is_stacked(norm) else [norm, linear], [*made, call])
 
 
-def _quantize_combine(graph: OperatorGraph, combine: AnyCall, linear: AnyCall) -> None:
-    operator: Any = combine.operator
+def _quantize_combine(
+    graph: OperatorGraph, combine: OperatorCall[CombineSplits], linear: OperatorCall[Linear]
+) -> None:
+    operator = combine.operator
     if operator.head_dim % GROUP:  # a group of channels is in two heads
         rounding, packed = _rounding(linear.args[0], linear)
-        olds, made = [linear], [rounding]
+        olds: list[AnyCall] = [linear]
+        made = [rounding]
     else:
         quantize = QuantizedCombine(
             operator.heads,
@@ -187,7 +196,9 @@ def _quantize_combine(graph: OperatorGraph, combine: AnyCall, linear: AnyCall) -
     graph.replace(olds, [*made, call])
 
 
-def _quantize_experts(graph: OperatorGraph, gate_up: AnyCall, limits: FusionLimits) -> None:
+def _quantize_experts(
+    graph: OperatorGraph, gate_up: OperatorCall[ExpertGateUp], limits: FusionLimits
+) -> None:
     """Both matmuls of the chosen experts, which then choose and weigh by themselves."""
     routed, ids, *gate_up_weights = gate_up.args
     choice, down = graph.producer(ids), graph.only_reader(gate_up.results[0])

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from tvm import relax
 
@@ -29,7 +28,7 @@ from gemma4_compile.operators.expert_linear import (
     OverExperts,
 )
 from gemma4_compile.operators.int8_linear import Int8ExpertGemm, Int8Linear
-from gemma4_compile.operators.linear import Embedding, Linear
+from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -75,8 +74,8 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
         begin, limit = begin + limit, later
 
 
-def _side_by_side(linear: AnyCall, max_buffers: int) -> list[Step]:
-    operator: Any = linear.operator
+def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
+    operator = linear.operator
     layout = operator.layout
     count = len(layout.part_rows)
     step = layout.tensors_per_part
@@ -123,8 +122,10 @@ def _vectors(operator: Linear) -> int:
     return 2 if operator.in_dtype == "int8" else 1
 
 
-def _one_after_the_other(call: AnyCall, before: int, max_buffers: int) -> list[Step]:
-    operator: Any = call.operator
+def _one_after_the_other(
+    call: OperatorCall[Embedding | OverExperts], before: int, max_buffers: int
+) -> list[Step]:
+    operator = call.operator
     layout, step = operator.layout, operator.layout.tensors_per_part
     first, later = ((max_buffers - before - others) // step for others in (1, 2))
     (result,) = call.results
@@ -136,7 +137,7 @@ def _one_after_the_other(call: AnyCall, before: int, max_buffers: int) -> list[S
     for number, splits in enumerate(ranges):
         rows = layout.part_rows[splits.start : splits.stop]
         held = replace(layout, part_rows=rows)
-        part = replace(operator, layout=held, accumulate=number > 0, **_begin(operator, row))
+        part = _of_rows(operator, held, row, accumulate=number > 0)
         own = weights[splits.start * step : splits.stop * step]
         is_last = number == len(ranges) - 1
         results = [result] if is_last else result_vars("split", [spec])
@@ -145,7 +146,11 @@ def _one_after_the_other(call: AnyCall, before: int, max_buffers: int) -> list[S
     return calls
 
 
-def _begin(operator: Embedding | OverExperts, row: int) -> dict[str, int]:
+def _of_rows(
+    operator: Embedding | OverExperts, layout: WeightLayout, begin: int, accumulate: bool
+) -> Embedding | OverExperts:
+    """The operator on some of its row splits, which begin at a row."""
     if isinstance(operator, Embedding):
-        return {"row_begin": row}
-    return {"expert_begin": row // operator.expert_rows}
+        return replace(operator, layout=layout, row_begin=begin, accumulate=accumulate)
+    first = begin // operator.expert_rows
+    return replace(operator, layout=layout, expert_begin=first, accumulate=accumulate)

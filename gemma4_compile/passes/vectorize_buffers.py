@@ -8,7 +8,6 @@ memory is rewritten by TVM itself for WGSL; the arguments of kernels are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -23,11 +22,11 @@ INDEX_TYPES = ("int32", "int64")
 class _Argument:
     """A buffer over one of the kernel's pointers, and how it is accessed."""
 
-    pointer: Any
-    buffer: Any
+    pointer: tirx.Var
+    buffer: tirx.Buffer
     is_vector: bool = True
-    new_pointer: Any = field(init=False)
-    new_buffer: Any = field(init=False)
+    new_pointer: tirx.Var = field(init=False)
+    new_buffer: tirx.Buffer = field(init=False)
 
     def __post_init__(self) -> None:
         dtype, size = self.buffer.dtype, self.buffer.shape[0]
@@ -66,20 +65,20 @@ def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
     by_buffer = {argument.buffer: argument for argument in changed}
     by_pointer = {argument.pointer: argument for argument in changed}
 
-    def index(node: Any) -> list[Any]:
+    def index(node: tvm.ir.TensorLoad | tirx.BufferStore) -> list[tvm.ir.Expr]:
         return [analyzer.simplify(tirx.floordiv(node.indices[0].base, LANES))]
 
-    def load(node: Any) -> Any:
+    def load(node: tvm.ir.TensorLoad) -> tvm.ir.TensorLoad:
         argument = by_buffer.get(node.source)
         return node if argument is None else tirx.BufferLoad(argument.new_buffer, index(node))
 
-    def write(node: Any) -> Any:
+    def write(node: tirx.BufferStore) -> tirx.BufferStore:
         argument = by_buffer.get(node.buffer)
         if argument is None:
             return node
         return tirx.BufferStore(argument.new_buffer, node.value, index(node))
 
-    def declare(node: Any) -> Any:
+    def declare(node: tirx.DeclBuffer) -> tirx.DeclBuffer:
         argument = by_buffer.get(node.buffer)
         return (
             node
@@ -95,14 +94,14 @@ def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs)
 
 
-def _analyzer_of_names(func: tirx.PrimFunc) -> Any:
+def _analyzer_of_names(func: tirx.PrimFunc) -> sym.Analyzer:
     """An analyzer that knows what named indices stand for.
 
     A loop that was unrolled names a value once a turn; such names stay unknown.
     """
-    values: dict[Any, list[Any]] = {}
+    values: dict[tirx.Var, list[tvm.ir.Expr]] = {}
 
-    def bind(node: Any) -> None:
+    def bind(node: tirx.Bind) -> None:
         if str(node.var.ty) in INDEX_TYPES:
             values.setdefault(node.var, []).append(node.value)
 
@@ -117,15 +116,15 @@ def _analyzer_of_names(func: tirx.PrimFunc) -> Any:
 def _arguments(func: tirx.PrimFunc) -> list[_Argument]:
     """The buffers over the kernel's pointers; those with an access of another kind are marked."""
     pointers = set(func.params)
-    found: dict[Any, _Argument] = {}
+    found: dict[tirx.Buffer, _Argument] = {}
     analyzer = _analyzer_of_names(func)
 
-    def declare(node: Any) -> None:
+    def declare(node: tirx.DeclBuffer) -> None:
         buffer = node.buffer
         if node.data in pointers and len(buffer.shape) == 1 and "x" not in buffer.dtype:
             found[buffer] = _Argument(node.data, buffer)
 
-    def access(buffer: Any, node: Any) -> None:
+    def access(buffer: tirx.Buffer, node: tvm.ir.TensorLoad | tirx.BufferStore) -> None:
         argument = found.get(buffer)
         if argument is None:
             return
@@ -144,8 +143,8 @@ def _arguments(func: tirx.PrimFunc) -> list[_Argument]:
     return list(found.values())
 
 
-def _is_arithmetic(value: Any) -> bool:
+def _is_arithmetic(value: tvm.ir.Expr) -> bool:
     """Whether a value is the same wherever it is computed: what is loaded may be stored between."""
-    calls: list[Any] = []
+    calls: list[tvm.ir.Expr] = []
     tvm_ffi.structural_walk(value, [((tvm.ir.TensorLoad, tvm.ir.Call), calls.append)])
     return not calls
