@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Source
 from gemma4_compile.quantization.packing import Float32Array, quantize, to_dense
 from gemma4_compile.quantization.recipe import Part, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme, StoredTensor
+from gemma4_compile.types import Array
 
 RowReader = Callable[[str, int, int], Float32Array]
 """Reads rows [begin, end) of the checkpoint tensor of that name (elements, of a vector)."""
@@ -31,7 +30,7 @@ class StoredBlock:
 
     tensor: StoredTensor
     offset_bytes: int
-    data: npt.NDArray[Any]
+    data: Array
 
 
 def read_parameter_rows(
@@ -109,7 +108,7 @@ class ConversionStep:
             for tensor, array in zip(self.part.tensors, arrays, strict=True)
         )
 
-    def _store(self, rows: Float32Array) -> tuple[npt.NDArray[Any], ...]:
+    def _store(self, rows: Float32Array) -> tuple[Array, ...]:
         name, scheme, begin = self.stored.parameter.name, self.stored.scheme, self.row_begin
         if isinstance(scheme, DenseScheme):
             return (to_dense(rows, scheme.dtype, name=name, first_row=begin),)

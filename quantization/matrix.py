@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from tvm import tirx
 from tvm.relax.frontend import nn
@@ -12,6 +12,7 @@ from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm, OverExperts
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
+from gemma4_compile.operators.types import Index
 from gemma4_compile.quantization.recipe import StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
 
@@ -23,6 +24,16 @@ def layout_of(stored: StoredParameter) -> WeightLayout:
     if isinstance(scheme, DenseScheme):
         return WeightLayout(0, scheme.dtype, 0, cols, rows)
     return WeightLayout(scheme.bits, scheme.scale_dtype, scheme.group_size, cols, rows)
+
+
+class ExpertFields(TypedDict):
+    """Fields of an operator over experts."""
+
+    layout: WeightLayout
+    expert_rows: int
+    experts: int
+    top_k: int
+    in_dtype: str
 
 
 class StoredMatrix(nn.Module):
@@ -84,35 +95,34 @@ class QuantizedExperts(StoredMatrix):
 
     def gate_up(self, routed: nn.Tensor, ids: nn.Tensor, top_k: int) -> nn.Tensor:
         """Gate and up of one position's experts: (top_k, width) float32."""
-        operator = self._operator(ExpertGateUp, top_k, routed.dtype)
+        operator = ExpertGateUp(**self._fields(top_k, routed.dtype))
         return self._emit(operator, [routed, ids], (top_k, operator.outputs))
 
     def down(self, x: nn.Tensor, ids: nn.Tensor, weights: nn.Tensor, top_k: int) -> nn.Tensor:
         """Weighted down of one position's experts: (top_k, width) -> (1, hidden_size) f32."""
-        operator = self._operator(ExpertDown, top_k, x.dtype)
+        operator = ExpertDown(**self._fields(top_k, x.dtype))
         return self._emit(operator, [x, ids, weights], (1, operator.expert_rows))
 
     def grouped(
         self, x: nn.Tensor, order: nn.Tensor, tiles: nn.Tensor, top_k: int, epilogue: Epilogue
     ) -> nn.Tensor:
         """Matmul of a chunk's pairs in the order of `PermuteByExpert`: (pairs, outputs) f32."""
-        operator = self._operator(ExpertGemm, top_k, x.dtype, epilogue=epilogue.value)
+        operator = ExpertGemm(**self._fields(top_k, x.dtype), epilogue=epilogue.value)
         return self._emit(operator, [x, order, tiles], (order.shape[0], operator.outputs))
 
-    def _operator(self, kind: type[Any], top_k: int, in_dtype: str, **fields: Any) -> Any:
+    def _fields(self, top_k: int, in_dtype: str) -> ExpertFields:
         rows = self._parameter.row_group
         experts = self._parameter.shape[0] // rows
-        return kind(
-            layout=self._layout,
-            expert_rows=rows,
-            experts=experts,
-            top_k=top_k,
-            in_dtype=in_dtype,
-            **fields,
-        )
+        return {
+            "layout": self._layout,
+            "expert_rows": rows,
+            "experts": experts,
+            "top_k": top_k,
+            "in_dtype": in_dtype,
+        }
 
     def _emit(
-        self, operator: OverExperts, inputs: Sequence[nn.Tensor], shape: tuple[Any, ...]
+        self, operator: OverExperts, inputs: Sequence[nn.Tensor], shape: tuple[Index, ...]
     ) -> nn.Tensor:
         return emit(operator, [*inputs, *self._tensors], [(shape, "float32")])[0]
 

@@ -18,18 +18,17 @@ group of zeros has scale 0 and ``q = zero_point``; no other group has scale 0.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.types import Array
 
 Float32Array = npt.NDArray[np.float32]
 UInt8Array = npt.NDArray[np.uint8]
 UInt32Array = npt.NDArray[np.uint32]
-ScaleArray = npt.NDArray[Any]  # float16 or float32
+ScaleArray = npt.NDArray[np.float16 | np.float32]
 
 
 def pack(values: UInt8Array, bits: int) -> UInt32Array:
@@ -152,7 +151,7 @@ def dequantize(q_weight: UInt32Array, q_scale: ScaleArray, scheme: GroupScheme) 
 
 def to_dense(
     values: Float32Array, dtype: str, *, name: str = "weight", first_row: int = 0
-) -> npt.NDArray[Any]:
+) -> Array:
     """Round a matrix or vector to `dtype` (nearest, ties to even).
 
     Raises

@@ -14,7 +14,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.parameters import Parameter, Role
@@ -41,7 +40,7 @@ _HINT = 'it looks like {"schemes": {"embed_tokens": "q8f16_1"}}'
 Overrides = tuple[tuple[str, str], ...]
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a key appears twice")
     return dict(pairs)

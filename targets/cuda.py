@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import tvm_ffi
 from tvm import relax
 
 from gemma4_compile.errors import TargetError
@@ -73,7 +73,7 @@ def link(
             progress(f"compiling the kernels for {spec.architecture} and newer")
         return ptx.compile_ptx(source, spec.architecture, compiler)
 
-    def pack(module: Any, folder: Path) -> Path:
+    def pack(module: tvm_ffi.Module, folder: Path) -> Path:
         return cuda_image.pack_imports(module, folder, compile_source)
 
     linker.link_library(executable, output, cpu.this_machine(), progress=progress, pack=pack)

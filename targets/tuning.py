@@ -7,10 +7,16 @@ its own, and several may share one. A field that the file leaves out keeps the d
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 FOLDER = Path(__file__).parent / "tunings"
 
@@ -191,13 +197,13 @@ def read_tuning(name: str) -> Tuning:
     return from_fields(Tuning, json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")))
 
 
-def from_fields(kind: Any, values: dict[str, Any]) -> Any:
+def from_fields(kind: type[T], values: Mapping[str, object]) -> T:
     """A dataclass of dataclasses from nested dictionaries; ValueError names an unknown field."""
     known = {item.name: item for item in fields(kind)}
     if unknown := sorted(set(values) - set(known)):
         raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
     made = {}
     for name, value in values.items():
-        inner: Any = known[name].default_factory
+        inner = known[name].default_factory
         made[name] = from_fields(inner, value) if is_dataclass(inner) else value
     return kind(**made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from tvm.relax.frontend import nn
 
@@ -56,6 +56,34 @@ class AttentionOptions:
     def grain(self, plan: LayerPlan) -> int:
         """Keys that a split has a multiple of."""
         return max(1, self.split_channels // plan.head_dim)
+
+
+class RotaryFields(TypedDict):
+    """Fields of an operator that norms and rotates q, k and v."""
+
+    pairs: int
+    rotary_offset: int
+    rotary_total: int
+    eps: float
+    owns_kv: bool
+    value_is_key: bool
+
+
+class CacheFields(TypedDict):
+    """Fields of an operator that reads or writes K and V."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    cache_dtype: str
+    cache_rows: int | None
+
+
+class SplitFields(TypedDict):
+    """Fields of an operator that attends in splits."""
+
+    splits: int
+    grain: int
 
 
 class Attention(nn.Module):
@@ -112,7 +140,7 @@ class Attention(nn.Module):
             return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), 1)
         return self.o_proj.matmul(self._chunk(q, kv, rows), rows)
 
-    def _rotary_fields(self, kv: KvTensors) -> dict[str, Any]:
+    def _rotary_fields(self, kv: KvTensors) -> RotaryFields:
         plan = self.plan
         return {
             "pairs": plan.rotary.pairs,
@@ -123,7 +151,7 @@ class Attention(nn.Module):
             "value_is_key": plan.value_is_key,
         }
 
-    def _cache_fields(self, kv: KvTensors) -> dict[str, Any]:
+    def _cache_fields(self, kv: KvTensors) -> CacheFields:
         plan, slot = self.plan, kv.layout.slots[self.plan.kv_slot]
         return {
             "heads": plan.num_attention_heads,
@@ -167,7 +195,7 @@ class Attention(nn.Module):
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
         return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
 
-    def _split_fields(self) -> dict[str, Any]:
+    def _split_fields(self) -> SplitFields:
         splits, grain = self.options.splits(self.plan), self.options.grain(self.plan)
         return {"splits": splits, "grain": grain}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.text.config_fields import ConfigFields
@@ -103,7 +102,7 @@ class Gemma4Config:
 
     @classmethod
     def from_dict(
-        cls, values: Mapping[str, Any], unknown: Callable[[list[str]], None] = lambda names: None
+        cls, values: Mapping[str, object], unknown: Callable[[list[str]], None] = lambda names: None
     ) -> Gemma4Config:
         """Read a parsed `config.json`: the hub's form, or transformers 5.23's `per_layer_config`.
 
@@ -221,7 +220,7 @@ def _rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
 
 def _layer_types(text: ConfigFields, count: int) -> tuple[AttentionKind, ...]:
     kinds = []
-    declared: list[Any] = [
+    declared: list[object] = [
         (AttentionKind.SLIDING if (index + 1) % FULL_ATTENTION_EVERY else AttentionKind.FULL).value
         for index in range(count)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.text.config_keys import NULL_IS_DEFAULT
@@ -21,9 +20,9 @@ class ConfigFields:
 
     def __init__(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, object],
         path: str,
-        defaults: Mapping[str, Any] = MappingProxyType({}),
+        defaults: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self._values = values
         self._defaults = defaults
@@ -34,7 +33,7 @@ class ConfigFields:
         """The full, dotted name of a key, for messages."""
         return f"{self._path}.{name}" if self._path else name
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """The value as it stands, None when it is absent."""
         self._read.add(name)
         return self._values.get(name)
@@ -48,7 +47,7 @@ class ConfigFields:
         self._read.add(name)
         return name in self._values and self._values[name] is None
 
-    def require(self, name: str) -> Any:
+    def require(self, name: str) -> object:
         """The value, or its default; ConfigError when the key is absent and has none."""
         absent = name not in self._values or (name in NULL_IS_DEFAULT and self.is_null(name))
         self._read.add(name)
@@ -82,7 +81,7 @@ class ConfigFields:
         """A required finite number in (low, high]."""
         value = self.require(name)
         # The bounds are finite, so that they refuse what is not; huge integers never become floats.
-        if type(value) not in (int, float) or not low < value <= high:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low < value <= high:
             raise self._wrong(name, f"a number above {low:g}, at most {high:g}", value)
         return float(value)
 
@@ -105,7 +104,7 @@ class ConfigFields:
         if name in self._values and self.require(name) != expected:
             raise self._wrong(name, repr(expected), self._values[name])
 
-    def array(self, name: str, length: int) -> list[Any]:
+    def array(self, name: str, length: int) -> list[object]:
         """A required list of `length` items."""
         value = self.require(name)
         if not isinstance(value, list) or len(value) != length:
@@ -113,7 +112,9 @@ class ConfigFields:
             raise self._wrong(name, f"a list of {length} items", found)
         return value
 
-    def fields(self, name: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> ConfigFields:
+    def fields(
+        self, name: str, defaults: Mapping[str, object] = MappingProxyType({})
+    ) -> ConfigFields:
         """A required JSON object, whose keys have these defaults."""
         value = self.require(name)
         if not isinstance(value, Mapping):

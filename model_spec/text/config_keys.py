@@ -7,9 +7,8 @@ them; `tests/parity/test_config_keys.py` compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, object] = {
     "vocab_size": 262_144,
     "hidden_size": 2304,
     "intermediate_size": 9216,
@@ -39,7 +38,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "vocab_size_per_layer_input": 262_144,
     "hidden_size_per_layer_input": 256,
 }
-TEXT_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+TEXT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "gemma4_text": _DEFAULTS,
     "gemma4_unified_text": {
         **_DEFAULTS,

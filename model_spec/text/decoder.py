@@ -10,7 +10,6 @@ residual stream is float32 in every recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.relax.frontend import nn
@@ -190,7 +189,7 @@ class Gemma4ForCausalLM(nn.Module):
 
     def prefill_tokens(
         self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
-    ) -> tuple[Any, ...]:
+    ) -> tuple[nn.Tensor | nn.Object, ...]:
         """Run a chunk.
 
         (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state, and
@@ -210,7 +209,7 @@ class Gemma4ForCausalLM(nn.Module):
         logits, probes = self._decode_stream(residual, tokens, kv, None)
         return logits, kv, *probes
 
-    def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[Any, ...]:
+    def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
         """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state, probes as in prefill."""
         tokens = nn.op.reshape(ids, (1,))
         logits, probes = self._decode_stream(self._embed(tokens, 1), tokens, kv, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
@@ -18,7 +16,7 @@ def _mode(params: str) -> dict[str, str]:
     return {"param_mode": params, "effect_mode": "none"}
 
 
-def _decoder_spec(config: Gemma4Config) -> dict[str, Any]:
+def _decoder_spec(config: Gemma4Config) -> dict[str, dict[str, object]]:
     hidden = config.hidden_size
     state = nn.spec.Object(object_type=nn.Object)
     one_token = nn.spec.Tensor([1, 1], "int32")
@@ -44,7 +42,7 @@ def _decoder_spec(config: Gemma4Config) -> dict[str, Any]:
     }
 
 
-def _sampler_spec(vocab: int) -> dict[str, Any]:
+def _sampler_spec(vocab: int) -> dict[str, dict[str, object]]:
     def floats(*shape: int | str) -> nn.spec.Tensor:
         return nn.spec.Tensor(list(shape), "float32")
 

@@ -12,7 +12,6 @@ import hashlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -36,7 +35,9 @@ ASSEMBLY = """\
 _LENGTH = struct.Struct("<Q")
 
 
-def pack_imports(module: Any, folder: Path, compile_source: Callable[[str], bytes]) -> Path:
+def pack_imports(
+    module: tvm_ffi.Module, folder: Path, compile_source: Callable[[str], bytes]
+) -> Path:
     """Write an assembly file that defines the library's packed modules.
 
     Parameters

@@ -6,8 +6,8 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+import tvm_ffi
 from tvm import relax
 
 from gemma4_compile import abi
@@ -17,7 +17,7 @@ from gemma4_compile.targets.linker.cpp_library import cpp_library
 from gemma4_compile.targets.linker.object_cache import Progress, cache_directory
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform, runtime_objects
 
-Pack = Callable[[Any, Path], Path]
+Pack = Callable[[tvm_ffi.Module, Path], Path]
 """Writes an executable's device code into a folder, as a file that zig compiles or links."""
 
 
@@ -75,7 +75,7 @@ def _link_atomically(
         run_zig.object_format = "o"  # type: ignore[attr-defined]
         run_zig.need_system_lib = target.is_whole  # type: ignore[attr-defined]
         run_zig.output_format = output.suffix.removeprefix(".")  # type: ignore[attr-defined]
-        packing: dict[str, Any] = {}
+        packing: dict[str, object] = {}
         if pack is not None:
             packing["fpack_imports"] = lambda module, *_: str(pack(module, Path(scratch)))
         executable.export_library(str(linked), fcompile=run_zig, workspace_dir=scratch, **packing)
