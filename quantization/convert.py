@@ -14,7 +14,7 @@ import numpy as np
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Source
 from gemma4_compile.quantization.packing import Float32Array, quantize, to_dense
-from gemma4_compile.quantization.recipe import Part, StoredParameter
+from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme, StoredTensor
 from gemma4_compile.types import Array
 
@@ -79,15 +79,15 @@ def _interleave_halves(
 
 @dataclass(frozen=True)
 class ConversionStep:
-    """Rows [row_begin, row_end) of one part of a parameter: a piece of work of its own."""
+    """Rows [row_begin, row_end) of one split of a parameter: a piece of work of its own."""
 
     stored: StoredParameter
-    part: Part
+    split: RowSplit
     row_begin: int
     row_end: int
 
     def run(self, read_rows: RowReader) -> tuple[StoredBlock, ...]:
-        """Read and store the rows: a block of each tensor of the part.
+        """Read and store the rows: a block of each tensor of the split.
 
         Raises
         ------
@@ -102,10 +102,10 @@ class ConversionStep:
             for source in parameter.sources:  # by the name that the checkpoint has for it
                 _refuse_not_finite(source, read_rows)
             raise
-        before = begin - self.part.row_begin
+        before = begin - self.split.row_begin
         return tuple(
-            StoredBlock(tensor, before * (tensor.nbytes // self.part.rows), array)
-            for tensor, array in zip(self.part.tensors, arrays, strict=True)
+            StoredBlock(tensor, before * (tensor.nbytes // self.split.rows), array)
+            for tensor, array in zip(self.split.tensors, arrays, strict=True)
         )
 
     def _store(self, rows: Float32Array) -> tuple[Array, ...]:
@@ -138,16 +138,16 @@ def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 def conversion_steps(
     stored: StoredParameter,
-    wanted: Callable[[Part], bool] = lambda part: True,
+    wanted: Callable[[RowSplit], bool] = lambda split: True,
     *,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[ConversionStep]:
-    """The steps that convert a parameter's `wanted` parts, in the order of their rows.
+    """The steps that convert a parameter's `wanted` row splits, in the order of their rows.
 
     What they make together does not depend on `block_bytes`; a step's memory is a few times that.
     """
     row_bytes = 4 * int(np.prod(stored.parameter.shape[1:], dtype=np.int64))
     size = max(1, block_bytes // row_bytes)
-    for part in filter(wanted, stored.parts):
-        for begin in range(part.row_begin, part.row_end, size):
-            yield ConversionStep(stored, part, begin, min(begin + size, part.row_end))
+    for split in filter(wanted, stored.row_splits):
+        for begin in range(split.row_begin, split.row_end, size):
+            yield ConversionStep(stored, split, begin, min(begin + size, split.row_end))

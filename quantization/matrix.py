@@ -20,7 +20,7 @@ from gemma4_compile.quantization.scheme import DenseScheme
 def layout_of(stored: StoredParameter) -> WeightLayout:
     """The layout of a stored matrix, over all of its row splits."""
     scheme, cols = stored.scheme, stored.parameter.shape[1]
-    rows = tuple(part.rows for part in stored.parts)
+    rows = tuple(part.rows for part in stored.row_splits)
     if isinstance(scheme, DenseScheme):
         return WeightLayout(0, scheme.dtype, 0, cols, rows)
     return WeightLayout(scheme.bits, scheme.scale_dtype, scheme.group_size, cols, rows)

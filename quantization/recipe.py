@@ -11,7 +11,7 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
 
-ROW_ALIGNMENT = 64  # rows of a part are a multiple of this, so that a GEMM tile lies in one part
+ROW_ALIGNMENT = 64  # rows of a row split are a multiple of it: a GEMM tile lies in one
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Part:
+class RowSplit:
     """Rows [row_begin, row_end) of a parameter and the tensors that hold them."""
 
     row_begin: int
@@ -85,20 +85,20 @@ class Part:
 
 @dataclass(frozen=True)
 class StoredParameter:
-    """A parameter, its scheme, and its parts: one, unless the binding limit asks for more."""
+    """A parameter, its scheme, and its row splits: one, unless the binding limit asks for more."""
 
     parameter: Parameter
     scheme: Scheme
-    parts: tuple[Part, ...]
+    row_splits: tuple[RowSplit, ...]
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
-        """All stored tensors, part by part."""
-        return tuple(tensor for part in self.parts for tensor in part.tensors)
+        """All stored tensors, row split by row split."""
+        return tuple(tensor for split in self.row_splits for tensor in split.tensors)
 
 
 def _alignment(parameter: Parameter) -> int:
-    """Rows of a part are a multiple of this."""
+    """Rows of a row split are a multiple of this."""
     return parameter.row_group if parameter.row_group > 1 else ROW_ALIGNMENT
 
 
@@ -120,17 +120,17 @@ def _store(parameter: Parameter, scheme: Scheme, max_binding_bytes: int | None) 
     whole = scheme.tensors(parameter.name, "", parameter.shape)
     rows = parameter.shape[0]
     if max_binding_bytes is None or max(tensor.nbytes for tensor in whole) <= max_binding_bytes:
-        return StoredParameter(parameter, scheme, (Part(0, rows, whole),))
+        return StoredParameter(parameter, scheme, (RowSplit(0, rows, whole),))
     limit = _rows_per_part(parameter, scheme, max_binding_bytes)
     count = -(-rows // limit)
     alignment = _alignment(parameter)
-    size = -(-rows // (count * alignment)) * alignment  # parts of about equal size
-    parts = []
+    size = -(-rows // (count * alignment)) * alignment  # splits of about equal size
+    splits = []
     for index, begin in enumerate(range(0, rows, size)):
         end = min(begin + size, rows)
         shape = (end - begin, *parameter.shape[1:])
-        parts.append(Part(begin, end, scheme.tensors(parameter.name, f".part{index}", shape)))
-    return StoredParameter(parameter, scheme, tuple(parts))
+        splits.append(RowSplit(begin, end, scheme.tensors(parameter.name, f".part{index}", shape)))
+    return StoredParameter(parameter, scheme, tuple(splits))
 
 
 def storage_plan(

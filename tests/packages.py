@@ -114,7 +114,7 @@ def dequantised_weights(
 
 def _values(entry: StoredParameter, stored: Mapping[str, npt.NDArray[Any]]) -> Float32Array:
     parts = []
-    for part in entry.parts:
+    for part in entry.row_splits:
         arrays = [stored[tensor.name] for tensor in part.tensors]
         if isinstance(entry.scheme, DenseScheme):
             parts.append(arrays[0].astype(np.float32))

@@ -67,7 +67,7 @@ async function main() {
   const filler = new Filler(device);
   for (const item of readCases(positionals[0])) {
     const cols = Number(/cols=(\d+)/.exec(item.operator)[1]);
-    const outputs = Number(/part_rows=\((\d+),\)/.exec(item.operator)[1]);
+    const outputs = Number(/(?:part|split)_rows=\((\d+),\)/.exec(item.operator)[1]);
     if (!/bits=4/.test(item.operator) || !/tail='none'/.test(item.operator)) continue;
     const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
     const buffers = item.bindings.map(([size]) => device.createBuffer({ size, usage }));

@@ -28,9 +28,9 @@ from gemma4_compile.types import Array
 class OverExperts(Operator):
     """The stored experts: a matrix of the rows of expert 0, then of expert 1, ...
 
-    The parts hold the experts from `expert_begin` on. With `accumulate` the result of an earlier
-    call comes as the last argument, and what belongs to other experts is kept (or added to): so a
-    model with more parts than a kernel may bind takes several calls.
+    The row splits hold the experts from `expert_begin` on. With `accumulate` the result of an
+    earlier call comes as the last argument, and what belongs to other experts is kept (or added
+    to): so a model with more row splits than a kernel may bind takes several calls.
     """
 
     layout: WeightLayout
@@ -50,11 +50,11 @@ class OverExperts(Operator):
 
     @property
     def held(self) -> int:
-        """Experts in the parts."""
+        """Experts in the row splits."""
         return self.layout.rows // self.expert_rows
 
     def holds(self, expert: Expr) -> Expr:
-        """Whether the parts hold an expert."""
+        """Whether the row splits hold an expert."""
         return tirx.all(expert >= self.expert_begin, expert < self.expert_begin + self.held)
 
     def first_row(self, expert: Expr) -> Expr:
@@ -79,7 +79,7 @@ class ExpertGateUp(OverExperts):
     """Gate and up of one position: ``out[k] = gelu(Wgate x) * (Wup x)`` of expert ids[k].
 
     Arguments: the result of `RouterScores`, which holds x; ids (1, top_k) int32; the tensors of all
-    parts, gate and up rows interleaved. Result: (top_k, expert rows / 2) f32.
+    row splits, gate and up rows interleaved. Result: (top_k, expert rows / 2) f32.
     """
 
     kind: ClassVar[str] = "expert_gate_up"
@@ -119,7 +119,7 @@ class ExpertDown(OverExperts):
     """Down of one position, summed: ``y = sum_k weights[k] * Wdown x[k]`` of expert ids[k].
 
     Arguments: x (top_k, cols) in_dtype; ids (1, top_k) int32; weights (1, top_k) f32; the tensors
-    of all parts. Result: (1, expert rows) f32.
+    of all row splits. Result: (1, expert rows) f32.
     """
 
     kind: ClassVar[str] = "expert_down"
@@ -156,7 +156,7 @@ class ExpertGemm(OverExperts):
     ``order[m]``: down.
 
     Arguments: x in_dtype; order (rows * top_k,) int32; tiles (count, 3) int32; the tensors of all
-    parts. Result: (rows * top_k, outputs) f32.
+    row splits. Result: (rows * top_k, outputs) f32.
     """
 
     kind: ClassVar[str] = "expert_gemm"

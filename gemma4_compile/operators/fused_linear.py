@@ -107,7 +107,7 @@ class CombinedLinear(Linear):
     """`CombineSplits` and the `Linear` that reads its result, for one position.
 
     Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
-    of all parts. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
+    of all row splits. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
     """
 
     kind: ClassVar[str] = "combined_linear"

@@ -196,8 +196,8 @@ class Int8CombinedLinear(Int8Linear):
 class Int8ExpertGateUp(ExpertGateUp):
     """`TopKExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
 
-    Arguments: the result of `RouterScores`, which holds x; the tensors of all parts. Results: words
-    and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
+    Arguments: the result of `RouterScores`, which holds x; the tensors of all row splits. Results:
+    words and scales of (top_k, expert rows / 2); ids (1, top_k) int32.
     """
 
     kind: ClassVar[str] = "int8_expert_gate_up"
@@ -244,7 +244,7 @@ class Int8ExpertDown(ExpertDown):
     """`ExpertDown` on packed vectors, which weighs the chosen experts itself.
 
     Arguments: words, scales of (top_k, cols); ids (1, top_k) int32; the result of `RouterScores`;
-    expert_scale (experts,) f32; the tensors of all parts. Result: (1, expert rows) f32.
+    expert_scale (experts,) f32; the tensors of all row splits. Result: (1, expert rows) f32.
     """
 
     kind: ClassVar[str] = "int8_expert_down"

@@ -25,29 +25,29 @@ from gemma4_compile.types import Array
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """The stored form of a matrix part list, in plain fields that an operator can carry.
+    """The stored form of a matrix and its row splits, in plain fields that an operator can carry.
 
     Attributes
     ----------
     bits : bits of a stored integer, 0 for dense
     dtype : of the dense weight, or of the group scales
     group_size : input channels to a scale (0 for dense)
-    part_rows : rows of each part, in order
+    split_rows : rows of each row split, in order
     """
 
     bits: int
     dtype: str
     group_size: int
     cols: int
-    part_rows: tuple[int, ...]
+    split_rows: tuple[int, ...]
 
     @property
     def rows(self) -> int:
-        """Rows over all parts."""
-        return sum(self.part_rows)
+        """Rows over all row splits."""
+        return sum(self.split_rows)
 
     @property
-    def tensors_per_part(self) -> int:
+    def tensors_per_split(self) -> int:
         """Two for integers with scales, one for dense."""
         return 2 if self.bits else 1
 
@@ -67,9 +67,9 @@ class WeightLayout:
         return f"q{self.bits}" if self.bits else self.dtype.replace("float", "f")
 
     def shapes(self) -> list[tuple[str, tuple[int, int], str]]:
-        """(name, shape, dtype) of the tensors of all parts, part by part."""
+        """(name, shape, dtype) of the tensors, row split by row split."""
         result: list[tuple[str, tuple[int, int], str]] = []
-        for index, rows in enumerate(self.part_rows):
+        for index, rows in enumerate(self.split_rows):
             if self.bits:
                 result.append(
                     (f"q_weight{index}", (rows, self.cols // self.values_per_word), "uint32")
@@ -80,7 +80,7 @@ class WeightLayout:
         return result
 
     def placeholders(self) -> list[te.Tensor]:
-        """TE inputs for all parts."""
+        """TE inputs for all row splits."""
         return [te.placeholder(shape, dtype, name=name) for name, shape, dtype in self.shapes()]
 
     def integer(self, word: Expr, position: Index) -> Expr:
@@ -93,12 +93,12 @@ class WeightLayout:
         return as_f32(value) - f32(self.zero_point)
 
     def value(self, tensors: Sequence[te.Tensor], row: Expr, col: Expr) -> Expr:
-        """The weight at (row, col) over all parts as float32, for definitions."""
+        """The weight at (row, col) over all row splits as float32, for definitions."""
         result: Expr | None = None
         begin = self.rows
-        step = self.tensors_per_part
-        for index in reversed(range(len(self.part_rows))):
-            begin -= self.part_rows[index]
+        step = self.tensors_per_split
+        for index in reversed(range(len(self.split_rows))):
+            begin -= self.split_rows[index]
             part = tensors[index * step : (index + 1) * step]
             local = row - begin
             if self.bits:
@@ -111,9 +111,9 @@ class WeightLayout:
             result = (
                 item
                 if result is None
-                else tirx.if_then_else(row < begin + self.part_rows[index], item, result)
+                else tirx.if_then_else(row < begin + self.split_rows[index], item, result)
             )
-        assert result is not None, "there is a part"
+        assert result is not None, "there is a row split"
         return result
 
 
@@ -121,10 +121,10 @@ class WeightLayout:
 class Linear(Operator):
     """``y = epilogue(x W^T)``, sums in float32.
 
-    Arguments: x (rows, cols) in_dtype; the tensors of all parts; with GELU_GATE also the per-layer
-    inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows, outputs)
-    float32, where outputs is half the weight's rows for GELU_PAIRS and all of them otherwise;
-    columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
+    Arguments: x (rows, cols) in_dtype; the tensors of all row splits; with GELU_GATE also the
+    per-layer inputs (rows, ple_width) f32 and the layer index (int64 scalar, last). Result: (rows,
+    outputs) float32, where outputs is half the weight's rows for GELU_PAIRS and all of them
+    otherwise; columns in `suppressed` (epilogues NONE and SOFTCAP) are MASKED.
     """
 
     kind: ClassVar[str] = "linear"
@@ -224,10 +224,10 @@ class Linear(Operator):
 class Embedding(Operator):
     """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
 
-    The parts hold the rows from `row_begin` on. An id outside of them gives 0 or, with
-    `accumulate`, the row of a previous result, so that a table with more parts than a kernel may
-    bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all parts; with
-    `accumulate` the previous result. Result: (rows, cols) float32.
+    The row splits hold the rows from `row_begin` on. An id outside of them gives 0 or, with
+    `accumulate`, the row of a previous result, so that a table with more row splits than a kernel
+    may bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all row splits;
+    with `accumulate` the previous result. Result: (rows, cols) float32.
     """
 
     kind: ClassVar[str] = "embedding"

@@ -36,7 +36,7 @@ from gemma4_compile.quantization.convert import (
     StoredBlock,
     conversion_steps,
 )
-from gemma4_compile.quantization.recipe import Part, StoredParameter
+from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
 from gemma4_compile.quantization.scheme import StoredTensor
 
 SHARD_BYTES = 32 << 20
@@ -207,7 +207,7 @@ def write_weights(
     open_tensors = {tensor.name for tensor in tensors if not files.is_finished(tensor)}
     progress(sum(tensor.nbytes for tensor in tensors if tensor.name not in open_tensors))
 
-    def is_open(part: Part) -> bool:
+    def is_open(part: RowSplit) -> bool:
         return any(tensor.name in open_tensors for tensor in part.tensors)
 
     def run(step: ConversionStep) -> tuple[StoredBlock, ...]:

@@ -77,8 +77,8 @@ def split_calls(count: int, first: int, later: int) -> Iterator[range]:
 def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
     operator = linear.operator
     layout = operator.layout
-    count = len(layout.part_rows)
-    step = layout.tensors_per_part
+    count = len(layout.split_rows)
+    step = layout.tensors_per_split
     before = _vectors(operator)
     weights = linear.args[before : before + count * step]
     behind = linear.args[before + count * step :]
@@ -87,10 +87,10 @@ def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
     calls: list[AnyCall] = []
     begin = 0
     for splits in split_calls(count, limit, limit):
-        rows = layout.part_rows[splits.start : splits.stop]
+        rows = layout.split_rows[splits.start : splits.stop]
         end = begin + sum(rows)
         masked = tuple(row - begin for row in operator.suppressed if begin <= row < end)
-        part = replace(operator, layout=replace(layout, part_rows=rows), suppressed=masked)
+        part = replace(operator, layout=replace(layout, split_rows=rows), suppressed=masked)
         args = [
             *linear.args[:before],
             *weights[splits.start * step : splits.stop * step],
@@ -126,17 +126,17 @@ def _one_after_the_other(
     call: OperatorCall[Embedding | OverExperts], before: int, max_buffers: int
 ) -> list[Step]:
     operator = call.operator
-    layout, step = operator.layout, operator.layout.tensors_per_part
+    layout, step = operator.layout, operator.layout.tensors_per_split
     first, later = ((max_buffers - before - others) // step for others in (1, 2))
     (result,) = call.results
     spec = (tuple(result.ty.shape), str(result.ty.dtype))
     weights, row = call.args[before:], 0
     calls: list[Step] = []
     previous: Sequence[relax.Var] = ()
-    ranges = list(split_calls(len(layout.part_rows), first, later))
+    ranges = list(split_calls(len(layout.split_rows), first, later))
     for number, splits in enumerate(ranges):
-        rows = layout.part_rows[splits.start : splits.stop]
-        held = replace(layout, part_rows=rows)
+        rows = layout.split_rows[splits.start : splits.stop]
+        held = replace(layout, split_rows=rows)
         part = _of_rows(operator, held, row, accumulate=number > 0)
         own = weights[splits.start * step : splits.stop * step]
         is_last = number == len(ranges) - 1

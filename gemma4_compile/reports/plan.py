@@ -249,8 +249,8 @@ def _recipe_plan(
         bytes_per_token=_read_per_token(config, sizes),
         largest_tensor_bytes=whole,
         largest_binding_bytes=max(t.nbytes for entry in stored for t in entry.tensors),
-        split_parameters=sum(len(entry.parts) > 1 for entry in stored),
-        most_parts=max(len(entry.parts) for entry in stored),
+        split_parameters=sum(len(entry.row_splits) > 1 for entry in stored),
+        most_parts=max(len(entry.row_splits) for entry in stored),
     )
 
 

@@ -82,7 +82,7 @@ class StoredWeights:
         """Rows of a parameter, as they are stored."""
         parameter = stored.parameter
         out = np.empty((len(wanted), *parameter.shape[1:]), np.float32)
-        for part in stored.parts:
+        for part in stored.row_splits:
             inside = (wanted >= part.row_begin) & (wanted < part.row_end)
             if inside.any():
                 rows = wanted[inside] - part.row_begin

@@ -22,7 +22,7 @@ LAYOUT = WeightLayout(4, "float16", 32, 64, (16, 16, 8))
 
 
 def part(first: int, last: int) -> WeightLayout:
-    return WeightLayout(4, "float16", 32, 64, LAYOUT.part_rows[first:last])
+    return WeightLayout(4, "float16", 32, 64, LAYOUT.split_rows[first:last])
 
 
 def names(first: int, last: int) -> list[str]:

@@ -97,8 +97,8 @@ def test_no_stored_tensor_exceeds_a_binding(preset: str, recipe: str) -> None:
     limit = target_spec("webgpu").max_binding_bytes
     assert max(tensor.nbytes for stored in plan for tensor in stored.tensors) <= limit
     for stored in plan:
-        ends = [0, *(part.row_end for part in stored.parts)]
-        assert [part.row_begin for part in stored.parts] == ends[:-1]
+        ends = [0, *(part.row_end for part in stored.row_splits)]
+        assert [part.row_begin for part in stored.row_splits] == ends[:-1]
         assert ends[-1] == stored.parameter.shape[0]
 
 

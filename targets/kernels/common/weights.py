@@ -39,9 +39,9 @@ class WeightReader:
 
         The condition must be the same for the whole block if `body` has barriers.
         """
-        step, begin = self.layout.tensors_per_part, 0
-        count = len(self.layout.part_rows)
-        for index, rows in enumerate(self.layout.part_rows):
+        step, begin = self.layout.tensors_per_split, 0
+        count = len(self.layout.split_rows)
+        for index, rows in enumerate(self.layout.split_rows):
             tensors = self._tensors[index * step : (index + 1) * step]
             if count == 1:
                 body(tensors, begin)

@@ -18,12 +18,12 @@ LAYOUTS = [(4, "float16"), (4, "float32"), (8, "float16"), (0, "float16"), (0, "
 Stored = tuple[list[npt.NDArray[Any]], npt.NDArray[np.float64]]
 
 
-def stored(bits: int, dtype: str, part_rows: tuple[int, ...], cols: int = COLS) -> Stored:
+def stored(bits: int, dtype: str, split_rows: tuple[int, ...], cols: int = COLS) -> Stored:
     """Random stored parts and the matrix that they mean."""
-    rng = np.random.default_rng(bits + len(part_rows))
+    rng = np.random.default_rng(bits + len(split_rows))
     tensors: list[npt.NDArray[Any]] = []
     meaning = []
-    for rows in part_rows:
+    for rows in split_rows:
         if not bits:
             dense = rng.normal(0, 0.1, (rows, cols)).astype(dtype)
             tensors.append(dense)
@@ -52,18 +52,18 @@ def close(found: npt.NDArray[Any], expected: npt.NDArray[np.float64]) -> None:
 
 
 @pytest.mark.parametrize("rows", [None, 1])
-@pytest.mark.parametrize("part_rows", [(64,), (64, 64, 40)])
+@pytest.mark.parametrize("split_rows", [(64,), (64, 64, 40)])
 @pytest.mark.parametrize(("bits", "dtype"), LAYOUTS)
 def test_linear_over_parts(
-    bits: int, dtype: str, part_rows: tuple[int, ...], rows: int | None
+    bits: int, dtype: str, split_rows: tuple[int, ...], rows: int | None
 ) -> None:
-    tensors, matrix = stored(bits, dtype, part_rows)
+    tensors, matrix = stored(bits, dtype, split_rows)
     count = rows or 3
     x = values(1, count, COLS).astype(dtype)
-    y = np.zeros((count, sum(part_rows)), np.float32)
+    y = np.zeros((count, sum(split_rows)), np.float32)
 
     run(
-        Linear(rows, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, part_rows), dtype),
+        Linear(rows, WeightLayout(bits, dtype, GROUP if bits else 0, COLS, split_rows), dtype),
         x,
         *tensors,
         y,

@@ -205,7 +205,7 @@ def run_in_calls(
         return
     per_part, previous, begin = len(tensors) // len(parts), None, 0
     for index, count in enumerate(parts):
-        held_rows = dataclasses.replace(layout["layout"], part_rows=(count * EXPERT_ROWS,))
+        held_rows = dataclasses.replace(layout["layout"], split_rows=(count * EXPERT_ROWS,))
         rows = {**layout, "layout": held_rows}
         held = tensors[index * per_part : (index + 1) * per_part]
         added = [] if previous is None else [previous]

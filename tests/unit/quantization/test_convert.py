@@ -127,7 +127,7 @@ def test_parts_hold_the_rows_that_they_name() -> None:
 def test_only_wanted_parts_are_converted() -> None:
     param = parameter(Arrangement.CONCAT_ROWS)
     (stored,) = storage_plan([param], RECIPES["f32"], 128 * COLS * 4)
-    assert len(stored.parts) == 3
+    assert len(stored.row_splits) == 3
     steps = list(conversion_steps(stored, lambda part: part.row_begin != 128, block_bytes=1 << 14))
     assert {(step.part.row_begin, step.part.row_end) for step in steps} == {(0, 128), (256, 384)}
     assert sum(step.row_end - step.row_begin for step in steps) == 256

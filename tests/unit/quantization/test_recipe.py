@@ -48,7 +48,7 @@ def test_four_bit_recipes_store_the_per_layer_projections_in_eight() -> None:
 def test_a_tensor_within_the_limit_stays_whole() -> None:
     (stored,) = storage_plan([matrix(512, 64)], RECIPES["f32"], 512 * 64 * 4)
 
-    assert [(part.row_begin, part.row_end) for part in stored.parts] == [(0, 512)]
+    assert [(part.row_begin, part.row_end) for part in stored.row_splits] == [(0, 512)]
     assert [tensor.name for tensor in stored.tensors] == ["w.weight"]
 
 
@@ -58,7 +58,7 @@ def test_a_larger_tensor_is_split_into_aligned_parts_that_cover_it(rows: int) ->
     (stored,) = storage_plan([matrix(rows, 64)], RECIPES["f32"], limit)
 
     begin = 0
-    for index, part in enumerate(stored.parts):
+    for index, part in enumerate(stored.row_splits):
         assert part.row_begin == begin
         assert part.row_begin % ROW_ALIGNMENT == 0
         (tensor,) = part.tensors
@@ -67,7 +67,7 @@ def test_a_larger_tensor_is_split_into_aligned_parts_that_cover_it(rows: int) ->
         assert tensor.nbytes <= limit
         begin = part.row_end
     assert begin == rows
-    assert len(stored.parts) >= 2
+    assert len(stored.row_splits) >= 2
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -89,16 +89,16 @@ def test_experts_are_split_between_experts(count: int, rows: int, fitting: int) 
     limit = fitting * rows * 64 * 4 + 64 * 4  # and some rows more
     (stored,) = storage_plan([experts(count, rows)], RECIPES["f32"], limit)
 
-    assert stored.parts[0].row_begin == 0
-    assert stored.parts[-1].row_end == count * rows
-    for before, after in zip(stored.parts, stored.parts[1:], strict=False):
+    assert stored.row_splits[0].row_begin == 0
+    assert stored.row_splits[-1].row_end == count * rows
+    for before, after in zip(stored.row_splits, stored.row_splits[1:], strict=False):
         assert before.row_end == after.row_begin
-    for part in stored.parts:
+    for part in stored.row_splits:
         assert part.row_begin % rows == 0
         assert part.rows % rows == 0
         assert all(tensor.nbytes <= limit for tensor in part.tensors)
     # As few parts as that allows, and of about equal size.
-    assert len(stored.parts) == -(-count // -(-count // -(-count // fitting)))
+    assert len(stored.row_splits) == -(-count // -(-count // -(-count // fitting)))
 
 
 def test_an_expert_larger_than_the_limit_is_refused_by_name() -> None:
