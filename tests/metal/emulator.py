@@ -20,8 +20,8 @@ from tvm import relax
 
 from gemma4_compile.targets import TargetSpec, cpu, metal
 from gemma4_compile.targets.linker import link as linker
+from gemma4_compile.targets.linker import runtime_objects, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
-from gemma4_compile.targets.linker.link import runtime_objects, zig
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
