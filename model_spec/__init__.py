@@ -1,1 +1,1 @@
-"""What Gemma 4 is: configuration, parameter table and the Relax modules built from them."""
+"""Gemma 4: configuration, parameter table and the Relax modules built from them."""

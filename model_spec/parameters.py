@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Role(str, Enum):
-    """What a parameter is for; the quantisation recipe chooses a scheme by it."""
+    """Role of a parameter; the quantisation recipe chooses a scheme by it."""
 
     TOKEN_EMBEDDING = "token_embedding"  # also the LM head (tied)
     PER_LAYER_EMBEDDING = "per_layer_embedding"
@@ -20,7 +20,7 @@ class Role(str, Enum):
 
 
 class Arrangement(str, Enum):
-    """How the source tensors' rows make up the parameter's rows."""
+    """Arrangement of the source tensors' rows in the parameter."""
 
     COPY = "copy"
     CONCAT_ROWS = "concat_rows"
@@ -59,7 +59,7 @@ class Parameter:
 
 
 def is_power_of_two(value: float) -> bool:
-    """Whether multiplying by `value` is exact in binary floating point."""
+    """Return whether multiplying by `value` is exact in binary floating point."""
     return value > 0 and math.frexp(value)[0] == 0.5
 
 

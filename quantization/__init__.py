@@ -1,1 +1,1 @@
-"""How weights are stored: schemes, recipes, packing and conversion."""
+"""Storage of weights: schemes, recipes, packing and conversion."""

@@ -33,7 +33,7 @@ class Recipe:
     overrides: tuple[tuple[str, Scheme], ...] = ()
 
     def scheme(self, parameter: Parameter) -> Scheme:
-        """How a parameter is stored."""
+        """Storage scheme of a parameter."""
         for pattern, scheme in reversed(self.overrides):
             if fnmatchcase(parameter.name, pattern):
                 return scheme

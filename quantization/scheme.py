@@ -1,4 +1,4 @@
-"""How a matrix is stored.
+"""Storage schemes of matrices.
 
 Dense, or as integers in groups of input channels with one scale per group.
 """

@@ -159,7 +159,7 @@ class PrefillAttentionTuning:
 
 @dataclass(frozen=True)
 class FusionTuning:
-    """Where a matmul of one position does what precedes it in its own launch.
+    """Sizes up to which a matmul of one position does the preceding work in its own launch.
 
     Every block repeats what is fused: in a matrix of more weights the blocks pay more for it than
     a launch costs (docs/performance.md, 31B). int8 blocks take several tiles each.

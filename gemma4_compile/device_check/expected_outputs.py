@@ -26,7 +26,7 @@ _BEFORE, _CAPACITY = 1200, 1300  # rings have wrapped
 
 
 class Request(TypedDict):
-    """What the program is asked: a kernel's description, and what its arguments are made from."""
+    """A request to the program: a kernel's description and the sizes of its arguments."""
 
     operator: str
     seed: int

@@ -43,7 +43,7 @@ def group_scale(largest: Expr) -> Expr:
 
 
 def group_factor(largest: Expr) -> Expr:
-    """What a group's channels are multiplied by before they are rounded."""
+    """Return what a group's channels are multiplied by before they are rounded."""
     bounded = tirx.max(largest, f32(SMALLEST))
     return tirx.Select(largest > f32(SMALLEST), f32(LEVELS) / bounded, f32(0.0))
 
@@ -54,7 +54,7 @@ def round_half_up(value: Expr) -> Expr:
 
 
 def byte_of(channel: IndexT, interleaved: bool) -> IndexT:
-    """Where a word's channel (0 to 3) lies in it, and the other way round.
+    """Return where a word's channel (0 to 3) lies in it, and the other way round.
 
     A word of 4-bit weights yields its even and its odd channels. With 0, 2, 1, 3 the lower halves
     of two words are the even ones of eight channels, and the upper halves the odd ones.
@@ -178,7 +178,7 @@ class QuantizedNorm(Operator):
 
     @property
     def norm(self) -> NormVector | ExpertNormVector:
-        """What is rounded."""
+        """The norm whose result is rounded."""
         return norm_vector(self.width, self.eps, self.scaled, True, self.branches)
 
     @property

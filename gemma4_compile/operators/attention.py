@@ -75,7 +75,7 @@ class QkNormRopeCache(Operator):
 
     @property
     def columns(self) -> QkvColumns:
-        """Where the heads lie in qkv."""
+        """Columns of the heads in qkv."""
         return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
 
     def example_input(
@@ -127,7 +127,7 @@ class QkNormRopeCache(Operator):
 
 @dataclass(frozen=True)
 class _OverCache(Operator):
-    """What all attention operators share: the shapes, and which keys a position sees."""
+    """Shapes of attention over the cache, and the keys that a position sees."""
 
     rows: int | None
     heads: int
@@ -298,7 +298,7 @@ class DecodeAttention(SplitAttention):
 
     @property
     def columns(self) -> QkvColumns:
-        """Where the heads lie in qkv."""
+        """Columns of the heads in qkv."""
         return QkvColumns(self.heads, self.kv_heads, self.head_dim, self.owns_kv, self.value_is_key)
 
     def definition(self) -> tirx.PrimFunc:

@@ -1,4 +1,4 @@
-"""What an operator is.
+"""Operators.
 
 A frozen description with a definition, which defines its meaning and runs on any target.
 """
@@ -90,12 +90,12 @@ class Operator(ABC):
         return tuple(args)
 
     def tolerance(self, result: str) -> float:
-        """How far two right kernels may differ in a result, relative to its largest value."""
+        """Return how far two right kernels may differ, relative to the largest value."""
         return SUM_F32
 
     @property
     def packs(self) -> bool:
-        """Whether results of words are int8 values, which may be a unit off."""
+        """Return whether results of words are int8 values, which may be a unit off."""
         return False
 
     def moved_share(self) -> float:

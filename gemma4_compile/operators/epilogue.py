@@ -1,4 +1,4 @@
-"""What a matmul does with its sums before it stores them."""
+"""Epilogue of a matmul: applied to its sums before they are stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Epilogue(str, Enum):
-    """What a matmul does with its sums before it stores them."""
+    """Epilogue of a matmul: applied to its sums before they are stored."""
 
     NONE = "none"
     GELU_PAIRS = "gelu_pairs"  # rows 2r and 2r + 1 are gate and up: gelu(gate) * up

@@ -126,7 +126,7 @@ def expert_tiles(experts: int, pairs: int, tile: int, shape: tuple[int, ...]) ->
 
 
 def own_vector_error(in_dtype: str, cols: int, int8: bool) -> float:
-    """What a kernel that makes and rounds its own vector adds to the error of its sums."""
+    """Return what a kernel that makes and rounds its own vector adds to the error of its sums."""
     if int8:
         return OWN_VECTOR_INT8 / sqrt(cols)
     return OWN_VECTOR_F16 if in_dtype == "float16" else 0.0

@@ -54,7 +54,7 @@ class OverExperts(Operator):
         return self.layout.rows // self.expert_rows
 
     def holds(self, expert: Expr) -> Expr:
-        """Whether the row splits hold an expert."""
+        """Return whether the row splits hold an expert."""
         return tirx.all(expert >= self.expert_begin, expert < self.expert_begin + self.held)
 
     def first_row(self, expert: Expr) -> Expr:
@@ -165,7 +165,7 @@ class ExpertGemm(OverExperts):
 
     @property
     def is_gate_up(self) -> bool:
-        """Whether this is the first of the two matmuls."""
+        """Return whether this is the first of the two matmuls."""
         return self.epilogue == Epilogue.GELU_PAIRS.value
 
     @property

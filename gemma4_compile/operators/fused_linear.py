@@ -50,7 +50,7 @@ class NormedLinear(Linear):
 
     @property
     def norm(self) -> NormVector | ExpertNormVector:
-        """What is multiplied."""
+        """The norm whose result is multiplied."""
         return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
     def tolerance(self, result: str) -> float:
@@ -66,7 +66,7 @@ class NormedLinear(Linear):
 
 @dataclass(frozen=True)
 class RoutedForm(Linear):
-    """What `RoutedLinear` and `Int8RoutedLinear` add to the forms that norm."""
+    """Fields of `RoutedLinear` and `Int8RoutedLinear` besides those of the norm."""
 
     eps: float = 0.0
     experts: int = 0
@@ -79,7 +79,7 @@ class RoutedForm(Linear):
 
     @property
     def routed_norm(self) -> RoutedNorm:
-        """What is multiplied, and routed."""
+        """The norm whose result is multiplied and routed."""
         return RoutedNorm(self.cols, self.eps, self.experts, self.factor, self.router_dtype)
 
     @property

@@ -1,4 +1,4 @@
-"""What attention operators share: the rows of the KV state, and the norm and rotation of a head."""
+"""Rows of the KV state, and the norm and rotation of a head, for attention operators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CacheShape:
 
 @dataclass(frozen=True)
 class QkvColumns:
-    """Where the heads lie in the result of the fused projection: q, then k, then v.
+    """Columns of the heads in the result of the fused projection: q, then k, then v.
 
     A layer that reads another layer's keys has q alone; with `value_is_key` there is no v.
     """
@@ -65,7 +65,7 @@ class QkvColumns:
 
 @dataclass(frozen=True)
 class Head:
-    """What the norm and the rotation of one head need to know."""
+    """Sizes of the norm and the rotation of one head."""
 
     head_dim: int
     pairs: int

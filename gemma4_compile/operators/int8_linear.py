@@ -47,7 +47,7 @@ PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
 
 
 def takes_int8(layout: WeightLayout) -> bool:
-    """Whether a matrix is stored so that packed vectors can meet it: a scale for each group."""
+    """Return whether packed vectors can meet a matrix: it has a scale for each group."""
     return layout.bits in (4, 8) and layout.group_size == GROUP
 
 
@@ -140,7 +140,7 @@ class Int8NormedLinear(Int8Linear):
 
     @property
     def norm(self) -> NormVector | ExpertNormVector:
-        """What is rounded and multiplied."""
+        """The norm whose result is rounded and multiplied."""
         return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
     def definition(self) -> tirx.PrimFunc:

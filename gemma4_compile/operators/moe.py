@@ -111,7 +111,7 @@ def _choose(
 
 
 def routed_begin(experts: int) -> int:
-    """Where the experts' input begins behind the scores: a multiple of 4, for wide loads."""
+    """Return where the experts' input begins behind the scores: a multiple of 4, for wide loads."""
     return -(-experts // 4) * 4
 
 
@@ -123,7 +123,7 @@ def routed_width(experts: int, width: int) -> int:
 def routed_vector(
     x: te.Tensor, vectors: te.Tensor, projection: te.Tensor, eps: float, factor: float
 ) -> te.Tensor:
-    """What `RouterScores` makes of x (1, width)."""
+    """Return what `RouterScores` makes of x (1, width)."""
     width, experts = int(x.shape[1]), int(projection.shape[0])
     inverse = inverse_rms(x, 1, width, eps, "router")
     j = te.reduce_axis((0, width), name="j")
@@ -172,7 +172,7 @@ class RouterScores(Operator):
 
 @dataclass(frozen=True)
 class RoutedNorm:
-    """What stands between attention and the dense MLP of a layer with experts, and the router.
+    """Norms between attention and the dense MLP of a layer with experts, and the router.
 
     ``r' = r + norm(b; v[BRANCH_NORM])``, ``x = norm(r'; v[DENSE_NORM])``, and `RouterScores` of r'.
     Arguments: b, r (1, width) f32; v (4, width) f32; projection (experts, width) weight_dtype.

@@ -186,7 +186,7 @@ class TakeLastRow(Operator):
 
 @dataclass(frozen=True)
 class NormVector:
-    """What stands between two matmuls of one position.
+    """Norms and residual addition between two matmuls of one position.
 
     ``r' = (r + norm(b; w_branch)) * scalar`` and, if `normed`, ``x = norm(r'; w_next)``; else x is
     r'. Arguments: b, r (1, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
@@ -264,7 +264,7 @@ class ExpertNormVector:
 def norm_vector(
     width: int, eps: float, scaled: bool, normed: bool, branches: int
 ) -> NormVector | ExpertNormVector:
-    """What an operator with such fields norms."""
+    """Return the norm of an operator with such fields."""
     if branches == 1:
         return NormVector(width, eps, scaled, normed)
     assert (branches, scaled, normed) == (2, True, True), "the end of a layer with experts"

@@ -147,7 +147,7 @@ def bits_of(p: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class TopPHistogram(Operator):
-    """What a search for the nucleus needs to read but little of the vocabulary.
+    """Histogram of the probabilities, for a top-p search that reads little of the vocabulary.
 
     Each run of `RUN` neighbouring tokens is sorted; behind the vocabulary's end lie zeros.
     Arguments: probs (1, vocab) f32. Results: each run's probabilities in descending order
@@ -226,7 +226,7 @@ class SampleTopP(Operator):
 
     @property
     def survey(self) -> TopPHistogram:
-        """What has to be known of the probabilities."""
+        """The histogram of the probabilities."""
         return TopPHistogram(self.vocab)
 
     @property
@@ -395,5 +395,5 @@ class Bitmask(Operator):
 
 
 def forbidden(word: Expr, v: Expr) -> Expr:
-    """Whether token v's bit in its mask word is 0."""
+    """Return whether token v's bit in its mask word is 0."""
     return tirx.bitwise_and(tirx.shift_right(word, i32(tirx.floormod(v, 32))), i32(1)) == i32(0)

@@ -17,7 +17,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 @dataclass(frozen=True)
 class KernelUse:
-    """What one kernel asks of the device.
+    """Demands of one kernel on the device.
 
     Attributes
     ----------

@@ -80,12 +80,12 @@ def _is_norm(call: AnyCall | None) -> TypeGuard[NormCall]:
 
 
 def is_stacked(norm: NormCall) -> bool:
-    """Whether a norm's weights are rows of one tensor, as the router's are."""
+    """Return whether a norm's weights are rows of one tensor, as the router's are."""
     return isinstance(norm.operator, ResidualNorm) and norm.operator.stacked > 0
 
 
 def can_fuse(linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
-    """Whether the blocks of a matmul may each make the vector: its length, and their number."""
+    """Return whether each block of a matmul may make the vector: by its length and theirs."""
     tuning = limits.tuning
     int8 = isinstance(linear.operator, Int8Linear)
     most = tuning.max_int8_weights if int8 else tuning.max_weights

@@ -32,7 +32,7 @@ class FusionLimits:
     tuning: FusionTuning = field(default_factory=FusionTuning)
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
-        """Whether a kernel may bind these arguments and as many results."""
+        """Return whether a kernel may bind these arguments and as many results."""
         return self.max_buffers is None or buffers(tensors) + results <= self.max_buffers
 
 

@@ -1,4 +1,4 @@
-"""How a GPU starts a kernel: its entry point, its bindings, its scalars and its grid."""
+"""Launch of a kernel on a GPU: entry point, bindings, scalars and grid."""
 
 from __future__ import annotations
 

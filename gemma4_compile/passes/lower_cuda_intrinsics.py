@@ -77,12 +77,12 @@ def _sum(node: tirx.Add) -> tvm.ir.Expr:
 
 
 def _is_bare_product(node: tvm.ir.Expr) -> bool:
-    """Whether it is a product to which nothing is added yet."""
+    """Return whether it is a product to which nothing is added yet."""
     return _is_call(node, CUDA_DOT4) and _is_zero(node.args[3])
 
 
 def _is_vector_of_products(node: tvm.ir.Expr) -> bool:
-    """Whether it joins products, the first one first."""
+    """Return whether it joins products, the first one first."""
     if not isinstance(node, tirx.Shuffle) or not all(map(_is_bare_product, node.vectors)):
         return False
     return [int(index) for index in node.indices] == list(range(len(node.vectors)))

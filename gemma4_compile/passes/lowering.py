@@ -121,7 +121,7 @@ def device_pipeline(target: str = "webgpu") -> tuple[Pass, Callable[[], Pass], C
 
 
 def _blocks_allocate(module: tvm.IRModule) -> bool:
-    """Whether a block of a scheduled function has a buffer of its own."""
+    """Return whether a block of a scheduled function has a buffer of its own."""
     found = False
 
     def visit(block: SBlock) -> None:

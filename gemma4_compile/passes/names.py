@@ -79,7 +79,7 @@ def _without_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _names_extents(func: tirx.PrimFunc) -> bool:
-    """Whether an extent of the grid uses a name of the kernel's body."""
+    """Return whether an extent of the grid uses a name of the kernel's body."""
     extents: list[tvm.ir.Expr] = []
 
     def visit(node: tirx.AttrStmt) -> None:
@@ -117,7 +117,7 @@ def _without_unused(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _variables(node: tvm.ir.Expr | tirx.Stmt) -> Counter[tirx.Var]:
-    """How often each variable stands in a statement or expression."""
+    """Return how often each variable stands in a statement or expression."""
     found: list[tirx.Var] = []
     tvm_ffi.structural_walk(node, [(tirx.Var, found.append)])
     return Counter(found)

@@ -78,7 +78,7 @@ class OperatorGraph:
         return self._producers.get(tensor) if isinstance(tensor, relax.Var) else None
 
     def reader_count(self, tensor: relax.Var) -> int:
-        """How often a tensor is read, by the function's result, too."""
+        """Return how often a tensor is read, by the function's result, too."""
         return self._readers[tensor]
 
     def only_reader(self, tensor: relax.Var) -> AnyCall | None:
@@ -89,7 +89,7 @@ class OperatorGraph:
         return next((call for call in calls if tensor in _reads(call)), None)
 
     def is_read_between(self, tensor: relax.Var, first: AnyCall, last: AnyCall) -> bool:
-        """Whether a step between two calls reads a tensor."""
+        """Return whether a step between two calls reads a tensor."""
         begin, end = self.steps.index(first) + 1, self.steps.index(last)
         return any(tensor in _reads(step) for step in self.steps[begin:end])
 
@@ -128,7 +128,7 @@ def _is_exactly(step: Step, kind: type[Op]) -> TypeGuard[OperatorCall[Op]]:
 
 
 def is_call_of(step: Step | None, kind: type[Op]) -> TypeGuard[OperatorCall[Op]]:
-    """Whether a step calls an operator of a class or of one derived from it."""
+    """Return whether a step calls an operator of a class or of one derived from it."""
     return isinstance(step, OperatorCall) and isinstance(step.operator, kind)
 
 

@@ -95,7 +95,7 @@ def quantize_unfused(graph: OperatorGraph, limits: FusionLimits) -> None:
 
 
 def _may_round(graph: OperatorGraph, linear: OperatorCall[Linear], limits: FusionLimits) -> bool:
-    """Whether the kernel can round its vector, or what makes the vector can."""
+    """Return whether the kernel can round its vector, or what makes the vector can."""
     if linear.operator.cols <= limits.width or combine_of(graph, linear) is not None:
         return True
     norm, before = norm_of(graph, linear), graph.producer(linear.args[0])
@@ -105,7 +105,7 @@ def _may_round(graph: OperatorGraph, linear: OperatorCall[Linear], limits: Fusio
 
 
 def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
-    """Whether a matmul is gate and up of one position whose product can leave it quantised."""
+    """Return whether a matmul is gate and up of one position with a quantisable product."""
     operator = gate_up.operator
     return (
         type(operator) is Int8Linear

@@ -144,7 +144,7 @@ def _arguments(func: tirx.PrimFunc) -> list[_Argument]:
 
 
 def _is_arithmetic(value: tvm.ir.Expr) -> bool:
-    """Whether a value is the same wherever it is computed: what is loaded may be stored between."""
+    """Return whether a value is the same wherever it is computed: without loads."""
     calls: list[tvm.ir.Expr] = []
     tvm_ffi.structural_walk(value, [((tvm.ir.TensorLoad, tvm.ir.Call), calls.append)])
     return not calls

@@ -29,7 +29,7 @@ from gemma4_compile.operators.base import (
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """How a decode step's keys are split: a matter of the target's parallelism.
+    """Splits of a decode step's keys, by the target's parallelism.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ _UNSUPPORTED_TYPES: Mapping[str, str] = {
 
 
 class AttentionKind(str, Enum):
-    """Which keys a layer's queries see."""
+    """Keys that a layer's queries see."""
 
     SLIDING = "sliding_attention"
     FULL = "full_attention"
@@ -279,7 +279,7 @@ def _heads(
 
 
 def _check_attention(config: Gemma4Config) -> None:
-    """What every later stage takes for granted about heads, layer kinds and sharing."""
+    """Return what every later stage takes for granted about heads, layer kinds and sharing."""
     for index in range(config.num_hidden_layers):
         heads, dim = config.num_key_value_heads[index], config.head_dim[index]
         if dim % 2:

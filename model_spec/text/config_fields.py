@@ -39,11 +39,11 @@ class ConfigFields:
         return self._values.get(name)
 
     def has_default(self, name: str) -> bool:
-        """Whether the key may be absent."""
+        """Return whether the key may be absent."""
         return name in self._defaults
 
     def is_null(self, name: str) -> bool:
-        """Whether the key is there, without a value."""
+        """Return whether the key is there, without a value."""
         self._read.add(name)
         return name in self._values and self._values[name] is None
 

@@ -46,7 +46,7 @@ from gemma4_compile.operators.moe import VECTORS
 
 @dataclass(frozen=True)
 class Stream:
-    """What flows from layer to layer.
+    """State between two layers.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What each decoder layer is, resolved once from the config.
+"""Description of each decoder layer, resolved once from the config.
 
 Its kind, heads, window, MLP width, and whose keys it reads.
 """

@@ -90,7 +90,7 @@ def rotate(x: Float32Array, frequencies: Float32Array) -> Float32Array:
 
 
 def visible(length: int, kind: AttentionKind, window: int) -> npt.NDArray[np.bool_]:
-    """Which key (column) a query (row) sees: those up to itself, `window` in all if sliding."""
+    """Return the keys (columns) that a query (row) sees: up to itself, `window` if sliding."""
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
     seen = distance >= 0
     return seen & (distance < window) if kind is AttentionKind.SLIDING else seen

@@ -19,7 +19,7 @@ from gemma4_compile.operators.sampling import (
 
 @dataclass(frozen=True)
 class SamplerOptions:
-    """How the vocabulary is divided: `softmax_blocks` runs for the softmax."""
+    """Division of the vocabulary: `softmax_blocks` runs for the softmax."""
 
     softmax_blocks: int
 

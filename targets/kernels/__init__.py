@@ -112,7 +112,7 @@ FACTORIES: Mapping[str, Factory] = {
     "take_last_row": make_take_last_row,
 }
 OF_ONE_ROW: Mapping[str, Factory] = {"int8_linear": make_int8_gemv, "linear": make_gemv}
-"""Where one position has a kernel of its own."""
+"""Factories of operators whose single position has a kernel of its own."""
 
 
 def factory_of(operator: Operator) -> Factory:

@@ -45,7 +45,7 @@ def merged_channel(means: Buffer, stats: Buffer, splits: int, h: Expr, d: Expr) 
 
 @dataclass(frozen=True)
 class MergeShape:
-    """How blocks divide the channels of a head, and the threads of a block the splits.
+    """Division of a head's channels among blocks, and of the splits among threads.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class MergeShape:
 
     @property
     def factors(self) -> Vectors:
-        """How shared memory holds a split's factor.
+        """Layout of a split's factor in shared memory.
 
         TVM gives two arrays of a block one place if they are not needed at the same time. As an
         array of scalars it would not be aligned for the vectors behind the factors, so factors are

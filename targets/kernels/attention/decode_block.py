@@ -41,7 +41,7 @@ MIN_THREADS = 32
 
 @dataclass(frozen=True)
 class DecodeShape:
-    """How a block divides its work.
+    """Division of a block's work.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class DecodeShape:
         return self.keys // self.pack.size
 
     def fits(self, operator: SplitAttention, spec: TargetSpec) -> bool:
-        """Whether every thread has work, and shared memory is enough."""
+        """Return whether every thread has work, and shared memory is enough."""
         threads, most_bytes = self.threads, spec.max_shared_memory_bytes
         is_even = threads <= self.keys * self.lanes <= threads * MAX_TURNS
         has_owners = self.keys * self.heads <= threads and self.columns <= threads

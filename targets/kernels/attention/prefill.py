@@ -120,7 +120,7 @@ class _Block:
         return tirx.floordiv(item, shape.chunk), below(item, shape.chunk), inside
 
     def _swizzled(self, row: Expr, place: Expr) -> Index:
-        """Where a vector of a row of q or K is, so that neighbouring rows are in other banks."""
+        """Return the place of a vector of q or K: neighbouring rows are in other banks."""
         chunk = self.shape.chunk
         return self.shape.vectors.at(below(tirx.bitwise_xor(place, below(row, chunk)), chunk))
 

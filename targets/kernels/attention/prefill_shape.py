@@ -1,4 +1,4 @@
-"""How a block of prefill attention divides its work, by the head, the tuning and the limits."""
+"""Division of a prefill attention block's work, by head, tuning and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CHUNK = 8  # vectors of q and K in shared memory at a time
 
 @dataclass(frozen=True)
 class ChunkShape:
-    """How a block divides its work.
+    """Division of a block's work.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class ChunkShape:
         return self.rows // self.row_groups
 
     def fits(self, spec: TargetSpec) -> bool:
-        """Whether every thread has work, and shared memory is enough."""
+        """Return whether every thread has work, and shared memory is enough."""
         if self.columns > self.threads or self.rows * self.vec4s < self.threads:
             return False
         staged = (self.rows + self.keys) * self.chunk * self.vectors.size

@@ -1,4 +1,4 @@
-"""What all kernels do with a thread block: launch it, wait for it, reduce over it."""
+"""Thread blocks: launch, barrier, reductions."""
 
 from __future__ import annotations
 

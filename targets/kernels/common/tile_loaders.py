@@ -1,4 +1,4 @@
-"""How tiles get into shared memory: a thread moves blocks of 4 rows by 4 channels.
+"""Loading of tiles into shared memory: a thread moves blocks of 4 rows by 4 channels.
 
 It reads along the channels, as tensors lie, and writes along the rows, as the multiply reads. What
 it read waits in registers as it is stored; it is decoded when it is written.
@@ -62,7 +62,7 @@ def below(value: Expr, size: int) -> Expr:
 
 
 def swizzle(vec4: Expr, vec4s: int) -> Expr:
-    """What the position of a vector of rows is XORed with, by its channels' number.
+    """Return what the position of a vector of rows is XORed with, by its channels' number.
 
     Neighbouring threads write different channels of the same rows; so they hit different banks.
     """
@@ -98,7 +98,7 @@ class Tile:
         return below(tirx.bitwise_xor(row_vector, twist), self.rows // VECTOR)
 
     def place(self, item: Expr, row_vector: Expr) -> Expr:
-        """Where a vector of rows is; `row_vector` is twisted already."""
+        """Return where a vector of rows is; `row_vector` is twisted already."""
         return self.first + item * (self.rows // VECTOR) + row_vector
 
 
@@ -161,7 +161,7 @@ class Loader(ABC):
 
     @abstractmethod
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
-        """What was read, the first of them `item`: for each of the 4 items a vector of the rows."""
+        """Return what was read: a vector of the rows for each of 4 items, the first of them `item`."""
 
 
 class DenseLoader(Loader):

@@ -1,4 +1,4 @@
-"""How the blocks of int8_gemv.py divide a matrix: threads, lanes, rows, tiles."""
+"""Division of a matrix among the blocks of int8_gemv.py: threads, lanes, rows, tiles."""
 
 from __future__ import annotations
 

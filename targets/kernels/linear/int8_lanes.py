@@ -1,4 +1,4 @@
-"""What one lane of a matmul on int8 vectors holds: its groups of the vector, and a row of weights.
+"""One lane of a matmul on int8 vectors: its groups of the vector, and a row of weights.
 
 Everything stays in registers; products of integers are summed within a group, which is exact.
 """
@@ -107,7 +107,7 @@ def _words(buffer: Buffer, row: Index, first: Expr, count: int) -> list[Expr]:
 
 
 class LaneShare:
-    """What a lane holds of the vector: for each of its groups the integers and the scale.
+    """A lane's groups of the vector: for each of them the integers and the scale.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ Finish = Callable[[Expr, Expr, Sequence[Expr]], None]
 
 @dataclass(frozen=True)
 class TileShape:
-    """How a block divides its work.
+    """Division of a block's work.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class TileShape:
 
     @property
     def iterations(self) -> int:
-        """What slices share: vectors of items, or groups."""
+        """Vectors of items, or groups, that slices share."""
         return self.depth // self.group if self.group else self.vec4s
 
     @property
@@ -187,7 +187,7 @@ class TileProduct(ABC):
         """Add the product of the step's items that are this slice's."""
 
     def _rows_of(self, vec4: Expr) -> tuple[list[Expr], list[Expr]]:
-        """Where the thread's vectors of rows of x and of W lie, for the items of a vec4."""
+        """Return where the thread's vectors of rows of x and of W lie, for the items of a vec4."""
         shape = self._shape
         sides = (
             (self._x, self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),

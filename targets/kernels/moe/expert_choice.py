@@ -1,4 +1,4 @@
-"""Which experts a position takes: a step of every kernel that knows the router's scores.
+"""Choice of a position's experts: a step of every kernel that knows the router's scores.
 
 An expert's place among all is the number of experts before it, so the choice takes one round.
 Meaning: `TopKExperts` in gemma4_compile/operators/moe.py.

@@ -141,7 +141,7 @@ class _Bin:
 
 
 class _Run:
-    """What a search still has to tell apart of a sorted run: tokens [above, reached).
+    """Tokens [above, reached) of a sorted run that a search still has to tell apart.
 
     Attributes
     ----------

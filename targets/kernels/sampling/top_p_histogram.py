@@ -108,7 +108,7 @@ def _probabilities(probs: Buffer, v: Expr, vocab: int) -> list[Expr]:
 
 
 def _place(item: IndexT) -> IndexT:
-    """Where shared memory holds a token: each share of eight in other banks than the next."""
+    """Return the place of a token in shared memory: eighths of a run are in different banks."""
     if isinstance(item, int):
         return item + item // HELD
     return item + tirx.floordiv(item, HELD)
@@ -164,7 +164,7 @@ def _compare(values: Buffer, share: Expr, level: Expr, low: Expr, is_first: Expr
 
 
 def _count(values: Buffer, index: Expr) -> Expr:
-    """How many of the sorted tokens lie in a bin or above, by bisection."""
+    """Return how many of the sorted tokens lie in a bin or above, by bisection."""
     count, begin = LocalVar("int32", i32(0)), bind(bin_bits(index))
     with T.serial(0, PLACE_BITS + 1) as step:
         size = bind(tirx.shift_right(i32(RUN), i32(step)))

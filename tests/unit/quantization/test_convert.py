@@ -128,8 +128,10 @@ def test_only_wanted_parts_are_converted() -> None:
     param = parameter(Arrangement.CONCAT_ROWS)
     (stored,) = storage_plan([param], RECIPES["f32"], 128 * COLS * 4)
     assert len(stored.row_splits) == 3
-    steps = list(conversion_steps(stored, lambda part: part.row_begin != 128, block_bytes=1 << 14))
-    assert {(step.part.row_begin, step.part.row_end) for step in steps} == {(0, 128), (256, 384)}
+    steps = list(
+        conversion_steps(stored, lambda split: split.row_begin != 128, block_bytes=1 << 14)
+    )
+    assert {(step.split.row_begin, step.split.row_end) for step in steps} == {(0, 128), (256, 384)}
     assert sum(step.row_end - step.row_begin for step in steps) == 256
 
 
@@ -137,7 +139,7 @@ def test_parts_of_experts_hold_whole_experts() -> None:
     whole, _ = collect(parameter(Arrangement.INTERLEAVE_HALVES), "f32", None, 4096)
     limit = 3 * 96 * COLS * 4
     parts, _ = collect(parameter(Arrangement.INTERLEAVE_HALVES), "f32", limit, 4096)
-    assert [part.shape[0] for part in parts.values()] == [192, 192]
+    assert [part.shape[0] for split in parts.values()] == [192, 192]
     assert np.array_equal(np.concatenate(list(parts.values())), whole["p.weight"])
 
 
