@@ -161,7 +161,7 @@ class Loader(ABC):
 
     @abstractmethod
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
-        """Return what was read: a vector of the rows for each of 4 items, the first of them `item`."""
+        """Return a vector of the rows for each of 4 items that were read, from `item` on."""
 
 
 class DenseLoader(Loader):

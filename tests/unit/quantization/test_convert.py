@@ -139,7 +139,7 @@ def test_parts_of_experts_hold_whole_experts() -> None:
     whole, _ = collect(parameter(Arrangement.INTERLEAVE_HALVES), "f32", None, 4096)
     limit = 3 * 96 * COLS * 4
     parts, _ = collect(parameter(Arrangement.INTERLEAVE_HALVES), "f32", limit, 4096)
-    assert [part.shape[0] for split in parts.values()] == [192, 192]
+    assert [split.shape[0] for split in parts.values()] == [192, 192]
     assert np.array_equal(np.concatenate(list(parts.values())), whole["p.weight"])
 
 
