@@ -15,7 +15,6 @@ from gemma4_compile.operators.examples import (
     chosen_experts,
     expert_order,
     expert_tiles,
-    stored_bytes,
 )
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
@@ -67,8 +66,7 @@ class OverExperts(Operator):
     ) -> Array | None:
         if name == "ids":
             return chosen_experts(self.experts, self.top_k, shape[0])
-        is_bytes = name.startswith("q_weight") and self.layout.bits == 8
-        return stored_bytes(shape, rng) if is_bytes else None
+        return self.layout.example_input(name, shape, rng)
 
     def _previous(self, shape: tuple[Index, ...]) -> list[te.Tensor]:
         return [te.placeholder(shape, "float32", name="previous")] if self.accumulate else []

@@ -89,7 +89,7 @@ class Int8Linear(Linear):
     @property
     def interleaved(self) -> bool:
         """The order of a packed x."""
-        return self.layout.bits == 4
+        return self.layout.interleaved
 
     @property
     def result_specs(self) -> list[TensorSpec]:
@@ -259,7 +259,7 @@ class Int8ExpertDown(ExpertDown):
         expert_scale = te.placeholder((self.experts,), "float32", name="expert_scale")
         weights = layout.placeholders()
         chosen = chosen_weights(ids, scores, expert_scale)
-        x = unpack(words, scales, layout.bits == 4)
+        x = unpack(words, scales, layout.interleaved)
         k = te.reduce_axis((0, self.top_k), name="k")
         c = te.reduce_axis((0, self.cols), name="c")
         y = te.compute(
@@ -284,4 +284,4 @@ class Int8ExpertGemm(ExpertGemm):
 
     def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         words, scales = packed_placeholders(self.cols, rows)
-        return [words, scales], unpack(words, scales, self.layout.bits == 4)
+        return [words, scales], unpack(words, scales, self.layout.interleaved)

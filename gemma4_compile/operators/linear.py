@@ -62,6 +62,18 @@ class WeightLayout:
         return int(2 ** (self.bits - 1)) - 1
 
     @property
+    def interleaved(self) -> bool:
+        """The byte order of the int8 vectors that it multiplies: that of words of 4-bit weights."""
+        return self.bits == 4
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator
+    ) -> Array | None:
+        """Words for which any 32 bits would not do, or None: 8-bit weights never store 255."""
+        is_bytes = name.startswith("q_weight") and self.bits == 8
+        return stored_bytes(shape, rng) if is_bytes else None
+
+    @property
     def label(self) -> str:
         """A short name for kernels."""
         return f"q{self.bits}" if self.bits else self.dtype.replace("float", "f")
@@ -164,8 +176,7 @@ class Linear(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        is_bytes = name.startswith("q_weight") and self.layout.bits == 8
-        return stored_bytes(shape, rng) if is_bytes else None
+        return self.layout.example_input(name, shape, rng)
 
     def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)
@@ -247,8 +258,7 @@ class Embedding(Operator):
     ) -> Array | None:
         if name == "ids":  # some are outside of these splits
             return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
-        is_bytes = name.startswith("q_weight") and self.layout.bits == 8
-        return stored_bytes(shape, rng) if is_bytes else None
+        return self.layout.example_input(name, shape, rng)
 
     def definition(self) -> tirx.PrimFunc:
         rows, layout = symbolic_rows(self.rows), self.layout
