@@ -8,5 +8,5 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 """An array whose dtype is known when the program runs."""
-JsonObject: TypeAlias = dict[str, object]
-"""A JSON object: to be checked where a value is read from it."""
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object that the project makes; what it reads is `Mapping[str, object]`, to be checked."""
