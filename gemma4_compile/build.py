@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -50,7 +49,7 @@ class LibraryOptions:
 
     context_length: int
     prefill_chunk: int
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, object]
     suppressed: tuple[int, ...] = ()
     dump: Callable[[str, str], None] | None = None
     dump_kernel: Callable[[str, str], None] | None = None
@@ -194,13 +193,12 @@ def build_executable(
         package=options.package,
     )
     module = build_module(config, recipe, target, decoder, plan)
-    metadata = {**options.metadata, "kernels": kernel_descriptions(module)}
+    kernels = kernel_descriptions(module)
+    metadata = {**options.metadata, "kernels": kernels}
     dump("model", module.script())
     module = lower(module, target)
     if target.device_type is DeviceType.WEBGPU and not options.probe:
-        metadata["known_answers"] = known_answers(
-            module, metadata["kernels"], target, options.prefill_chunk
-        )
+        metadata["known_answers"] = known_answers(module, kernels, target, options.prefill_chunk)
     attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
     module = attach(module)
     dump("kernels", module.script())

@@ -10,23 +10,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from jinja2 import TemplateError, Undefined
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.types import JsonObject
 
 
 class TemplateMessage(Protocol):
     """The fields of a message that templates read."""
 
-    def for_template(self) -> dict[str, Any]:
+    def for_template(self) -> JsonObject:
         """Return the message as chat templates take it."""
 
 
-def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+def special_tokens(tokenizer_config: Mapping[str, object]) -> dict[str, str]:
     """Texts of the tokens that templates name, such as `bos_token`.
 
     Parameters
@@ -42,7 +43,7 @@ def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def template_of(tokenizer_config: Mapping[str, Any]) -> str | None:
+def template_of(tokenizer_config: Mapping[str, object]) -> str | None:
     """The chat template in a parsed `tokenizer_config.json`; of several, the `default` one."""
     found = tokenizer_config.get("chat_template")
     if isinstance(found, list):
@@ -55,7 +56,7 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
+def _to_json(value: object, indent: int | None = None, **_: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
@@ -94,7 +95,7 @@ class ChatTemplate:
         messages: Sequence[TemplateMessage],
         *,
         thinking: bool = False,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> str:
         """Render the whole conversation and the opening of the model's next turn.
 

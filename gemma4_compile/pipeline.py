@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile import __version__, abi, options
 from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
@@ -45,6 +44,7 @@ from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
+from gemma4_compile.types import JsonObject
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
 MODEL_TYPE = "gemma4"
@@ -154,7 +154,7 @@ def lengths(request: CompileRequest, config: Gemma4Config) -> tuple[int, int]:
     return context, chunk
 
 
-def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, Any]]:
+def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]]:
     """Plan what would be built, and where the model is from; downloads nothing but the config.
 
     Raises
@@ -172,7 +172,7 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, Any]]:
         return make_plan(config, recipe, target, context, chunk, usual), source.origin
 
 
-def _metadata(build: _Build) -> dict[str, Any]:
+def _metadata(build: _Build) -> JsonObject:
     """The library's `_metadata`."""
     tensors = [tensor for stored in build.storage for tensor in stored.tensors]
     plan = build.numbers
@@ -234,7 +234,7 @@ def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
 def _write_weights(
     build: _Build,
     checkpoint: Checkpoint,
-    chat: Mapping[str, Any],
+    chat: Mapping[str, object],
     directory: Path,
     reporter: Reporter,
 ) -> tuple[Mapping[str, str], Counts | None]:
@@ -261,7 +261,7 @@ def _write_weights(
     return written.sha256, nonfinite
 
 
-def _chat_config(build: _Build, checkpoint: Checkpoint) -> dict[str, Any]:
+def _chat_config(build: _Build, checkpoint: Checkpoint) -> JsonObject:
     conversation = chat_template_config(
         vocab_size=build.config.vocab_size,
         bos_token_id=build.config.bos_token_id,
@@ -288,7 +288,7 @@ def config_digest(config: Gemma4Config) -> str:
     return artifacts.digest(dataclasses.asdict(config))
 
 
-def _provenance(build: _Build) -> dict[str, Any]:
+def _provenance(build: _Build) -> JsonObject:
     return {
         "source": {**build.source.origin, "config": config_digest(build.config)},
         "versions": {
@@ -339,7 +339,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             allow_nonfinite=request.allow_nonfinite,
         )
         checkpoint = source.checkpoint
-        chat: Mapping[str, Any] = {}
+        chat: Mapping[str, object] = {}
         if checkpoint is not None:  # what can be known to fail fails before the long stages
             matched = match(checkpoint.tensors, source.config)
             check_norms(table, recipe, row_reader(matched))

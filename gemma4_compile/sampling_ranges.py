@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is 0: a float32 of its reciprocal would overflow."""
@@ -54,7 +53,7 @@ class SamplingValueError(ValueError):
     """A value that the parameter cannot have; the message names what was expected and found."""
 
 
-def read_sampling(name: str, value: Any, highest: float | None = None) -> float | int:
+def read_sampling(name: str, value: object, highest: float | None = None) -> float | int:
     """Return a parameter's value in its own type, a tiny temperature as 0 and top_p never as 0.
 
     Parameters
@@ -84,7 +83,7 @@ def read_sampling(name: str, value: Any, highest: float | None = None) -> float 
     return max(number, LEAST_TOP_P) if name == "top_p" else number
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value for a message; an integer may have more digits than Python writes."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"an integer of {value.bit_length()} bits"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy.typing as npt
+if TYPE_CHECKING:  # what only passes JSON on does without NumPy
+    import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = "npt.NDArray[Any]"
 """An array whose dtype is known when the program runs."""
-JsonObject: TypeAlias = dict[str, object]
-"""A JSON object: to be checked where a value is read from it."""
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object that the project makes; what it reads is `Mapping[str, object]`, to be checked."""

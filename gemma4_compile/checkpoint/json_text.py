@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any
 
 _SURROGATE = re.compile(r"\\[uU][dD][89a-fA-F]")
 MAX_VALUES = 2_000_000  # of one text, which take some hundred bytes of memory each
 MAX_DIGITS = 100  # of an integer; longer ones take time that grows with their square
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
         raise ValueError("a key appears twice")
@@ -32,7 +31,7 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_text(value: Any) -> None:
+def _check_text(value: object) -> None:
     """Raise ValueError for text that is none: half of a pair of surrogates."""
     rest = [value]
     while rest:
@@ -59,7 +58,7 @@ def _check_count(text: str, limit: int) -> None:
 
 def parse_object(
     text: str | bytes, *, finite: bool = False, max_values: int = MAX_VALUES
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Parse a JSON object.
 
     Parameters

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile import regular_files
 from gemma4_compile.chat_template import special_tokens, template_of
@@ -59,8 +58,8 @@ class Checkpoint:
     """An opened checkpoint. `tensors` are by their full names in the files."""
 
     path: Path
-    config: Mapping[str, Any]
-    generation_config: Mapping[str, Any]
+    config: Mapping[str, object]
+    generation_config: Mapping[str, object]
     tensors: Mapping[str, TensorInfo]
 
     @classmethod
@@ -80,7 +79,7 @@ class Checkpoint:
         config = read_json(path / CONFIG_FILE)
         return cls(path, config, read_generation_config(path), _open_tensors(path))
 
-    def tokenizer(self, vocab_size: int) -> dict[str, Any]:
+    def tokenizer(self, vocab_size: int) -> dict[str, object]:
         """The parsed `tokenizer.json`; CheckpointError if it knows ids that the model does not."""
         parsed = read_json(
             self.path / TOKENIZER_FILE,
@@ -184,7 +183,7 @@ def _read_text(path: Path, limit: int = MAX_JSON_BYTES) -> str:
 
 def read_json(
     path: Path, limit: int = MAX_JSON_BYTES, max_values: int = MAX_VALUES
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read a JSON object; CheckpointError names a missing, damaged or too large file."""
     try:
         return parse_object(_read_text(path, limit), max_values=max_values)
@@ -194,7 +193,7 @@ def read_json(
         ) from error
 
 
-def read_generation_config(path: Path) -> dict[str, Any]:
+def read_generation_config(path: Path) -> dict[str, object]:
     """The `generation_config.json` of a directory, empty if it has none."""
     file = path / GENERATION_FILE
     return read_json(file) if file.exists() else {}

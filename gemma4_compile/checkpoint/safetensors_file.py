@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,7 @@ def _stamp(found: os.stat_result) -> Stamp:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int, int, Stamp]:
+def _header(path: Path) -> tuple[dict[str, object], int, int, Stamp]:
     """The parsed header, the position of the data, the bytes of data, and the file's stamp."""
     try:
         with regular_files.open_regular(path) as file:
@@ -95,7 +94,7 @@ def _is_size(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _entry(name: str, entry: Any, path: Path, data_begin: int, stamp: Stamp) -> TensorInfo:
+def _entry(name: str, entry: object, path: Path, data_begin: int, stamp: Stamp) -> TensorInfo:
     """One header entry, checked by itself."""
     where = f"tensor `{name}` in `{path.name}`"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile import abi, tiny
 from gemma4_compile.checkpoint import hub
@@ -42,9 +41,9 @@ class ModelSource:
     checkpoint : None when only the config was asked for
     """
 
-    origin: Mapping[str, Any]
+    origin: Mapping[str, object]
     config: Gemma4Config
-    generation_config: Mapping[str, Any]
+    generation_config: Mapping[str, object]
     checkpoint: Checkpoint | None
 
 
@@ -62,7 +61,7 @@ def _warn_of_unknown(names: list[str]) -> None:
     )
 
 
-def _directory(path: Path, origin: Mapping[str, Any], *, weights: bool) -> ModelSource:
+def _directory(path: Path, origin: Mapping[str, object], *, weights: bool) -> ModelSource:
     _refuse_gguf(path)
     _refuse_package(path)
     if path.exists() and not path.is_dir():
@@ -94,7 +93,7 @@ def _refuse_package(path: Path) -> None:
 
 
 def _source(
-    origin: Mapping[str, Any], path: Path, config: Gemma4Config, *, weights: bool
+    origin: Mapping[str, object], path: Path, config: Gemma4Config, *, weights: bool
 ) -> ModelSource:
     checkpoint = Checkpoint.open(path) if weights else None
     if (path / TOKENIZER_FILE).is_file() and read_chat_template(path) is None:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -22,6 +21,7 @@ from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.confined.limits import command, limit_memory, start_folder, time_limit
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES, read_regular
+from gemma4_compile.types import JsonObject
 
 LOAD_SECONDS = 60  # five million words take ten
 CONVERSATION_SECONDS = 10
@@ -41,7 +41,7 @@ class _Said:
     role: str
     content: str
 
-    def for_template(self) -> dict[str, Any]:
+    def for_template(self) -> JsonObject:
         return {"role": self.role, "content": self.content}
 
 
@@ -143,7 +143,7 @@ def main() -> None:
     json.dump(why, sys.stdout)
 
 
-def _try(request: Mapping[str, Any]) -> None:
+def _try(request: JsonObject) -> None:
     with time_limit(LOAD_SECONDS):
         tokenizer = load_tokenizer(Path(request["tokenizer"]))
     with time_limit(CONVERSATION_SECONDS):

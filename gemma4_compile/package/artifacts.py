@@ -13,17 +13,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import MAX_JSON_BYTES, read_regular
+from gemma4_compile.types import JsonObject
 
 PACKAGE_SCHEMA = "gemma4_compile.package"
 PACKAGE_SCHEMA_VERSION = 1
 DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
-TASKS: Mapping[str, Any] = {
+TASKS: Mapping[str, object] = {
     "chat.completions": {
         "executor": abi.PROGRAM,
         "inputs": {"text": {"processor": "tokenizer"}},
@@ -32,6 +33,11 @@ TASKS: Mapping[str, Any] = {
 }
 _COMPILE_AGAIN = "compile the package again"
 _PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
+
+
+T = TypeVar("T")
+Build = Mapping[str, Any]
+"""What provenance holds of a build; `Provenance.from_json` does not look into it."""
 
 
 class NamedTensor(Protocol):
@@ -57,7 +63,7 @@ def digest(value: object) -> str:
     return f"sha256:{hashlib.sha256(canonical_json(value).encode()).hexdigest()}"
 
 
-def interface_id(tasks: Mapping[str, Any] = TASKS) -> str:
+def interface_id(tasks: Mapping[str, object] = TASKS) -> str:
     """Digest of what the package offers; the client recomputes it."""
     return digest({"tasks": tasks})
 
@@ -77,9 +83,9 @@ class ChatConfig:
     context_window_size: int
     prefill_chunk_size: int
     tokenizer_files: tuple[str, ...]
-    conversation: Mapping[str, Any]
+    conversation: Mapping[str, object]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The file's content."""
         sizes = {
             "vocab_size": self.vocab_size,
@@ -99,7 +105,7 @@ class ChatConfig:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> ChatConfig:
+    def from_json(cls, values: Mapping[str, object]) -> ChatConfig:
         """Read the file's content; ArtifactError names a damaged field."""
         read = _Fields(values, abi.CHAT_CONFIG_FILE)
         files = read.get("tokenizer_files", list)
@@ -152,7 +158,7 @@ class TensorCache:
     shards: tuple[Shard, ...]
     parameter_count: int  # weights before quantisation, for the file's bits per parameter
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The file's content."""
         total = sum(shard.nbytes for shard in self.shards)
         return {
@@ -185,7 +191,7 @@ class TensorCache:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> TensorCache:
+    def from_json(cls, values: Mapping[str, object]) -> TensorCache:
         """Read and check the file's content; ArtifactError names what is damaged."""
         read = _Fields(values, abi.TENSOR_CACHE_FILE)
         metadata = _Fields(read.get("metadata", dict), abi.TENSOR_CACHE_FILE)
@@ -207,10 +213,10 @@ class Provenance:
     """
 
     library: str | None
-    build: Mapping[str, Any]
+    build: Build
     files: Mapping[str, tuple[int, str]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The file's content."""
         return {
             "schema": PACKAGE_SCHEMA,
@@ -224,7 +230,7 @@ class Provenance:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Provenance:
+    def from_json(cls, values: Mapping[str, object]) -> Provenance:
         """Read the file's content; ArtifactError for a file that is not ours or damaged."""
         read = _Fields(values, abi.PROVENANCE_FILE)
         if values.get("schema") != PACKAGE_SCHEMA:
@@ -247,7 +253,7 @@ class Provenance:
         return cls(library, read.get("build", dict), files)
 
 
-def manifest_json(schema_id: str) -> dict[str, Any]:
+def manifest_json(schema_id: str) -> JsonObject:
     """Content of the manifest, for parameters of this schema."""
     return {
         "schema": "mlc.model-package",
@@ -269,7 +275,7 @@ def library_metadata(
     required_features: Sequence[str],
     largest_binding_bytes: int,
     device_memory_bytes: int,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call."""
     return {
         "model_type": model_type,
@@ -312,7 +318,7 @@ def library_metadata(
     }
 
 
-def read_artifact(path: Path) -> dict[str, Any]:
+def read_artifact(path: Path) -> JsonObject:
     """Read a JSON object of a package; ArtifactError names a missing or damaged file."""
     try:
         values = parse_object(read_regular(path, MAX_JSON_BYTES), finite=True)
@@ -333,7 +339,7 @@ def read_artifact(path: Path) -> dict[str, Any]:
 class _Fields:
     """Checked reading of one JSON object of a package."""
 
-    def __init__(self, values: Any, file: str) -> None:
+    def __init__(self, values: object, file: str) -> None:
         self._file = file
         if not isinstance(values, Mapping):
             raise self.damaged("records")
@@ -342,7 +348,7 @@ class _Fields:
     def damaged(self, name: str) -> ArtifactError:
         return ArtifactError(f"`{self._file}`: field `{name}` is damaged", hint=_COMPILE_AGAIN)
 
-    def get(self, name: str, kind: type) -> Any:
+    def get(self, name: str, kind: type[T]) -> T:
         value = self._values.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.damaged(name)
@@ -355,7 +361,7 @@ class _Fields:
         return value
 
 
-def _read_shard(entry: Any) -> Shard:
+def _read_shard(entry: object) -> Shard:
     read = _Fields(entry, abi.TENSOR_CACHE_FILE)
     file: str = read.get("dataPath", str)
     if not _PLAIN_NAME.fullmatch(file):
@@ -367,7 +373,7 @@ def _read_shard(entry: Any) -> Shard:
     return Shard(file, nbytes, read.get("md5sum", str), records)
 
 
-def _read_record(item: Any, shard_bytes: int) -> TensorRecord:
+def _read_record(item: object, shard_bytes: int) -> TensorRecord:
     read = _Fields(item, abi.TENSOR_CACHE_FILE)
     name: str = read.get("name", str)
     shape = read.get("shape", list)

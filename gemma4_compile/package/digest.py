@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.checkpoint.safetensors_file import sample_hash
 from gemma4_compile.package import artifacts
+from gemma4_compile.package.artifacts import Build
 
 VERSIONS = ("gemma4-compile", "apache-tvm")
 """Packages whose kernels write the keys and values; another Python, for one, changes nothing."""
 
 
-def package_digest(provenance: Mapping[str, Any], checkpoint: Checkpoint | None) -> str:
+def package_digest(provenance: Build, checkpoint: Checkpoint | None) -> str:
     """Digest of a model's weights, recipe, target and compiler.
 
     Parameters

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from gemma4_compile import abi, regular_files
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE, write_errors
+from gemma4_compile.types import JsonObject
 
 _HASH_BLOCK_BYTES = 1 << 20
 _FILE_MODE = 0o644  # of every file of a package, whatever the umask
@@ -93,7 +93,7 @@ def take_over(package: Path, names: Iterable[str], directory: Path) -> None:
 def finish(
     directory: Path,
     library: str | None,
-    build: dict[str, Any],
+    build: JsonObject,
     sha256: Mapping[str, str] = MappingProxyType({}),
 ) -> Provenance:
     """Hash every file and write `provenance.json`; what only the run needed is removed.

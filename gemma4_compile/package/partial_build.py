@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
 from gemma4_compile.options import OLD_ACTIVATIONS
-from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
@@ -34,13 +33,13 @@ class Kept:
     nonfinite: Counts | None = None
 
 
-def _values(old: Any, new: Any) -> str:
+def _values(old: object, new: object) -> str:
     """Both values, where they are short."""
     short = all(isinstance(value, (str, int)) and len(str(value)) <= _SHORT for value in (old, new))
     return f" ({old}, asked for: {new})" if short else ""
 
 
-def rest_of_package(output: Path, renewed: PartialBuild, provenance: Mapping[str, Any]) -> Kept:
+def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> Kept:
     """The part of the package at `output` that is not renewed; nothing where there is no package.
 
     Parameters

@@ -17,7 +17,6 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile import regular_files
 from gemma4_compile.errors import ArtifactError
@@ -95,7 +94,7 @@ class Progress:
         Its other shards are removed.
         """
         directory = self._path.parent
-        noted: dict[str, Any] = {}
+        noted: dict[str, object] = {}
         try:
             values = json.loads(regular_files.read_regular(self._path, _MAX_PROGRESS_BYTES))
             if values["fingerprint"] == self._fingerprint:

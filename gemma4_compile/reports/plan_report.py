@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.reports.plan import KINDS, BuildPlan, RecipePlan
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 from gemma4_compile.targets.spec import INT8
+from gemma4_compile.types import JsonObject
 
 
-def plan_json(plan: BuildPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
+def plan_json(plan: BuildPlan, origin: Mapping[str, object]) -> JsonObject:
     """The plan as plain values; bytes are bytes.
 
     Parameters
@@ -51,7 +51,7 @@ def plan_json(plan: BuildPlan, origin: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recipe_json(recipe: RecipePlan) -> dict[str, Any]:
+def _recipe_json(recipe: RecipePlan) -> JsonObject:
     values = asdict(recipe)
     del values["name"]
     return {"problem": recipe.problem} if recipe.problem is not None else values

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, Scheme
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.types import JsonObject
 
 OUTLIER = 4.0  # a group's largest weight over its root mean square; 32 normal ones have 2.4
 SHOWN = 20
@@ -189,7 +189,7 @@ def report_model(
     return found, nonfinite
 
 
-def report_json(losses: Sequence[ParameterLoss], nonfinite: Counts | None = None) -> dict[str, Any]:
+def report_json(losses: Sequence[ParameterLoss], nonfinite: Counts | None = None) -> JsonObject:
     """The report for programs; `nonfinite_weights` is null where such weights are refused."""
     return {"nonfinite_weights": nonfinite, "parameters": [asdict(loss) for loss in losses]}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.reply import MarkIds
@@ -31,7 +30,7 @@ object: "{{" (KEY ":" value ("," KEY ":" value){{0,{_MOST_ITEMS}}})? "}}"
 
 
 def call_grammar(
-    tools: Sequence[Mapping[str, Any]], marks: MarkIds, *, several: bool, longest_text: int
+    tools: Sequence[Mapping[str, object]], marks: MarkIds, *, several: bool, longest_text: int
 ) -> str:
     """Return the grammar of a reply that calls one of these tools.
 
@@ -54,8 +53,9 @@ def call_grammar(
     rules = _Rules()
     for tool in tools:
         function = tool["function"]
+        assert isinstance(function, Mapping), "a declaration as `read_tools` returns it"
         parameters = function.get("parameters", {})
-        bodies.append(f"{json.dumps('call:' + function['name'])} {rules.object(parameters, 0)}")
+        bodies.append(f"{json.dumps('call:' + function['name'])} {rules.arguments(parameters, 0)}")
     call = f"<[{marks.open_call}]> ({' | '.join(bodies)}) <[{marks.close_call}]>"
     calls = f"call{{1,{_MOST_CALLS}}}" if several else "call"
     letters = f"LETTERS: /(.|\\n){{0,{longest_text}}}/"
@@ -76,9 +76,11 @@ class _Rules:
     def _name(self, body: str) -> str:
         return self._names.setdefault(body, f"part{len(self._names)}")
 
-    def object(self, schema: Any, depth: int) -> str:
+    def arguments(self, schema: object, depth: int) -> str:
         """Arguments: those that are required in their order, then any of the others."""
-        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        if not isinstance(schema, Mapping):
+            return "object"
+        properties = schema.get("properties")
         if depth > _MAX_DEPTH or not isinstance(properties, Mapping):
             return "object"
         if not all(_BARE.fullmatch(name) for name in properties):
@@ -99,7 +101,7 @@ class _Rules:
         rest = f' ("," {other}){{0,{most - 1}}}' if most > 1 else ""
         return f'"{{" ({other}{rest})? "}}"'
 
-    def _value(self, schema: Any, depth: int) -> str:
+    def _value(self, schema: object, depth: int) -> str:
         if not isinstance(schema, Mapping):
             return "value"
         choices = schema.get("enum")
@@ -110,7 +112,7 @@ class _Rules:
             item = self._name(self._value(schema.get("items"), depth + 1))
             return f'("[" ({item} ("," {item}){{0,{_MOST_ITEMS}}})? "]")'
         if kind == "object":
-            return f"({self.object(schema, depth)})"
+            return f"({self.arguments(schema, depth)})"
         known = {"string": "text", "integer": "INTEGER", "number": "NUMBER", "null": '"null"'}
         if kind == "boolean":
             return '("true" | "false")'

@@ -17,9 +17,9 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
+import tvm_ffi
 
 from gemma4_compile.runtime.cuda_runtime import DEFAULT_STREAM, CudaError, CudaRuntime
 from gemma4_compile.runtime.device import Device
@@ -70,11 +70,11 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._kept: list[Any] | None = None
+        self._kept: list[object] | None = None
         self._unknown = ""
 
     @contextmanager
-    def recording(self) -> Iterator[list[Any]]:
+    def recording(self) -> Iterator[list[object]]:
         """Collect allocations; NotRecordableError at the end if something else was done."""
         self._kept, self._unknown = [], ""
         try:
@@ -84,7 +84,9 @@ class Watch:
         if self._unknown:
             raise NotRecordableError(f"the library calls `{self._unknown}`")
 
-    def __call__(self, _function: Any, name: str, before: bool, result: Any, *_: Any) -> int:
+    def __call__(
+        self, _function: object, name: str, before: bool, result: object, *_: object
+    ) -> int:
         """Take note of one call of the machine, which is made in any case."""
         if self._kept is None:
             return 0
@@ -104,14 +106,16 @@ class Graph:
     kernels : launches in it
     """
 
-    def __init__(self, cuda: CudaRuntime, executable: Any, output: Any, kernels: int) -> None:
+    def __init__(
+        self, cuda: CudaRuntime, executable: ctypes.c_void_p, output: tvm_ffi.Tensor, kernels: int
+    ) -> None:
         self._cuda = cuda
         self._executable = executable
-        self._kept: list[Any] = []
+        self._kept: list[object] = []
         self.output = output
         self.kernels = kernels
 
-    def keep(self, objects: list[Any]) -> None:
+    def keep(self, objects: list[object]) -> None:
         """Let objects live as long as the graph."""
         self._kept = objects
 
@@ -123,7 +127,9 @@ class Graph:
         self._cuda.code("cudaGraphExecDestroy", self._executable)
 
 
-def record(cuda: CudaRuntime, device: Device, watch: Watch, action: Callable[[], Any]) -> Graph:
+def record(
+    cuda: CudaRuntime, device: Device, watch: Watch, action: Callable[[], tvm_ffi.Tensor]
+) -> Graph:
     """Record what a call launches; nothing of it runs.
 
     Parameters
@@ -176,7 +182,7 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _count_kernels(cuda: CudaRuntime, graph: Any) -> int:
+def _count_kernels(cuda: CudaRuntime, graph: ctypes.c_void_p) -> int:
     """The nodes of a graph; NotRecordableError if one is no kernel."""
     count = ctypes.c_size_t()
     cuda.call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
@@ -202,8 +208,8 @@ class Replayed:
     def __init__(
         self,
         name: str,
-        plain: Callable[..., Any],
-        watched: Callable[..., Any],
+        plain: Callable[..., tvm_ffi.Tensor],
+        watched: Callable[..., tvm_ffi.Tensor],
         watch: Watch,
         cuda: CudaRuntime,
         device: Device,
@@ -223,11 +229,11 @@ class Replayed:
         self._cuda = cuda
         self._device = device
         self._graph: Graph | None = None
-        self._inputs: Sequence[Any] = ()
+        self._inputs: Sequence[tvm_ffi.Tensor] = ()
         self._refused = False
 
     @property
-    def output(self) -> Any:
+    def output(self) -> tvm_ffi.Tensor | None:
         """Result of a replayed call; None where there is no graph."""
         return None if self._graph is None else self._graph.output
 
@@ -236,7 +242,7 @@ class Replayed:
         """Launches of the graph; 0 where there is none."""
         return 0 if self._graph is None else self._graph.kernels
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         """The call's result; a replayed one is right until the next call."""
         if self._graph is not None:
             if all(a is b for a, b in zip(inputs, self._inputs, strict=True)):
@@ -251,7 +257,7 @@ class Replayed:
             self._record(inputs, output)
         return output
 
-    def _record(self, inputs: Sequence[Any], expected: Any) -> None:
+    def _record(self, inputs: Sequence[tvm_ffi.Tensor], expected: tvm_ffi.Tensor) -> None:
         """Record the call that has just been made, and run it once more to compare."""
         try:
             graph = record(self._cuda, self._device, self._watch, lambda: self._watched(*inputs))
@@ -272,7 +278,7 @@ class Replayed:
         )
 
 
-def _equal(device: Device, found: Any, expected: Any) -> bool:
+def _equal(device: Device, found: tvm_ffi.Tensor, expected: tvm_ffi.Tensor) -> bool:
     """Return whether two tensors hold the same bytes."""
     first, second = (np.ravel(device.read(tensor)) for tensor in (found, expected))
     return np.array_equal(first.view(np.uint8), second.view(np.uint8))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+
+import tvm_ffi
 
 from gemma4_compile.errors import Gemma4CompileError
 
@@ -36,7 +37,7 @@ class CudaRuntime:
         except (OSError, AttributeError) as error:
             raise CudaError(f"`{LIBRARY}` cannot be used: {error}", hint=_HINT) from error
 
-    def code(self, name: str, *arguments: Any) -> int:
+    def code(self, name: str, *arguments: object) -> int:
         """Call a function; return its error code. Pointers are given as ctypes' objects."""
         return int(getattr(self._library, name)(*arguments))
 
@@ -48,17 +49,17 @@ class CudaRuntime:
             kind = (self._library.cudaGetErrorName(code) or b"").decode()
             raise CudaError(f"{name}: {text} ({kind}, {code})", hint=_HINT)
 
-    def call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: object) -> None:
         """Call a function; CudaError if it fails."""
         self.check(name, self.code(name, *arguments))
 
-    def make(self, name: str, *arguments: Any) -> Any:
+    def make(self, name: str, *arguments: object) -> ctypes.c_void_p:
         """Call a function whose first argument takes a new handle; return that."""
         handle = ctypes.c_void_p()
         self.call(name, ctypes.byref(handle), *arguments)
         return handle
 
-    def launch_graph(self, executable: Any, stream: Any) -> None:
+    def launch_graph(self, executable: ctypes.c_void_p, stream: ctypes.c_void_p) -> None:
         """`cudaGraphLaunch`, once a token."""
         code = self._launch(executable, stream)
         if code:
@@ -77,9 +78,10 @@ class Readback:
         self._event = self._memory = None
         self._memory = cuda.make("cudaMallocHost", ctypes.c_size_t(4))
         self._event = cuda.make("cudaEventCreateWithFlags", ctypes.c_uint(_WITHOUT_TIMING))
+        assert self._memory.value is not None, "cudaMallocHost gave memory"
         self._value = ctypes.c_int32.from_address(self._memory.value)
 
-    def queue(self, tensor: Any) -> None:
+    def queue(self, tensor: tvm_ffi.Tensor) -> None:
         """Copy the first number of a tensor after all work that the device was given before."""
         source, size = ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(4)
         kind = ctypes.c_int(_TO_HOST)

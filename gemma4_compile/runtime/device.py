@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,7 @@ import tvm_ffi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.nvidia import INSTALL, wheel_folders
 from gemma4_compile.runtime.cuda_runtime import LIBRARY as CUDA_RUNTIME
-
-Array = npt.NDArray[Any]
+from gemma4_compile.types import Array
 
 CPU = 1
 """DLPack's number of the CPU."""
@@ -140,7 +138,7 @@ class Device:
         """Return whether its memory is the host's."""
         return self.type == CPU
 
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+    def empty(self, shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
         """A tensor on the device, its values undefined; ArtifactError if there is no room."""
         allocate = _function("runtime.TVMTensorAllocWithScope")
         where = tvm_ffi.device(self.name, 0)
@@ -153,7 +151,7 @@ class Device:
                 hint="close what else uses it, or compile with a smaller --quant or --context",
             ) from error
 
-    def place(self, array: Array) -> Any:
+    def place(self, array: Array) -> tvm_ffi.Tensor:
         """A tensor with the values of `array`: on the CPU its own memory where kernels can use it.
 
         That is memory in one piece that may be written to, at an address that kernels assume.
@@ -165,7 +163,7 @@ class Device:
         copy(source, tensor)
         return tensor
 
-    def read(self, tensor: Any) -> Array:
+    def read(self, tensor: tvm_ffi.Tensor) -> Array:
         """A copy of a tensor's values; waits for the kernels that make them."""
         array = np.empty(tuple(tensor.shape), str(tensor.dtype))
         copy(tensor, tvm_ffi.from_dlpack(array))
@@ -176,9 +174,9 @@ class Device:
         """Return when the device has done everything that it was given."""
         _function("runtime.Device_StreamSync")(tvm_ffi.device(self.name, 0), 0)
 
-    def stream(self, handle: int) -> AbstractContextManager[Any]:
+    def stream(self, handle: int) -> AbstractContextManager[object]:
         """Let this thread launch on another stream for a while."""
-        context: AbstractContextManager[Any] = tvm_ffi.use_raw_stream(
+        context: AbstractContextManager[object] = tvm_ffi.use_raw_stream(
             tvm_ffi.device(self.name, 0), handle
         )
         return context
@@ -213,10 +211,10 @@ class Feed:
         self._dtype = np.dtype(dtype)
         self._host = np.zeros(1, dtype)
         self._source = tvm_ffi.from_dlpack(self._host)
-        self._singles: dict[tuple[int, ...], Any] = {}
+        self._singles: dict[tuple[int, ...], tvm_ffi.Tensor] = {}
         self._held: bytes | None = None  # a single number that the device has
 
-    def write(self, values: Any) -> Any:
+    def write(self, values: npt.ArrayLike) -> tvm_ffi.Tensor:
         """Copy numbers; a tensor of their shape, right until the next call.
 
         For a single number it is the same tensor in every call, and what is there already is not
@@ -237,19 +235,19 @@ class Feed:
             copy(self._source, self._single((1,)))
         return tensor
 
-    def write_from(self, source: Any, shape: tuple[int, ...]) -> Any:
+    def write_from(self, source: tvm_ffi.Tensor, shape: tuple[int, ...]) -> tvm_ffi.Tensor:
         """Copy a single number that is on the device; the tensor that `write` gives for a shape."""
         self._held = None
         copy(source, self._single((1,)))
         return self._single(shape)
 
-    def _single(self, shape: tuple[int, ...]) -> Any:
+    def _single(self, shape: tuple[int, ...]) -> tvm_ffi.Tensor:
         if shape not in self._singles:
             self._singles[shape] = view(self._tensor, shape)
         return self._singles[shape]
 
 
-def copy(source: Any, target: Any) -> None:
+def copy(source: tvm_ffi.Tensor, target: tvm_ffi.Tensor) -> None:
     """Copy a tensor after all work that the device was given before.
 
     Memory of the host may be overwritten at once: what it held is on its way.
@@ -257,7 +255,7 @@ def copy(source: Any, target: Any) -> None:
     _function("runtime.TVMTensorCopyFromTo")(source, target)
 
 
-def view(tensor: Any, shape: Sequence[int]) -> Any:
+def view(tensor: tvm_ffi.Tensor, shape: Sequence[int]) -> tvm_ffi.Tensor:
     """The same memory under another shape."""
     return _function("runtime.TVMTensorCreateView")(
         tensor, tvm_ffi.Shape(tuple(shape)), tensor.dtype, 0
@@ -265,5 +263,5 @@ def view(tensor: Any, shape: Sequence[int]) -> Any:
 
 
 @cache
-def _function(name: str) -> Any:
+def _function(name: str) -> tvm_ffi.Function:
     return tvm_ffi.get_global_func(name)

@@ -15,10 +15,9 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -89,7 +88,7 @@ class _Report:
         self._say(title)
         self.line(f"\n== {title}")
 
-    def values(self, values: dict[str, Any]) -> None:
+    def values(self, values: Mapping[str, object]) -> None:
         for name, value in values.items():
             self.line(f"{name}: {value}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
 from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.integrity import ByteCount
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.steps import graphs_wanted, token_readback, token_steps
 
@@ -79,7 +78,7 @@ class Engine:
         metadata = str(library.compiled_function(abi.METADATA)())
         self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
         self._embed = library.compiled_function(abi.EMBED)
-        self._prefill = library.compiled_function(abi.PREFILL)
+        self._prefill: Forward = library.compiled_function(abi.PREFILL)
         self._begin_forward = library.linked_function(abi.KV_BEGIN_FORWARD)
         self._end_forward = library.linked_function(abi.KV_END_FORWARD)
         self._pop_n = library.linked_function(abi.KV_POP_N)
@@ -99,7 +98,7 @@ class Engine:
         self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
-            self._state: Any = create(*(tvm_ffi.Shape((size,)) for size in sizes))
+            self._state: tvm_ffi.Object = create(*(tvm_ffi.Shape((size,)) for size in sizes))
         except RuntimeError as error:
             raise ArtifactError(
                 f"no room for keys and values of {self.context_length} tokens on the "
@@ -116,7 +115,7 @@ class Engine:
             graphs=graphs_wanted(self.device, graphs),
         )
         self._readback = token_readback(self.device)
-        self._logits: Any = None
+        self._logits: tvm_ffi.Tensor | None = None
 
     @classmethod
     def open(
@@ -177,7 +176,7 @@ class Engine:
         """Add one token and return the logits (vocab_size,) of the next; errors as `prefill`."""
         return self._read(self.forward_one(token_id))
 
-    def forward(self, ids: Sequence[int]) -> Any:
+    def forward(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
         """As `prefill`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check(ids)
         chunk = min(self.prefill_chunk, self.context_length)
@@ -187,12 +186,12 @@ class Engine:
         assert logits is not None, "checked above: there is at least one token"
         return logits
 
-    def forward_one(self, token_id: int) -> Any:
+    def forward_one(self, token_id: int) -> tvm_ffi.Tensor:
         """As `decode`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check([token_id])
         return self._step(self._ids.write([[token_id]]))
 
-    def draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> int:
+    def draw(self, logits: tvm_ffi.Tensor, temperature: float, top_p: float, uniform: float) -> int:
         """Draw a token on the device: what crosses to the host is its id.
 
         Parameters
@@ -243,17 +242,19 @@ class Engine:
             if not ahead:
                 self.forward_one(token_id)
 
-    def _step(self, ids: Any) -> Any:
+    def _step(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         self._begin_forward(self._state, 1)
         self._logits = self._steps.forward(ids)
         self._end_forward(self._state)
         return self._logits
 
-    def _draw(self, logits: Any, temperature: float, top_p: float, uniform: float) -> Any:
+    def _draw(
+        self, logits: tvm_ffi.Tensor, temperature: float, top_p: float, uniform: float
+    ) -> tvm_ffi.Tensor:
         numbers = zip(self._numbers, (temperature, uniform, top_p), strict=True)
         return self._steps.draw(logits, *(feed.write([value]) for feed, value in numbers))
 
-    def _forward_chunk(self, ids: Sequence[int]) -> Any:
+    def _forward_chunk(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
         self._begin_forward(self._state, len(ids))
         on_device = self._ids.write(ids)
         embedded = self._embed(on_device, self._params)
@@ -284,6 +285,6 @@ class Engine:
                 hint="start a new conversation, or compile with a larger --context",
             )
 
-    def _read(self, logits: Any) -> Float32Array:
+    def _read(self, logits: tvm_ffi.Tensor) -> Float32Array:
         """Logits (vocab_size,), copied out of the machine's pooled memory."""
         return self.device.read(logits).reshape(-1)

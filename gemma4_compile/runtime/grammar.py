@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +55,7 @@ class Grammars:
         self._marks = MarkIds.of(tokenizer)
         self._server = SchemaServer(tokenizer.to_str, vocab_size, stop_ids)
 
-    def compile(self, schema: Mapping[str, Any]) -> JsonGrammar:
+    def compile(self, schema: Mapping[str, object]) -> JsonGrammar:
         """Compile a schema; whitespace between its parts is left out.
 
         Raises
@@ -68,7 +67,7 @@ class Grammars:
         return JsonGrammar(self._server, _checked(schema), schemas.SCHEMA, self._marks)
 
     def compile_calls(
-        self, tools: Sequence[Mapping[str, Any]], *, several: bool, room: int
+        self, tools: Sequence[Mapping[str, object]], *, several: bool, room: int
     ) -> JsonGrammar:
         """Compile a grammar of calls of these tools; errors as of `compile`.
 
@@ -106,7 +105,7 @@ def _find_library(what: str) -> None:
         )
 
 
-def _checked(schema: Mapping[str, Any]) -> bytes:
+def _checked(schema: Mapping[str, object]) -> bytes:
     """Return a schema as JSON; UsageError for what costs too much to be tried."""
     try:
         text = json.dumps(schema, allow_nan=False).encode()
@@ -114,7 +113,7 @@ def _checked(schema: Mapping[str, Any]) -> bytes:
         raise _refused(f"it is no JSON: {error}") from error
     if len(text) > MAX_SCHEMA_BYTES:
         raise _refused(f"it has {len(text)} bytes, and at most {MAX_SCHEMA_BYTES} are served")
-    waiting: list[tuple[str, Any, bool]] = [("", schema, True)]
+    waiting: list[tuple[str, object, bool]] = [("", schema, True)]
     while waiting:
         key, value, is_schema = waiting.pop()
         if isinstance(value, Mapping):

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
@@ -256,7 +255,9 @@ def _forget_old(folder: Path) -> None:
             note.unlink(missing_ok=True)
 
 
-def check_manifest(manifest: Mapping[str, Any], cache: TensorCache, provenance: Provenance) -> None:
+def check_manifest(
+    manifest: Mapping[str, object], cache: TensorCache, provenance: Provenance
+) -> None:
     """Compare the manifest's digests with the tensors, and the shards against the list.
 
     Raises

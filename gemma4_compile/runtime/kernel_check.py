@@ -15,16 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
-
-Array = npt.NDArray[Any]
+from gemma4_compile.types import Array, JsonObject
 
 _MODULE = "gemma4_compile.device_check.expected_outputs"
 _COMPARED_BYTES = 2**26  # of arguments that a kernel must leave alone
@@ -60,7 +58,7 @@ class _PlainAnswers:
     def __init__(self, process: subprocess.Popen[str], folder: Path, log: IO[str]) -> None:
         self._process, self._folder, self._log = process, folder, log
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, request: JsonObject) -> JsonObject:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -77,7 +75,7 @@ class _PlainAnswers:
                 f"`{_MODULE}` ended with status {self._process.returncode}: {last}",
                 hint="reinstall gemma4-compile, which brings the compiler",
             )
-        answer: dict[str, Any] = json.loads(line)
+        answer: JsonObject = json.loads(line)
         return answer
 
     def load(self, file: str) -> Array:
@@ -148,7 +146,7 @@ def _check(
     device: Device,
     name: str,
     kind: str,
-    answer: Mapping[str, Any],
+    answer: JsonObject,
     plain: _PlainAnswers,
 ) -> KernelResult:
     try:
@@ -181,7 +179,7 @@ def _check(
         return KernelResult(name, kind, f"it failed: {text}", float("inf"), 0.0)
 
 
-def _compare(found: Array, change: Mapping[str, Any], plain: _PlainAnswers) -> tuple[str, float]:
+def _compare(found: Array, change: JsonObject, plain: _PlainAnswers) -> tuple[str, float]:
     """Problem of a result, and its largest error as a share of the allowed one."""
     expected, allowed = plain.load(change["expected"]), plain.load(change["allowed"])
     if change["packed"]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm_ffi
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.regular_files import check_regular
 from gemma4_compile.runtime.device import CPU, Device
+
+Forward: TypeAlias = "Callable[..., tvm_ffi.Array[Any]]"
+"""A step of the model, whose results are of several types: logits, the state, a probe's tensors."""
 
 _POOLED_ALLOCATOR = 2  # of TVM's virtual machine
 
@@ -44,7 +47,7 @@ class NativeLibrary:
         other._machine["set_instrument"](tvm_ffi.convert(instrument))
         return other
 
-    def compiled_function(self, name: str) -> Any:
+    def compiled_function(self, name: str) -> tvm_ffi.Function:
         """A function that was compiled from the model.
 
         Raises
@@ -54,7 +57,7 @@ class NativeLibrary:
         """
         return _find(self._machine, name)
 
-    def linked_function(self, name: str) -> Any:
+    def linked_function(self, name: str) -> tvm_ffi.Function:
         """A C++ function that was linked into the library.
 
         Raises
@@ -65,7 +68,7 @@ class NativeLibrary:
         return _find(self._module, name)
 
 
-def _machine(module: Any, device: Device) -> Any:
+def _machine(module: tvm_ffi.Module, device: Device) -> tvm_ffi.Module:
     """A virtual machine for the library's functions."""
     machine = module["vm_load_executable"]()
     # Shapes are computed on the CPU, which is last.
@@ -76,7 +79,7 @@ def _machine(module: Any, device: Device) -> Any:
     return machine
 
 
-def _find(module: Any, name: str) -> Any:
+def _find(module: tvm_ffi.Module, name: str) -> tvm_ffi.Function:
     try:
         return module.get_function(name, query_imports=True)
     except AttributeError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,7 @@ from gemma4_compile.runtime.integrity import (
     library_parameters,
 )
 from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
-
-Array = npt.NDArray[Any]
+from gemma4_compile.types import Array, JsonObject
 
 _NATIVE_SUFFIXES = (".so", ".dylib")
 _COMPILE_AGAIN = "compile the package again"
@@ -81,6 +80,9 @@ def check_whole(directory: Path, provenance: Provenance) -> str:
         hint=f"build the rest: gemma4-compile with all options as before, --only {missing} "
         f"and -o {directory}",
     )
+
+
+PlacedT = TypeVar("PlacedT")
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class Package:
     def stop_token_ids(self) -> frozenset[int]:
         """Ids that end a reply."""
         template = self.chat_config.conversation["conv_template"]
-        ids = template.get("stop_token_ids")
+        ids = template.get("stop_token_ids") if isinstance(template, Mapping) else None
         vocabulary = range(self.chat_config.vocab_size)
         if (
             not isinstance(ids, list)
@@ -173,7 +175,8 @@ class Package:
             if name not in PENALTIES and name not in fields:
                 raise _damaged_config(name)
         try:
-            return SamplingOptions(**{name: fields[name] for name in names if name in fields})
+            given: JsonObject = {name: fields[name] for name in names if name in fields}
+            return SamplingOptions(**given)
         except UsageError as error:
             raise ArtifactError(
                 f"`{abi.CHAT_CONFIG_FILE}`: {error}", hint=_COMPILE_AGAIN
@@ -193,8 +196,9 @@ class Package:
             found: int | None = tokenizer.token_to_id(name)
             return found
         declared = self.chat_config.conversation.get("bos_token_id")
-        known = type(declared) is int and 0 <= declared < self.chat_config.vocab_size
-        return declared if known else None
+        if type(declared) is not int or not 0 <= declared < self.chat_config.vocab_size:
+            return None
+        return declared
 
     def load_chat_template(self) -> str:
         """Source of the chat template; ArtifactError if the package has none."""
@@ -236,9 +240,9 @@ class Package:
     def load_parameters(
         self,
         library_metadata: str,
-        place: Callable[[Array], Any],
+        place: Callable[[Array], PlacedT],
         progress: ByteCount | None = None,
-    ) -> list[Any]:
+    ) -> list[PlacedT]:
         """Hand every weight to `place`; return what it made of them, as the library takes them.
 
         One shard is mapped at a time. What keeps a view of it keeps its memory: pages are then read

@@ -23,6 +23,7 @@ from gemma4_compile.runtime.generation import CONTEXT_HINT
 from gemma4_compile.runtime.literal_specials import Hider
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.tool_calls import ToolCall
+from gemma4_compile.types import JsonObject
 
 NO_TEMPLATE = "this model has no chat template: it goes on with texts, as base models do"
 _MARK = "\ue000{}\ue001"  # private-use characters: no template or tokenizer gives them a meaning
@@ -53,9 +54,9 @@ class Message:
     tool_call_id: str | None = None
     name: str | None = None
 
-    def for_template(self) -> dict[str, Any]:
+    def for_template(self) -> JsonObject:
         """The message as chat templates take it; fields without content are left out."""
-        fields: dict[str, Any] = {"role": self.role, "content": self.content}
+        fields: JsonObject = {"role": self.role, "content": self.content}
         if self.reasoning:
             fields["reasoning_content"] = self.reasoning
         if self.tool_calls:
@@ -167,7 +168,7 @@ class PromptBuilder:
         messages: Sequence[Message],
         *,
         thinking: bool = False,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Mapping[str, object]] = (),
     ) -> list[int]:
         """Ids of the whole prompt, up to where the model's reply begins.
 
@@ -272,5 +273,5 @@ def _characters(message: Message) -> int:
     return len(message.content) - known + len(message.reasoning or "") + calls
 
 
-def _length(value: Any) -> int:
+def _length(value: object) -> int:
     return len(json.dumps(value, ensure_ascii=False)) if value else 0

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.runtime.cuda_graph import SWITCH, Replayed, Watch
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
 from gemma4_compile.runtime.device import Device, view
-from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.runtime.native_library import Forward, NativeLibrary
+
+Parameters: TypeAlias = "tvm_ffi.Array[tvm_ffi.Tensor]"
+"""The weights, as the library takes them."""
 
 _log = logging.getLogger("gemma4_compile.cuda")
 
@@ -23,10 +27,15 @@ class PlainSteps:
     kernels = (0, 0)
 
     def __init__(
-        self, library: NativeLibrary, device: Device, state: Any, params: Any, vocab_size: int
+        self,
+        library: NativeLibrary,
+        device: Device,
+        state: tvm_ffi.Object,
+        params: Parameters,
+        vocab_size: int,
     ) -> None:
         """Take the library's functions, and what all steps share."""
-        self._decode = library.compiled_function(abi.DECODE)
+        self._decode: Forward = library.compiled_function(abi.DECODE)
         self._softmax = library.compiled_function(abi.SOFTMAX)
         self._sort = library.compiled_function(abi.ARGSORT)
         self._sample = library.compiled_function(abi.SAMPLE_TOP_P)
@@ -35,11 +44,17 @@ class PlainSteps:
         self._flat = (1, vocab_size)
         self._first = device.place(np.zeros(1, np.int32))
 
-    def forward(self, ids: Any) -> Any:
+    def forward(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         """Logits (1, 1, vocab_size) after a token, given as int32 (1, 1)."""
         return self._decode(ids, self._state, self._params)[0]
 
-    def draw(self, logits: Any, temperature: Any, uniform: Any, top_p: Any) -> Any:
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        temperature: tvm_ffi.Tensor,
+        uniform: tvm_ffi.Tensor,
+        top_p: tvm_ffi.Tensor,
+    ) -> tvm_ffi.Tensor:
         """A token, int32 (1,), drawn from logits with numbers that are float32 (1,)."""
         probs = view(self._softmax(logits, temperature), self._flat)
         _, order = self._sort(probs)
@@ -50,7 +65,12 @@ class GraphSteps:
     """The same calls as CUDA graphs, one for the step and one for the draw after it."""
 
     def __init__(
-        self, library: NativeLibrary, device: Device, state: Any, params: Any, vocab_size: int
+        self,
+        library: NativeLibrary,
+        device: Device,
+        state: tvm_ffi.Object,
+        params: Parameters,
+        vocab_size: int,
     ) -> None:
         """Prepare; each graph is recorded when it is first needed."""
         cuda, watch = CudaRuntime(), Watch()
@@ -61,7 +81,13 @@ class GraphSteps:
         )
         self._draw = Replayed("sampler", self._plain.draw, watched.draw, watch, cuda, device)
 
-    def draw(self, logits: Any, temperature: Any, uniform: Any, top_p: Any) -> Any:
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        temperature: tvm_ffi.Tensor,
+        uniform: tvm_ffi.Tensor,
+        top_p: tvm_ffi.Tensor,
+    ) -> tvm_ffi.Tensor:
         """As the plain one; logits of a prefill lie elsewhere each time and are drawn so."""
         if logits is self.forward.output:
             return self._draw(logits, temperature, uniform, top_p)
@@ -82,8 +108,8 @@ def graphs_wanted(device: Device, choice: bool | None) -> bool:
 def token_steps(
     library: NativeLibrary,
     device: Device,
-    state: Any,
-    params: Any,
+    state: tvm_ffi.Object,
+    params: Parameters,
     vocab_size: int,
     *,
     graphs: bool,

@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gemma4_compile.errors import Gemma4CompileError
 
@@ -40,7 +39,7 @@ class ToolCall:
     """
 
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     call_id: str = ""
 
     def arguments_json(self) -> str:
@@ -78,6 +77,7 @@ def parse_tool_call(texts: Sequence[str]) -> ToolCall:
         raise ToolCallError("a string has no end")
     reader = _Reader(_tokens([texts[0][head.end() :], *texts[1:]]))
     arguments = reader.value(0)
+    assert isinstance(arguments, dict), "the head ends before a brace"
     reader.take("end")
     return ToolCall(head[1], arguments)
 
@@ -117,7 +117,7 @@ class _Reader:
             self._next = next(self._tokens)
         return token
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> object:
         if depth > _MAX_DEPTH:
             raise ToolCallError(f"more than {_MAX_DEPTH} brackets inside each other")
         token = self.take("{", "[", "string", "word")
@@ -127,8 +127,8 @@ class _Reader:
             return _bare(token.text)
         return self._object(depth) if token.kind == "{" else self._list(depth)
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _object(self, depth: int) -> dict[str, object]:
+        values: dict[str, object] = {}
         while self._next.kind != "}":
             key = self.take("word", "string")
             self.take(":")
@@ -138,8 +138,8 @@ class _Reader:
         self.take("}")
         return values
 
-    def _list(self, depth: int) -> list[Any]:
-        values: list[Any] = []
+    def _list(self, depth: int) -> list[object]:
+        values: list[object] = []
         while self._next.kind != "]":
             values.append(self.value(depth + 1))
             if self._next.kind != "]":
@@ -148,7 +148,7 @@ class _Reader:
         return values
 
 
-def _bare(word: str) -> Any:
+def _bare(word: str) -> object:
     if word in _CONSTANTS:
         return _CONSTANTS[word]
     number = _NUMBER.fullmatch(word)

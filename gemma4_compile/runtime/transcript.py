@@ -11,9 +11,8 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile.checkpoint.json_text import parse_object
 from gemma4_compile.errors import ArtifactError
@@ -111,7 +110,7 @@ def load(path: Path) -> list[Message]:
         ) from error
 
 
-def _messages(content: dict[str, Any]) -> list[Message]:
+def _messages(content: Mapping[str, object]) -> list[Message]:
     """The messages of a parsed file; ValueError names what is wrong with them."""
     for key, expected in (("format", FORMAT), ("version", VERSION)):
         found = content.get(key, expected)
@@ -133,7 +132,7 @@ def _messages(content: dict[str, Any]) -> list[Message]:
     return messages
 
 
-def _message(index: int, entry: Any) -> Message:
+def _message(index: int, entry: object) -> Message:
     if not isinstance(entry, dict):
         raise ValueError(f"message {index} is no object")
     role, content = entry.get("role"), entry.get("content")

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 FULL = "full_attention"
+Config = Mapping[str, Any]
+"""The text decoder's part of a `config.json` that is right."""
 
 
-def _attention_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _attention_shapes(text: Config, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     full = text["layer_types"][layer] == FULL
     key_is_value = full and bool(text["attention_k_eq_v"])
     head_dim = text["global_head_dim"] if full else text["head_dim"]
@@ -27,7 +29,7 @@ def _attention_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str
             yield "v_proj.weight", (kv_heads * head_dim, hidden)
 
 
-def _layer_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layer_shapes(text: Config, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, ple = text["hidden_size"], text["hidden_size_per_layer_input"]
     shared = layer >= text["num_hidden_layers"] - text["num_kv_shared_layers"]
     width = text["intermediate_size"] * (2 if shared and text["use_double_wide_mlp"] else 1)
@@ -55,7 +57,7 @@ def _layer_shapes(text: Mapping[str, Any], layer: int) -> Iterator[tuple[str, tu
     yield "layer_scalar", (1,)
 
 
-def tensor_shapes(text: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(text: Config) -> dict[str, tuple[int, ...]]:
     """Name (without `model.` or `model.language_model.`) and shape of every text tensor, sorted.
 
     Parameters

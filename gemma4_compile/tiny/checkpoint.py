@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+
+from gemma4_compile.types import JsonObject
 
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -25,9 +26,9 @@ def shipped_file(name: str) -> bytes:
     return (files("gemma4_compile.tiny") / "files" / name).read_bytes()
 
 
-def config() -> dict[str, Any]:
+def config() -> JsonObject:
     """The parsed `config.json`, in the hub's form."""
-    parsed: dict[str, Any] = json.loads(shipped_file(CONFIG_FILE))
+    parsed: JsonObject = json.loads(shipped_file(CONFIG_FILE))
     return parsed
 
 

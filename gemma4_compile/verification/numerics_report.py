@@ -23,6 +23,7 @@ from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets.spec import INT8
+from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.measures import (
     LayerMeasures,
     LogitMeasures,
@@ -61,7 +62,7 @@ class Comparison:
         """Measures beyond their bounds, as text."""
         return tuple(shortfalls(self.bounds, self.logits, self.layers))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """As it is in the report."""
         return {
             "logits": asdict(self.logits),
@@ -74,7 +75,7 @@ class Comparison:
 class NumericsReport:
     """Findings of a comparison; `to_json` is the content of numerics.json."""
 
-    subject: Mapping[str, Any]
+    subject: JsonObject
     arithmetic: Comparison
     whole: Comparison
     consistency: Mapping[str, float]
@@ -91,7 +92,7 @@ class NumericsReport:
             hint = f"all measures are in {package / abi.NUMERICS_FILE}"
             raise VerificationError(self.failures[0], hint=hint)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Content of numerics.json: no times, no paths."""
         return {
             "schema": SCHEMA,
@@ -210,7 +211,7 @@ class _Measured:
 
 
 def _report(
-    measured: _Measured, text: str, reference: Mapping[str, Any], devices: Sequence[str]
+    measured: _Measured, text: str, reference: JsonObject, devices: Sequence[str]
 ) -> NumericsReport:
     opened, prompt = measured.opened, measured.prompt
     build = opened.provenance.build

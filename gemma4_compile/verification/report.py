@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gemma4_compile.package.partial_build import NONFINITE
+from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.thresholds import worst_layer
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 360, 70, 20, 64, 44
@@ -18,7 +18,7 @@ LINES = (
 _FLOOR = 1e-8  # errors below it are drawn as it
 
 
-def _rows(comparison: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _rows(comparison: JsonObject) -> list[tuple[str, str, str]]:
     logits, bounds = comparison["logits"], comparison["thresholds"]
     ratio = logits["perplexity"] / logits["reference_perplexity"]
     layers = comparison["layers"]
@@ -42,7 +42,7 @@ def _rows(comparison: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
+def table(content: JsonObject, *, layers: bool = True) -> str:
     """The report as text; with `layers`, a line for each of them."""
     package, text = content["package"], content["text"]
     passed = "passed" if content["passed"] else "FAILED"
@@ -87,7 +87,7 @@ def table(content: Mapping[str, Any], *, layers: bool = True) -> str:
     return "\n".join(lines)
 
 
-def _layer_lines(content: Mapping[str, Any]) -> list[str]:
+def _layer_lines(content: JsonObject) -> list[str]:
     lines = [
         f"{'layer':<7}{'own weights':<36}{'checkpoint':<36}",
         f"{'':<7}{'cosine':<13}{'max error':<11}{'relative':<12}"
@@ -107,7 +107,7 @@ def _points(layers: Sequence[Mapping[str, float]]) -> list[float]:
     return [max(layer["relative_error"], _FLOOR) for layer in layers]
 
 
-def picture(content: Mapping[str, Any]) -> str:
+def picture(content: JsonObject) -> str:
     """An SVG: the largest relative error of the residual stream after each layer, logarithmic."""
     series = [(_points(content[key]["layers"]), colour, name) for key, colour, name in LINES]
     finite = [v for values, _, _ in series for v in values if math.isfinite(v)] or [1.0]

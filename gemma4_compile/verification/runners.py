@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.native_library import Forward
 from gemma4_compile.runtime.steps import PlainSteps
 
 Float32Array = npt.NDArray[np.float32]
@@ -59,11 +61,11 @@ Run = Callable[[Path, Sequence[Step]], list[Outcome]]
 class _Recorded:
     """A forward function that keeps what a probe returns besides logits and state."""
 
-    def __init__(self, function: Any, device: Device) -> None:
+    def __init__(self, function: Forward, device: Device) -> None:
         self._function, self._device = function, device
         self.hidden: Float32Array | None = None
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: tvm_ffi.Object) -> tvm_ffi.Array[Any]:
         result = self._function(*arguments)
         probes = [result[index] for index in range(_RESULT_PREFIX, len(result))]
         layers = [self._device.read(probe).reshape(-1) for probe in probes]
@@ -74,22 +76,22 @@ class _Recorded:
 def run_here(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
     engine = Engine.open(directory, graphs=False)  # what a probe returns is read after each step
-    engine._prefill = _Recorded(engine._prefill, engine.device)
+    prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
     plain = engine._steps
     assert isinstance(plain, PlainSteps), "without graphs"
-    plain._decode = _Recorded(plain._decode, engine.device)
+    decode = plain._decode = _Recorded(plain._decode, engine.device)
     outcomes = []
     for step in steps:
         if step.clear:
             engine.clear()
         if step.chunk == 0:
             for token in step.ids:
-                logits, seen = engine.decode(token), plain._decode.hidden
+                logits, seen = engine.decode(token), decode.hidden
         else:
             size = step.chunk or len(step.ids)
             for begin in range(0, len(step.ids), size):
                 logits = engine.prefill(step.ids[begin : begin + size])
-            seen = engine._prefill.hidden
+            seen = prefill.hidden
         outcomes.append(Outcome(logits, seen))
     return outcomes
 

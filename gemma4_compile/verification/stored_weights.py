@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
+from gemma4_compile.types import Array
 
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class StoredWeights:
         ArtifactError
             If a shard cannot be read or is short, or a tensor of the plan is not in the cache.
         """
-        self._tensors: dict[str, npt.NDArray[Any]] = {}
+        self._tensors: dict[str, Array] = {}
         for shard in cache.shards:
             mapped = _map(directory / shard.file, shard)
             for record in shard.records:
@@ -109,6 +109,6 @@ def _map(path: Path, shard: Shard) -> npt.NDArray[np.uint8]:
     return mapped
 
 
-def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> npt.NDArray[Any]:
+def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:
     raw = mapped[record.byte_offset : record.byte_offset + record.nbytes]
     return raw.view(np.dtype(record.dtype).newbyteorder("<")).reshape(record.shape)

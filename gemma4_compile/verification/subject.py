@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
@@ -15,7 +13,13 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files
-from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
+from gemma4_compile.package.artifacts import (
+    Build,
+    ChatConfig,
+    Provenance,
+    TensorCache,
+    read_artifact,
+)
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.pipeline import compile_model, config_digest
 from gemma4_compile.progress import ByteProgress, Reporter
@@ -124,7 +128,7 @@ def _steps(advance: ByteProgress) -> ByteCount:
     return progress
 
 
-def _overrides(build: Mapping[str, Any]) -> Overrides:
+def _overrides(build: Build) -> Overrides:
     return tuple((pattern, scheme) for pattern, scheme in build.get("overrides", ()))
 
 

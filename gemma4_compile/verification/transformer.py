@@ -7,7 +7,7 @@ block by block. This module needs torch and transformers (`gemma4-compile[verify
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
 
 from gemma4_compile.quantization.convert import RowReader
+from gemma4_compile.types import JsonObject
 
 Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -56,7 +57,7 @@ class _RowEmbedding(torch.nn.Module):
         return table[where]
 
 
-def text_config(values: Mapping[str, Any]) -> dict[str, Any]:
+def text_config(values: Mapping[str, object]) -> JsonObject:
     """The text decoder's part of a parsed `config.json`."""
     inner = values.get("text_config")
     if not isinstance(inner, Mapping):
@@ -82,7 +83,7 @@ def _rounded(scale: float, dtype: str) -> float:
     return float(torch.tensor(scale).to(getattr(torch, dtype)).to(torch.float32))
 
 
-def _make_model(text: Mapping[str, Any], dtype: str, read: RowReader, shapes: Shapes) -> Any:
+def _make_model(text: JsonObject, dtype: str, read: RowReader, shapes: Shapes) -> Any:
     unified = text["model_type"] == "gemma4_unified_text"
     kind: Any = Gemma4UnifiedTextModel if unified else Gemma4TextModel
     config = kind.config_class(**text)
@@ -103,17 +104,21 @@ def _make_model(text: Mapping[str, Any], dtype: str, read: RowReader, shapes: Sh
     return model
 
 
-def _stream_layers(model: Any, read: RowReader, shapes: Shapes, rows: Sequence[int]) -> list[Any]:
+def _stream_layers(
+    model: Any, read: RowReader, shapes: Shapes, rows: Sequence[int]
+) -> list[Float32Array]:
     """Fill each layer before it runs, keep its result at `rows`, and drop its weights after it."""
-    kept: list[Any] = []
+    kept: list[Float32Array] = []
 
-    def before(index: int) -> Any:
-        def fill(layer: torch.nn.Module, _: Any) -> None:
+    def before(index: int) -> Callable[[torch.nn.Module, object], None]:
+        def fill(layer: torch.nn.Module, _: object) -> None:
             _fill(layer, f"layers.{index}.", read, shapes)
 
         return fill
 
-    def after(layer: torch.nn.Module, _: Any, result: Any) -> None:
+    def after(
+        layer: torch.nn.Module, _: object, result: torch.Tensor | tuple[torch.Tensor, ...]
+    ) -> None:
         hidden = result[0] if isinstance(result, tuple) else result
         kept.append(hidden[0, list(rows)].numpy().copy())
         layer.to_empty(device="meta")
@@ -139,7 +144,7 @@ def _head(
 
 
 def run_transformers(
-    text: Mapping[str, Any],
+    text: JsonObject,
     dtype: str,
     read: RowReader,
     shapes: Shapes,

@@ -6,14 +6,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gemma4_compile.runtime.generation import Generation
 from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
 from gemma4_compile.runtime.tool_calls import ToolCall
-
-Object = dict[str, Any]
+from gemma4_compile.types import JsonObject
 
 
 def finish_reason(generation: Generation) -> str:
@@ -25,7 +23,7 @@ def finish_reason(generation: Generation) -> str:
     return generation.finish_reason
 
 
-def usage(generations: Sequence[Generation]) -> Object:
+def usage(generations: Sequence[Generation]) -> JsonObject:
     """Tokens of the prompt, which all replies share, and of the replies."""
     first = generations[0]
     reply_tokens = sum(len(generation.token_ids) for generation in generations)
@@ -54,12 +52,12 @@ class ChatAnswer:
 
     def whole(
         self, generations: Sequence[Generation], logprobs: Sequence[ReplyLogprobs | None]
-    ) -> Object:
+    ) -> JsonObject:
         """Finished replies."""
         choices = []
         for index, generation in enumerate(generations):
             empty = generation.tool_calls and not generation.text
-            message: Object = {
+            message: JsonObject = {
                 "role": "assistant",
                 "content": None if empty else generation.text,
                 "refusal": None,
@@ -78,13 +76,13 @@ class ChatAnswer:
             )
         return self._object("chat.completion", choices) | {"usage": usage(generations)}
 
-    def first(self, index: int) -> Object:
+    def first(self, index: int) -> JsonObject:
         """The chunk that opens a reply of a stream."""
         return self._chunk(index, {"role": "assistant", "content": ""}, None, None)
 
     def chunk(
         self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int
-    ) -> Object:
+    ) -> JsonObject:
         """A chunk with more of a reply, which has so many tokens by now."""
         if isinstance(event, TextDelta):
             logprob_object = self._logprobs(logprobs, tokens)
@@ -96,25 +94,25 @@ class ChatAnswer:
         calls = [{"index": number, **_call(event)}]
         return self._chunk(index, {"tool_calls": calls}, None, None)
 
-    def last(self, index: int, generation: Generation) -> Object:
+    def last(self, index: int, generation: Generation) -> JsonObject:
         """The chunk with the reason why a reply ended."""
         return self._chunk(index, {}, finish_reason(generation), None)
 
-    def count(self, generations: Sequence[Generation]) -> Object:
+    def count(self, generations: Sequence[Generation]) -> JsonObject:
         """The chunk that counts tokens."""
         return self._object("chat.completion.chunk", []) | {"usage": usage(generations)}
 
     @staticmethod
-    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> Object | None:
+    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> JsonObject | None:
         return None if logprobs is None else logprobs.chat(tokens)
 
     def _chunk(
-        self, index: int, delta: Object, reason: str | None, logprobs: Object | None
-    ) -> Object:
+        self, index: int, delta: JsonObject, reason: str | None, logprobs: JsonObject | None
+    ) -> JsonObject:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self._object("chat.completion.chunk", [choice])
 
-    def _object(self, kind: str, choices: list[Object]) -> Object:
+    def _object(self, kind: str, choices: list[JsonObject]) -> JsonObject:
         return _object(self, kind, choices)
 
 
@@ -129,7 +127,7 @@ class TextAnswer:
 
     def whole(
         self, generations: Sequence[Generation], logprobs: Sequence[ReplyLogprobs | None]
-    ) -> Object:
+    ) -> JsonObject:
         """Finished texts."""
         choices = []
         for index, generation in enumerate(generations):
@@ -144,34 +142,36 @@ class TextAnswer:
 
     def chunk(
         self, index: int, event: Event, logprobs: ReplyLogprobs | None, tokens: int
-    ) -> Object:
+    ) -> JsonObject:
         """A chunk with more of a text."""
         assert isinstance(event, TextDelta), "a plain generation has no other parts"
         logprob_object = self._logprobs(logprobs, tokens)
         return self._object([self._choice(index, event.text, None, logprob_object)])
 
-    def last(self, index: int, generation: Generation) -> Object:
+    def last(self, index: int, generation: Generation) -> JsonObject:
         """The chunk with the reason why a text ended."""
         return self._object([self._choice(index, "", finish_reason(generation), None)])
 
-    def count(self, generations: Sequence[Generation]) -> Object:
+    def count(self, generations: Sequence[Generation]) -> JsonObject:
         """The chunk that counts tokens."""
         return self._object([]) | {"usage": usage(generations)}
 
     @staticmethod
-    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> Object | None:
+    def _logprobs(logprobs: ReplyLogprobs | None, tokens: int) -> JsonObject | None:
         return None if logprobs is None else logprobs.text(tokens)
 
     @staticmethod
-    def _choice(index: int, text: str, reason: str | None, logprobs: Object | None) -> Object:
+    def _choice(
+        index: int, text: str, reason: str | None, logprobs: JsonObject | None
+    ) -> JsonObject:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _object(self, choices: list[Object]) -> Object:
+    def _object(self, choices: list[JsonObject]) -> JsonObject:
         return _object(self, "text_completion", choices)
 
 
-def _object(answer: Answer, kind: str, choices: list[Object]) -> Object:
-    values: Object = {
+def _object(answer: Answer, kind: str, choices: list[JsonObject]) -> JsonObject:
+    values: JsonObject = {
         "id": answer.id,
         "object": kind,
         "created": answer.created,
@@ -181,7 +181,7 @@ def _object(answer: Answer, kind: str, choices: list[Object]) -> Object:
     return values if answer.note is None else values | {"note": answer.note}
 
 
-def _call(call: ToolCall) -> Object:
+def _call(call: ToolCall) -> JsonObject:
     return {
         "id": call.call_id or f"call_{uuid.uuid4().hex}",
         "type": "function",

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
@@ -28,6 +28,7 @@ from gemma4_compile.runtime.server.requests import (
     read_completion_request,
 )
 from gemma4_compile.runtime.server.service import Reply, Service
+from gemma4_compile.types import JsonObject
 
 _log = logging.getLogger("gemma4_compile.serve")
 _Result = TypeVar("_Result")
@@ -115,7 +116,7 @@ class _Api:
         if scheme.lower() != b"bearer" or not right:
             raise ApiError(401, "the API key is missing or wrong", code="invalid_api_key")
 
-    def _model_object(self) -> dict[str, Any]:
+    def _model_object(self) -> JsonObject:
         model = self._service.model
         return {
             "id": model.name,
@@ -220,5 +221,5 @@ def _internal_error(error: BaseException) -> ApiError:
     return ApiError(500, "the server failed; its log has the reason", code="internal_error")
 
 
-def _event(content: Mapping[str, Any]) -> str:
+def _event(content: Mapping[str, object]) -> str:
     return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request as HttpRequest
 
@@ -53,7 +52,7 @@ class BodyReader:
         self._context_length = context_length
         self._large = asyncio.Semaphore(_LARGE_AT_A_TIME)
 
-    async def read(self, request: HttpRequest) -> Any:
+    async def read(self, request: HttpRequest) -> object:
         """The parsed body.
 
         Raises
@@ -84,7 +83,7 @@ class BodyReader:
         except asyncio.TimeoutError as error:
             raise ApiError(503, "too many long requests arrive: try again", code="busy") from error
 
-    async def _in_time(self, receiving: Coroutine[Any, Any, int]) -> int:
+    async def _in_time(self, receiving: Coroutine[object, None, int]) -> int:
         try:
             return await asyncio.wait_for(receiving, self._limits.body_seconds)
         except asyncio.TimeoutError as error:
@@ -112,12 +111,12 @@ class BodyReader:
                 break
         return count
 
-    def _finish(self, body: bytearray, count: int) -> Any:
+    def _finish(self, body: bytearray, count: int) -> object:
         if count > self._useful_bytes:
             raise self._too_long(f"this request has {count} bytes")
         return self._parse(bytes(body))
 
-    def _parse(self, body: bytes) -> Any:
+    def _parse(self, body: bytes) -> object:
         # The parser does not let the event loop run meanwhile: not even the values are counted
         # one by one.
         values = sum(body.count(mark) for mark in (b",", b"[", b"{"))
@@ -133,7 +132,7 @@ class BodyReader:
         )
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes) -> object:
     """Parse a body; ApiError 400 if it is no JSON, or holds text that is no Unicode."""
     try:
         text = body.decode("utf-8-sig")
@@ -145,5 +144,5 @@ def parse_json(body: bytes) -> Any:
     return value
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON number")

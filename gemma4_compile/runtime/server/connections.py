@@ -123,6 +123,6 @@ class _LimitedProtocol(H11Protocol):
         self.transport.close()
 
 
-def _waits_since(protocol: Any) -> float | None:
+def _waits_since(protocol: object) -> float | None:
     since: float | None = getattr(protocol, "_waits_since", None)
     return since

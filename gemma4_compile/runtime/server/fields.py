@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
+
+T = TypeVar("T")
 
 _NAMES = {
     str: "a string",
@@ -20,7 +22,7 @@ _NAMES = {
 class Fields:
     """One JSON object; `null` is the same as an absent field, as in OpenAI's API."""
 
-    def __init__(self, values: Any, path: str = "") -> None:
+    def __init__(self, values: object, path: str = "") -> None:
         self._path = path
         if not isinstance(values, Mapping):
             raise ApiError(
@@ -49,7 +51,11 @@ class Fields:
         """Return whether the field is there and not null."""
         return self._values.get(field) is not None
 
-    def get(self, field: str, kind: type, default: Any = None) -> Any:
+    @overload
+    def get(self, field: str, kind: type[T]) -> T | None: ...
+    @overload
+    def get(self, field: str, kind: type[T], default: T) -> T: ...
+    def get(self, field: str, kind: type[T], default: T | None = None) -> T | None:
         """A value of this type, or the default."""
         value = self._values.get(field)
         if value is None:
@@ -58,19 +64,26 @@ class Fields:
             raise self.error(field, f"expected {_NAMES[kind]}, found {_shown(value)}")
         return value
 
-    def raw(self, field: str) -> Any:
+    def raw(self, field: str) -> object:
         """The value as it is, or None."""
         return self._values.get(field)
 
-    def need(self, field: str, kind: type) -> Any:
+    def need(self, field: str, kind: type[T]) -> T:
         """A value that must be there."""
         if not self.has(field):
             raise self.error(field, "is missing", code="missing_field")
-        return self.get(field, kind)
+        value = self.get(field, kind)
+        assert value is not None, "seen above"
+        return value
 
+    @overload
+    def integer(self, field: str, lowest: int, highest: int, default: int) -> int: ...
+    @overload
+    def integer(self, field: str, lowest: int, highest: int, default: int | None) -> int | None: ...
     def integer(self, field: str, lowest: int, highest: int, default: int | None) -> int | None:
         """An integer of a range."""
-        value: int | None = self.get(field, int, default)
+        given = self.get(field, int)
+        value = default if given is None else given
         if value is not None and not lowest <= value <= highest:
             raise self.error(field, f"expected {lowest} to {highest}, found {_shown(value)}")
         return value
@@ -85,14 +98,14 @@ class Fields:
         except SamplingValueError as error:
             raise self.error(field, str(error)) from error
 
-    def only(self, field: str, allowed: tuple[Any, ...], why: str) -> None:
+    def only(self, field: str, allowed: tuple[object, ...], why: str) -> None:
         """ApiError if the field is there with a value that is not served."""
         value = self._values.get(field)
         if value is not None and value not in allowed:
             raise self.error(field, f"{why}; found {_shown(value)}", code="unsupported_value")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value for a message, not longer than a line."""
     if isinstance(value, (list, dict)):
         return f"{_NAMES[type(value)]} of {len(value)}" if value else repr(value)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.logprobs import AnswerTokens, LogprobRecorder, TokenLogprob
+from gemma4_compile.types import JsonObject
 
 _LEAST = -9999.0  # for what has no probability: JSON knows no infinity
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -37,7 +37,7 @@ class ReplyLogprobs:
         self._recorder = LogprobRecorder(chooser, self._top)
         return self._recorder
 
-    def chat(self, until: int) -> dict[str, Any]:
+    def chat(self, until: int) -> JsonObject:
         """`logprobs` of a chat's choice: the reply's tokens that were not listed yet.
 
         Parameters
@@ -51,7 +51,7 @@ class ReplyLogprobs:
             content.append({**entry, "top_logprobs": top})
         return {"content": content, "refusal": None}
 
-    def text(self, until: int) -> dict[str, Any]:
+    def text(self, until: int) -> JsonObject:
         """`logprobs` of a text's choice, otherwise as `chat`."""
         tokens = self._next(until)
         texts = [self._text(token.token_id) for token in tokens]
@@ -73,7 +73,7 @@ class ReplyLogprobs:
         self._told = until
         return [t for t in recorded if self._answer is None or self._answer.push(t.token_id)]
 
-    def _chat_token(self, token_id: int, logprob: float) -> dict[str, Any]:
+    def _chat_token(self, token_id: int, logprob: float) -> JsonObject:
         text = self._text(token_id)
         byte = _BYTE.fullmatch(self._tokenizer.id_to_token(token_id) or "")
         raw: list[int] | None = list(text.encode())

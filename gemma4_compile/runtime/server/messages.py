@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.server.api_error import ApiError
@@ -74,7 +73,7 @@ def _read_content(fields: Fields) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
-    for index, entry in enumerate(fields.get("content", list)):
+    for index, entry in enumerate(fields.get("content", list, [])):
         part = Fields(entry, f"{fields.name('content')}[{index}]")
         if part.need("type", str) != "text":
             raise part.error("type", "only text is served", code="unsupported_value")
@@ -99,7 +98,7 @@ def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+def read_tools(fields: Fields) -> tuple[Mapping[str, object], ...]:
     """Read `tools`: declarations of functions, as chat templates take them."""
     entries = fields.get("tools", list, [])
     if len(entries) > MAX_TOOLS:
@@ -111,7 +110,7 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
             raise tool.error("type", "only functions are served", code="unsupported_value")
         function = Fields(tool.need("function", dict), tool.name("function"))
         function.refuse_unknown({"name", "description", "parameters", "strict"})
-        declared: dict[str, Any] = {
+        declared: dict[str, object] = {
             "name": _tool_name(function),
             "description": function.get("description", str, ""),
         }
@@ -121,7 +120,7 @@ def read_tools(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     return tuple(tools)
 
 
-Tools = tuple[Mapping[str, Any], ...]
+Tools = tuple[Mapping[str, object], ...]
 
 
 def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
@@ -149,10 +148,15 @@ def read_tool_choice(fields: Fields, tools: Tools) -> tuple[Tools, Tools, bool]:
         raise named.error("type", "only functions are served", code="unsupported_value")
     function = Fields(named.need("function", dict), "tool_choice.function")
     name = _tool_name(function)
-    wanted = tuple(tool for tool in tools if tool["function"]["name"] == name)
+    wanted = tuple(tool for tool in tools if _declares(tool, name))
     if not wanted:
         raise function.error("name", f"`tools` declares no `{name}`")
     return tools, wanted[:1], False
+
+
+def _declares(tool: Mapping[str, object], name: str) -> bool:
+    function = tool["function"]
+    return isinstance(function, Mapping) and function["name"] == name
 
 
 def _tool_name(function: Fields) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
@@ -67,7 +67,7 @@ _COMPLETION = _COMMON | {"best_of", "echo", "prompt", "suffix"}
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+ANY_OBJECT: Mapping[str, object] = {"type": "object"}
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ class ChatRequest(Request):
     """
 
     messages: tuple[Message, ...]
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, object], ...] = ()
     thinking: bool | None = None
-    schema: Mapping[str, Any] | None = field(default=None)
-    must_call: tuple[Mapping[str, Any], ...] = ()
+    schema: Mapping[str, object] | None = field(default=None)
+    must_call: tuple[Mapping[str, object], ...] = ()
     several_calls: bool = True
 
 
@@ -139,7 +139,7 @@ class CompletionRequest(Request):
     prompt: str | tuple[int, ...]
 
 
-def read_chat_request(body: Any, defaults: SamplingOptions, max_messages: int) -> ChatRequest:
+def read_chat_request(body: object, defaults: SamplingOptions, max_messages: int) -> ChatRequest:
     """Read the body of `/v1/chat/completions`.
 
     Parameters
@@ -169,7 +169,7 @@ def read_chat_request(body: Any, defaults: SamplingOptions, max_messages: int) -
     )
 
 
-def read_completion_request(body: Any, defaults: SamplingOptions) -> CompletionRequest:
+def read_completion_request(body: object, defaults: SamplingOptions) -> CompletionRequest:
     """Read the body of `/v1/completions`; errors as in `read_chat_request`."""
     fields = Fields(body)
     fields.refuse_unknown(_COMPLETION)
@@ -189,9 +189,19 @@ def _chat_logprobs(fields: Fields) -> int | None:
     return None
 
 
+class _Common(TypedDict):
+    """Fields of a `Request`."""
+
+    model: str | None
+    settings: Settings
+    replies: int
+    stream: bool
+    include_usage: bool
+
+
 def _common(
     fields: Fields, defaults: SamplingOptions, newer: str | None, logprobs: int | None
-) -> dict[str, Any]:
+) -> _Common:
     stream = fields.get("stream", bool, False)
     options = Fields(fields.get("stream_options", dict, {}), "stream_options")
     options.refuse_unknown({"include_usage", "include_obfuscation"})
@@ -246,13 +256,15 @@ def _stop(fields: Fields) -> tuple[str, ...]:
     value = fields.raw("stop")
     if value is None:
         return ()
-    strings: Sequence[Any] = value if isinstance(value, list) else [value]
+    strings: Sequence[object] = value if isinstance(value, list) else [value]
     if len(strings) > MAX_STOP_STRINGS:
         raise fields.error("stop", f"expected at most {MAX_STOP_STRINGS}, found {len(strings)}")
+    texts = []
     for string in strings:
         if not isinstance(string, str) or not 0 < len(string) <= MAX_STOP_CHARACTERS:
             raise fields.error("stop", f"expected texts of 1 to {MAX_STOP_CHARACTERS} characters")
-    return tuple(strings)
+        texts.append(string)
+    return tuple(texts)
 
 
 def _thinking(fields: Fields) -> bool | None:
@@ -265,7 +277,7 @@ def _thinking(fields: Fields) -> bool | None:
     return chosen if chosen is not None or effort is None else effort != "none"
 
 
-def _schema(fields: Fields) -> Mapping[str, Any] | None:
+def _schema(fields: Fields) -> Mapping[str, object] | None:
     if not fields.has("response_format"):
         return None
     form = Fields(fields.get("response_format", dict), "response_format")
@@ -278,7 +290,7 @@ def _schema(fields: Fields) -> Mapping[str, Any] | None:
         raise form.error("type", "expected text, json_object or json_schema")
     inner = Fields(form.need("json_schema", dict), "response_format.json_schema")
     inner.refuse_unknown({"name", "description", "schema", "strict"})
-    schema: Mapping[str, Any] = inner.get("schema", dict, ANY_OBJECT)
+    schema: Mapping[str, object] = inner.get("schema", dict, ANY_OBJECT)
     return schema
 
 

@@ -216,7 +216,9 @@ def test_tokenizer_files(directory: Path) -> None:
     checkpoint = Checkpoint.open(directory)
     names = [file.name for file in checkpoint.tokenizer_files()]
     assert names[0] == "tokenizer.json"
-    assert checkpoint.tokenizer(256)["model"]["type"] == "BPE"
+    model = checkpoint.tokenizer(256)["model"]
+    assert isinstance(model, dict)
+    assert model["type"] == "BPE"
     with pytest.raises(CheckpointError, match="token id"):
         checkpoint.tokenizer(64)
     (directory / "tokenizer.json").unlink()
