@@ -9,10 +9,15 @@ import pytest
 
 from gemma4_compile.runtime import Reply
 from gemma4_compile.runtime.console import Console, speed
-from gemma4_compile.runtime.generation import ReasoningDelta, TextDelta
+from gemma4_compile.runtime.reply import ReasoningDelta, TextDelta
 from gemma4_compile.runtime.tool_calls import ToolCall
 
-PARTS = [ReasoningDelta("hm, "), ReasoningDelta("yes"), TextDelta("It "), TextDelta("is.")]
+PARTS: list[TextDelta | ReasoningDelta | ToolCall] = [
+    ReasoningDelta("hm, "),
+    ReasoningDelta("yes"),
+    TextDelta("It "),
+    TextDelta("is."),
+]
 
 
 def show(console: Console, parts: list[TextDelta | ReasoningDelta | ToolCall]) -> None:
