@@ -47,7 +47,7 @@ class KernelCase:
 
 
 def operators(
-    config: Gemma4Config, quant: str, spec: TargetSpec, part_bytes: int
+    config: Gemma4Config, quant: str, spec: TargetSpec, part_bytes: int | None
 ) -> tuple[Operator, ...]:
     """The distinct operators of a library; matrices in parts of at most `part_bytes`."""
     recipe = RECIPES[quant]

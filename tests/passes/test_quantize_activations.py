@@ -163,12 +163,12 @@ def mlp(x: Tensors, readers: int) -> list[nn.Tensor]:
 
 
 def mlp_inputs() -> dict[str, tuple[tuple[int, ...], str]]:
-    (_, *word), (_, *scale) = DOWN.shapes()
+    weight, scale = weights(DOWN).values()
     return {
         "x": ROW,
         **weights(LAYOUT),
-        "down_weight": (word[0], word[1]),
-        "down_scale": (scale[0], scale[1]),
+        "down_weight": weight,
+        "down_scale": scale,
     }
 
 

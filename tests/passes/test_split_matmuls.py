@@ -66,7 +66,6 @@ def test_a_matmul_becomes_several_whose_results_are_joined() -> None:
 
 def test_a_lookup_passes_its_rows_on() -> None:
     inputs = {"ids": ((2,), "int32"), **weights(LAYOUT)}
-    options = {"rows": 2, "scale": 8.0}
     shape = ((2, 64), F32)
 
     def before(x: Tensors) -> list[nn.Tensor]:
@@ -94,7 +93,6 @@ def test_experts_in_several_calls_add_up() -> None:
         "chosen": ((1, 2), F32),
         **weights(WeightLayout(4, "float16", 32, 64, (32, 32))),
     }
-    shared = {"expert_rows": 16, "experts": 4, "top_k": 2, "in_dtype": F32}
     layout = WeightLayout(4, "float16", 32, 64, (32, 32))
 
     def before(x: Tensors) -> list[nn.Tensor]:
