@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_written_checkpoints_load_into_transformers_strictly(tmp_path: Path) -> 
     for kind, text in models.KINDS.items():
         for form, loader in loaders.items():
             folder = models.write_checkpoint(tmp_path / kind / form, text, form=form).path
-            # With its information, what is loaded comes as a pair, which the annotation leaves out.
+            # With its report the model comes as a pair, which the annotation leaves out.
             loaded: Any = loader.from_pretrained(folder, output_loading_info=True)
             _, report = loaded
             assert not report["unexpected_keys"]

@@ -22,6 +22,7 @@ from tests.numerics.definitions import ROUNDED, run, values
 from tests.numerics.linear.test_linear import COLS, GROUP, LAYOUTS, close, gelu, stored
 
 Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 EXPERTS, TOP_K, WIDTH, EPS = 8, 3, 64, 1e-6

@@ -159,7 +159,7 @@ def test_questions_are_utf_8_whatever_the_locale(
 
     def events(_: Chat, text: str, *__: object, **___: object) -> Iterator[TextDelta]:
         asked.append(text)
-        return iter([TextDelta("ü")])
+        yield TextDelta("ü")
 
     monkeypatch.setattr(Chat, "events", events)
 

@@ -60,7 +60,7 @@ def test_a_device_that_has_just_enough_lacks_nothing() -> None:
         (replace(DEVICE, features=()), "no shader-f16"),
         (replace(DEVICE, max_binding_bytes=(128 << 20) - 1), "bindings of 127 MiB"),
         (replace(DEVICE, max_shared_memory_bytes=16 << 10), "16 KiB of workgroup memory"),
-        ({"max_threads_per_block": 128}, "128 threads in a workgroup"),
+        (replace(DEVICE, max_threads_per_block=128), "128 threads in a workgroup"),
         (replace(DEVICE, max_storage_buffers=8), "8 storage buffers"),
         (replace(DEVICE, memory_bytes=1 << 30), "1.0 GiB of memory"),
     ],
