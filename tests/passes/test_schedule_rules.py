@@ -7,7 +7,7 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import dlight
 
-from gemma4_compile.operators.base import OPERATOR_ATTR, operator_of
+from gemma4_compile.operators.base import OPERATOR_ATTR, Operator, operator_of
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm, TakeLastRow
 from gemma4_compile.targets import TargetSpec, target_spec
@@ -36,7 +36,7 @@ def signature(func: tirx.PrimFunc) -> list[str]:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda op: op.kind)
-def test_kernel_has_the_signature_of_the_definition(operator) -> None:
+def test_kernel_has_the_signature_of_the_definition(operator: Operator) -> None:
     plain = operator.prim_func()
     schedule = OwnKernels(WEBGPU).apply(plain, WEBGPU.tvm_target(), False)
     assert schedule is not None

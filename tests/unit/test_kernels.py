@@ -13,6 +13,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
 from gemma4_compile.passes.lowering import generate
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.targets.kernels import factory_of
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--model", "tiny"]

@@ -36,11 +36,7 @@ class Fields(TypedDict):
     """What every matmul has."""
 
     rows: int
-    bits: int
-    weight_dtype: str
-    group_size: int
-    cols: int
-    part_rows: tuple[int, ...]
+    layout: WeightLayout
     in_dtype: str
 
 

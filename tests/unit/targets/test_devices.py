@@ -65,7 +65,7 @@ def test_a_device_that_has_just_enough_lacks_nothing() -> None:
         (replace(DEVICE, memory_bytes=1 << 30), "1.0 GiB of memory"),
     ],
 )
-def test_what_is_lacking_is_named(device: Device, text: str) -> None:
+def test_what_is_lacking_is_named(device: TypicalDevice, text: str) -> None:
     assert device.lacks(NEEDS) == (text,)
 
 
