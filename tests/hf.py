@@ -32,7 +32,7 @@ def load(
     unified = text_config["model_type"] == "gemma4_unified_text"
     kind = Gemma4UnifiedForCausalLM if unified else Gemma4ForCausalLM
     config = (Gemma4UnifiedTextConfig if unified else Gemma4TextConfig)(**text_config)
-    model: Gemma4ForCausalLM = kind._from_config(  # type: ignore[no-untyped-call]  # not typed there
+    model: Gemma4ForCausalLM = kind._from_config(  # type: ignore[no-untyped-call]  # so it is there
         config, attn_implementation="eager", dtype=torch.float32
     ).eval()
     state = {f"model.{name}": torch.from_numpy(np.array(value)) for name, value in weights.items()}
