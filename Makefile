@@ -98,7 +98,7 @@ tree:
 	  ln -s ../../../gemma4_compile/* ../../../model_spec ../../../quantization ../../../targets .
 
 types: $(VENV)/dev.stamp tree
-	MYPYPATH=build/tree $(BIN)/mypy -p gemma4_compile
+	$(BIN)/mypy
 
 smoke: $(VENV)/user.stamp
 	@$(BIN)/python -c 'import pytest, pytest_timeout' 2>/dev/null || $(BIN)/pip install -q pytest pytest-timeout

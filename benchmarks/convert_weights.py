@@ -69,11 +69,11 @@ def convert(sample: Sample, checkpoint: Path | None, output: Path) -> Measuremen
     """Convert into `output`, from a file or from made-up rows."""
     config = Gemma4Config.from_dict(config_json(sample.model))
     parameters = sample.parameters()
-    synthetic = SyntheticCheckpoint(config)
-    if checkpoint is None:
-        read_rows = synthetic.read_rows
-    else:
-        read_rows = row_reader(match(read_header(checkpoint), config))
+    read_rows = (
+        SyntheticCheckpoint(config).read_rows
+        if checkpoint is None
+        else row_reader(match(read_header(checkpoint), config))
+    )
     plan = storage_plan(parameters, RECIPES[sample.quant], LIMIT)
     cpu, begin = time.process_time(), time.monotonic()
     written = write_weights(output, plan, read_rows, "benchmark", lambda count: None)

@@ -113,10 +113,12 @@ def write_shards(weights: list[Weight], folder: Path, shard_bytes: int) -> Mappi
     """Write the shards; return the tensor cache as in its file."""
     filler = Filler(weights)
     folder.mkdir(parents=True, exist_ok=True)
-    entries, waiting = [], list(weights)
+    entries: list[dict[str, object]] = []
+    waiting = list(weights)
     while waiting:
         name = f"params_shard_{len(entries)}.bin"
-        records, size = [], 0
+        records: list[dict[str, object]] = []
+        size = 0
         with (folder / name).open("wb") as file:
             while waiting and (not records or size + waiting[0].nbytes <= shard_bytes):
                 weight = waiting.pop(0)

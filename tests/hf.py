@@ -16,6 +16,7 @@ from transformers import (
 )
 
 Float32Array = npt.NDArray[np.float32]
+Ids = Sequence[int] | npt.NDArray[np.int64]
 
 torch.set_num_threads(1)  # the models are tiny, and test machines are shared
 
@@ -31,7 +32,9 @@ def load(
     unified = text_config["model_type"] == "gemma4_unified_text"
     kind = Gemma4UnifiedForCausalLM if unified else Gemma4ForCausalLM
     config = (Gemma4UnifiedTextConfig if unified else Gemma4TextConfig)(**text_config)
-    model = kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    model: Gemma4ForCausalLM = kind._from_config(  # type: ignore[no-untyped-call]  # so it is there
+        config, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     state = {f"model.{name}": torch.from_numpy(np.array(value)) for name, value in weights.items()}
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
@@ -42,7 +45,7 @@ def load(
     return model
 
 
-def logits(model: Gemma4ForCausalLM, ids: Sequence[int]) -> Float32Array:
+def logits(model: Gemma4ForCausalLM, ids: Ids) -> Float32Array:
     """Logits (len(ids), vocab_size) of one whole sequence, without a cache."""
     with torch.no_grad():
         result = model(torch.tensor([list(ids)]), use_cache=False).logits[0]
@@ -81,7 +84,7 @@ def routing_gaps(model: Gemma4ForCausalLM, ids: npt.NDArray[np.int64]) -> Float3
     return np.asarray(np.min(gaps, axis=(0, 2)))
 
 
-def hidden_states(model: Gemma4ForCausalLM, ids: Sequence[int]) -> tuple[Float32Array, ...]:
+def hidden_states(model: Gemma4ForCausalLM, ids: Ids) -> tuple[Float32Array, ...]:
     """The residual stream (len(ids), hidden_size) after each layer but the last.
 
     transformers replaces the last layer's by the output of the final norm, which is left out here.

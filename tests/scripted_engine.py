@@ -49,7 +49,7 @@ class ScriptedEngine:
         self.prefill_chunk = prefill_chunk
         self.held: list[int] = []
         self.said = 0
-        self.before_step: Callable[[], None] = lambda: None
+        self.before_step: Callable[[], object] = lambda: None
 
     @property
     def length(self) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime import ContextFullError, Engine, steps
+from gemma4_compile.runtime.cuda_graph import Replayed
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime, Readback
 from tests.cuda.library import Launch, fake_cuda
 
@@ -118,6 +119,7 @@ def allocation(package: Path) -> None:
     engine = Engine.open(package)
     engine.prefill(PROMPT)
     replayed = engine._steps.forward
+    assert isinstance(replayed, Replayed)
     watched = replayed._watched
 
     def allocating(ids: Any) -> Any:
@@ -270,12 +272,13 @@ def without_readback(package: Path) -> None:
 
 def without_runtime(package: Path) -> None:
     """Where CUDA's runtime is not found by its name, launches are issued as before."""
-    steps.CudaRuntime = _missing
-    engine = Engine.open(package)
-    engine.prefill(PROMPT)
-    for _ in range(2):
-        assert not launches_of(lambda: engine.forward_one(4)).replayed
-    assert engine.launches_in_graphs == (0, 0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "CudaRuntime", _missing)
+        engine = Engine.open(package)
+        engine.prefill(PROMPT)
+        for _ in range(2):
+            assert not launches_of(lambda: engine.forward_one(4)).replayed
+        assert engine.launches_in_graphs == (0, 0)
 
 
 def _missing() -> CudaRuntime:

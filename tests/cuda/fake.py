@@ -14,8 +14,8 @@ import pytest
 
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
-from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import ptx, zig
+from gemma4_compile.targets.linker.object_cache import cache_directory
 from tests.packages import Silent
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
@@ -28,7 +28,7 @@ CONTEXT_LENGTH = 64
 
 
 def _link(arguments: list[str], folder: Path) -> None:
-    zig_cache = str(linker.cache_directory() / "zig")
+    zig_cache = str(cache_directory() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
     command = [str(zig.find_zig()), "cc", "-shared", "-fPIC", "-O1", "-g0", *arguments]
     done = subprocess.run(

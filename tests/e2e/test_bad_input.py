@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -243,7 +243,7 @@ def test_output_that_cannot_be_made(model: Path, refuse: Callable[..., None]) ->
 def test_no_space_left(
     model: Path, tmp_path: Path, refuse: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")(10**9, 10**9, 0)
+    usage = SimpleNamespace(total=10**9, used=10**9, free=0)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage)
         refuse(arguments(model, tmp_path / "out", "--only", "weights"), 1, "no space left")

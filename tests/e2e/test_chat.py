@@ -7,7 +7,7 @@ of them shows in the greedy tokens that follow.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -158,8 +158,9 @@ def test_a_reply_that_reaches_the_end_of_the_context_is_kept_and_reported(
 def test_a_reply_that_nobody_reads_to_its_end_is_kept_as_far_as_it_came(chat: Chat) -> None:
     chat.clear()
     stream = chat.stream("Hi", scripted(*WORDS))
+    assert isinstance(stream, Generator)
     first = next(stream)
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert chat.messages[-1].content == first
     assert ask(chat, "go on").reused_tokens > 0
 

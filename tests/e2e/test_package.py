@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,11 @@ from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.packages import list_files
 
-Edit = Callable[[Path], None]
+Edit = Callable[[Path], object]
+Json = dict[str, Any]
 
 
-def edit_json(name: str, change: Callable[[dict], None]) -> Edit:  # type: ignore[type-arg]
+def edit_json(name: str, change: Callable[[Json], object]) -> Edit:
     def edit(folder: Path) -> None:
         values = json.loads((folder / name).read_text())
         change(values)
@@ -30,8 +32,8 @@ def edit_json(name: str, change: Callable[[dict], None]) -> Edit:  # type: ignor
     return edit
 
 
-def first_record(values: dict) -> dict:  # type: ignore[type-arg]
-    record: dict = values["records"][0]["records"][0]  # type: ignore[type-arg]
+def first_record(values: Json) -> Json:
+    record: Json = values["records"][0]["records"][0]
     return record
 
 

@@ -22,6 +22,7 @@ from gemma4_compile.targets import TargetSpec, cpu, metal
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker import runtime_objects, zig
 from gemma4_compile.targets.linker.cpp_library import cpp_library
+from gemma4_compile.targets.linker.object_cache import cache_directory
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
@@ -49,7 +50,7 @@ class KernelError(Exception):
 
 
 def _zig(arguments: Sequence[str]) -> None:
-    zig_cache = str(linker.cache_directory() / "zig")
+    zig_cache = str(cache_directory() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
     done = subprocess.run(
         [str(zig.find_zig()), "c++", *arguments],
@@ -73,7 +74,7 @@ def _link(objects: Sequence[str], output: Path) -> None:
 def _cached(name: str, texts: Sequence[str], make: Callable[[Path, Path], None]) -> Path:
     """A file that depends on some texts alone, made once."""
     digest = hashlib.sha256(repr([*texts, FLAGS, KERNEL_FLAGS]).encode()).hexdigest()[:16]
-    path = linker.cache_directory() / "metal-emulator" / f"{name}-{digest}.so"
+    path = cache_directory() / "metal-emulator" / f"{name}-{digest}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -186,7 +187,7 @@ def install() -> tvm.runtime.Device:
 def link(
     executable: relax.VMExecutable,
     output: Path,
-    _spec: TargetSpec,
+    spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
     """Link kernels for Metal with host code for this machine, into a shared library."""

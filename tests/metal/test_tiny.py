@@ -45,7 +45,7 @@ def package(
     here = Target({"default": emulator.SPEC}, emulator.link, cpu.this_machine)
     folder = tmp_path_factory.mktemp("tiny") / "package"
     with pytest.MonkeyPatch.context() as patch, emulator.fast_math():
-        patch.setitem(TARGETS, "metal", here)  # type: ignore[arg-type]
+        patch.setitem(TARGETS, "metal", here)
         patch.setattr(device, "_load_tvm", load_others)
         yield packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
 

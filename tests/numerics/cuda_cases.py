@@ -78,12 +78,12 @@ def _experts(quant: str, activations: str) -> Group:
 
 def _whole_vocabulary() -> Group:
     """All experts routed, and the nucleus in flat, sharp and real distributions."""
-    number = {"experts": Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts}
+    number = Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     floats = replace(CUDA, activations=FLOAT)  # its experts are chosen in a launch of their own
     found = operators(config, "q4f32", floats, PART_BYTES)
     kinds = (Router, RoutedLinear, TopKExperts, PermuteByExpert)
-    routed = [replace(op, **number) for op in found if isinstance(op, kinds)]
+    routed = [replace(op, experts=number) for op in found if isinstance(op, kinds)]
     cases = [make_case(operator, seed) for seed, operator in enumerate(routed)]
     sample = make_case(SampleTopP(262_144), 0)
     cases += [sample, make_case(TopPHistogram(262_144), 1)]

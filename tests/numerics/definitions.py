@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,16 @@ CPU = cpu.DEFAULT
 F32_RELATIVE = 4e-6
 F32_ABSOLUTE = 4e-6
 # A result stored in float16 is rounded once more: half a unit in the last of 11 bits.
-ROUNDED = {
+
+
+class Tolerance(TypedDict):
+    """What `np.testing.assert_allclose` takes."""
+
+    rtol: float
+    atol: float
+
+
+ROUNDED: dict[str, Tolerance] = {
     "float32": {"rtol": F32_RELATIVE, "atol": F32_ABSOLUTE},
     "float16": {"rtol": F32_RELATIVE + 2.0**-11, "atol": F32_ABSOLUTE},
 }

@@ -41,13 +41,18 @@ class KernelCase:
     expected: tuple[Array, ...]
 
     @property
+    def arrays(self) -> list[Array]:
+        """The arguments but the scalars."""
+        return [arg for arg in self.args if not isinstance(arg, int)]
+
+    @property
     def label(self) -> str:
         rows = getattr(self.operator, "rows", 1)
         return f"{self.operator.name}-{'chunk' if rows is None else 'one'}"
 
 
 def operators(
-    config: Gemma4Config, quant: str, spec: TargetSpec, part_bytes: int
+    config: Gemma4Config, quant: str, spec: TargetSpec, part_bytes: int | None
 ) -> tuple[Operator, ...]:
     """The distinct operators of a library; matrices in parts of at most `part_bytes`."""
     recipe = RECIPES[quant]
@@ -70,15 +75,16 @@ def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase
     args = example_arguments(operator, np.random.default_rng(seed), SIZES)
     for param, arg in zip(operator.prim_func().params, args, strict=True):
         if is_buffer_var(param) and param.name == "positions":
+            assert not isinstance(arg, int)
             arg[[0, 2]] += before - BEFORE
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
     run(operator, *after)
-    changed = tuple(
-        index
+    changed = {
+        index: new
         for index, (old, new) in enumerate(zip(args, after, strict=True))
-        if not isinstance(old, int) and not np.array_equal(old, new)
-    )
-    return KernelCase(operator, args, changed, tuple(after[index] for index in changed))
+        if not isinstance(new, int) and not np.array_equal(old, new)
+    }
+    return KernelCase(operator, args, tuple(changed), tuple(changed.values()))
 
 
 def differences(cases: Sequence[KernelCase], results: Sequence[tuple[Array, ...]]) -> list[str]:

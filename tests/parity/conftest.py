@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -15,6 +15,7 @@ import pytest
 
 from gemma4_compile.runtime import Engine
 from tests import hf, models, packages, tolerances
+from tests.hf import Ids
 from tests.shared import made_once, shared_folder
 
 Float32Array = npt.NDArray[np.float32]
@@ -36,7 +37,7 @@ class Case:
     routing_gap: float
     _truths: dict[tuple[int, ...], Float32Array] = field(default_factory=dict)
 
-    def truth(self, ids: Sequence[int]) -> Float32Array:
+    def truth(self, ids: Ids) -> Float32Array:
         """Logits (len(ids), vocab_size) that transformers gives for one whole sequence."""
         key = tuple(int(i) for i in ids)
         if key not in self._truths:
@@ -55,7 +56,7 @@ class Case:
         assert decided.any(), f"none of {PROMPTS_TRIED} prompts of {count} tokens is decided"
         return ids[int(decided.argmax())]
 
-    def check(self, ids: Sequence[int], found: Mapping[int, Float32Array]) -> None:
+    def check(self, ids: Ids, found: Mapping[int, Float32Array]) -> None:
         """Compare logits by position, and the greedy token wherever the truth has decided on one.
 
         Two values within the tolerance of the truth change places only if they are closer than
@@ -71,12 +72,12 @@ class Case:
             if margin(expected) > 2 * self.tolerance:
                 assert logits.argmax() == expected.argmax(), f"position {position}"
 
-    def decode(self, ids: Sequence[int], begin: int, end: int) -> dict[int, Float32Array]:
+    def decode(self, ids: Ids, begin: int, end: int) -> dict[int, Float32Array]:
         """Add ids[begin:end] one at a time; logits by position."""
         return {i: self.engine.decode(int(ids[i])) for i in range(begin, end)}
 
     def prefill(
-        self, ids: Sequence[int], begin: int, end: int, chunk: int | None = None
+        self, ids: Ids, begin: int, end: int, chunk: int | None = None
     ) -> dict[int, Float32Array]:
         """Add ids[begin:end], `chunk` at a time; logits of each chunk's last position."""
         step = chunk or end - begin

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,12 @@ from gemma4_compile.model_spec.text import (
     scales,
 )
 from gemma4_compile.operators import attention, linear, moe
+from gemma4_compile.operators.base import te_prim_func
+from gemma4_compile.operators.heads import Head, Put, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.norms import TakeLastRow, te_prim_func
+from gemma4_compile.operators.norms import TakeLastRow
 from gemma4_compile.operators.tir import LocalVar, bind, store
+from gemma4_compile.operators.types import Buffer, Expr, Index
 
 Float32Array = npt.NDArray[np.float32]
 Weights = Mapping[str, Float32Array]
@@ -157,54 +160,76 @@ def _first_layer_as_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _interleaved_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attention.norm_and_rotate
 
-    def wrong(head: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
+    def wrong(
+        head: Head,
+        qkv: Buffer,
+        i: Index,
+        column: Expr,
+        weight: Buffer | None,
+        rotary: Buffer | None,
+        step: Expr,
+        put: Put,
+    ) -> None:
         half = head.head_dim // 2
 
         class Permuted:
             """qkv with channels 0 2 4 ... 1 3 5 ... of this head, so that neighbours pair."""
 
-            def __getitem__(self, at: Any) -> Any:
+            def __getitem__(self, at: tuple[Index, Expr]) -> Expr:
                 d = at[1] - column
                 return qkv[at[0], column + tirx.floormod(d, half) * 2 + tirx.floordiv(d, half)]
 
-        right(head, Permuted(), i, column, *rest)
+        norm_and_rotate(head, cast(Buffer, Permuted()), i, column, weight, rotary, step, put)
 
     monkeypatch.setattr(attention, "norm_and_rotate", wrong)
 
 
 def _value_not_normed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attention.norm_and_rotate
 
-    def wrong(head: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
-        weight, _, _, target = rest
+    def wrong(
+        head: Head,
+        qkv: Buffer,
+        i: Index,
+        column: Expr,
+        weight: Buffer | None,
+        rotary: Buffer | None,
+        step: Expr,
+        put: Put,
+    ) -> None:
         if weight is None:
             with T.serial(0, head.head_dim) as d:
-                target(d, bind(as_f32(qkv[i, column + d])))
+                put(d, bind(as_f32(qkv[i, column + d])))
         else:
-            right(head, qkv, i, column, *rest)
+            norm_and_rotate(head, qkv, i, column, weight, rotary, step, put)
 
     monkeypatch.setattr(attention, "norm_and_rotate", wrong)
 
 
 def _value_is_the_rotated_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = attention.norm_and_rotate
-    of_key: list[Any] = []
+    of_key: list[Buffer | None] = []
 
-    def wrong(head: Any, qkv: Any, i: Any, column: Any, *rest: Any) -> None:
-        weight, rotary, step, target = rest
+    def wrong(
+        head: Head,
+        qkv: Buffer,
+        i: Index,
+        column: Expr,
+        weight: Buffer | None,
+        rotary: Buffer | None,
+        step: Expr,
+        put: Put,
+    ) -> None:
         if weight is not None:
             of_key[:] = [weight, rotary]
         elif head.head_dim == FULL_HEAD_DIM:
             weight, rotary = of_key
-        right(head, qkv, i, column, weight, rotary, step, target)
+        norm_and_rotate(head, qkv, i, column, weight, rotary, step, put)
 
     monkeypatch.setattr(attention, "norm_and_rotate", wrong)
 
 
 def _first_row_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    def definition(self: Any) -> Any:
+    def definition(self: TakeLastRow) -> tirx.PrimFunc:
         x = te.placeholder((tirx.Var("n", "int64"), self.width), self.dtype, name="x")
         return te_prim_func([x, te.compute((1, self.width), lambda i, j: x[i, j], name="y")])
 

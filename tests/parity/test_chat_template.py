@@ -39,12 +39,19 @@ def test_text_and_ids_are_those_of_transformers(
 ) -> None:
     messages = [Message(role, content) for role, content in CONVERSATIONS[name]]
     plain = [{"role": message.role, "content": message.content} for message in messages]
-    options = {"add_generation_prompt": True, "enable_thinking": thinking}
     template = ChatTemplate(shipped_file("chat_template.jinja").decode(), {"bos_token": "<bos>"})
     tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
 
-    text = truth.apply_chat_template(plain, tokenize=False, **options)
-    ids = truth.apply_chat_template(plain, tokenize=True, return_dict=False, **options)
+    text = truth.apply_chat_template(
+        plain, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
+    )
+    ids = truth.apply_chat_template(
+        plain,
+        tokenize=True,
+        return_dict=False,
+        add_generation_prompt=True,
+        enable_thinking=thinking,
+    )
 
     assert template.render(messages, thinking=thinking) == text
     assert PromptBuilder(tokenizer, template).build(messages, thinking=thinking) == ids

@@ -21,10 +21,12 @@ TYPES = {
     "gemma4": (transformers.Gemma4Config, transformers.Gemma4TextConfig),
     "gemma4_unified": (transformers.Gemma4UnifiedConfig, transformers.Gemma4UnifiedTextConfig),
 }
-SAME = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps")
-SAME += ("num_attention_heads", "sliding_window", "max_position_embeddings", "attention_k_eq_v")
-SAME += ("num_kv_shared_layers", "use_double_wide_mlp", "final_logit_softcapping")
-SAME += ("bos_token_id", "pad_token_id")
+SAME = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
+    *("num_attention_heads", "sliding_window", "max_position_embeddings", "attention_k_eq_v"),
+    *("num_kv_shared_layers", "use_double_wide_mlp", "final_logit_softcapping"),
+    *("bos_token_id", "pad_token_id"),
+)
 
 
 def refuse(names: list[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gemma4_compile.model_spec.text import reference
 from gemma4_compile.runtime import Engine
@@ -66,7 +67,7 @@ def test_prefill_in_chunks_and_decoding(name: str, recipe: str, tmp_path: Path) 
 def choices(weights: Weights) -> np.ndarray:
     """Experts of (layer, position, slot), as transformers chooses them."""
     model = hf.load(models.MOE_LIKE, weights, "float32")
-    found: list[np.ndarray] = []
+    found: list[torch.Tensor] = []
     hooks = [
         module.register_forward_hook(lambda router, inputs, outputs: found.append(outputs[2]))
         for module in model.modules()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from tests.parity.conftest import Case, CaseFactory
 pytestmark = pytest.mark.parity
 
 KINDS = tuple(models.KINDS)
-LENGTHS = {
+LENGTHS: dict[str, Callable[[int], int]] = {
     "one": lambda window: 1,
     "two": lambda window: 2,
     "window-1": lambda window: window - 1,

@@ -41,7 +41,7 @@ def call(operator: Operator, args: Sequence[nn.Tensor], *specs: TensorSpec) -> l
     return list(emit(operator, args, list(specs)))
 
 
-def weights(layout: WeightLayout) -> dict[str, TensorSpec]:
+def weights(layout: WeightLayout) -> dict[str, tuple[tuple[int, ...], str]]:
     """Inputs for the tensors of a layout, by name."""
     return {name: (shape, dtype) for name, shape, dtype in layout.shapes()}
 

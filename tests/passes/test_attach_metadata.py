@@ -18,14 +18,19 @@ class Before:
         return x
 
 
+def attached(text: str) -> tvm.IRModule:
+    return tvm.transform.Sequential([AttachMetadata(text)])(Before)
+
+
 def test_metadata_is_added_and_the_rest_stays() -> None:
-    after = AttachMetadata('{"a": 1}')(Before)
-    tvm.ir.assert_structural_equal(after["main"], Before["main"])
+    after = attached('{"a": 1}')
+    before: tvm.IRModule = Before
+    tvm.ir.assert_structural_equal(after["main"], before["main"])
     assert {var.name_hint for var in after.get_global_vars()} == {"main", abi.METADATA}
 
 
 def test_metadata_function_returns_the_text() -> None:
     text = '{"umlaut": "ü", "quote": "\\""}'
-    executable = relax.build(AttachMetadata(text)(Before), target="llvm")
+    executable = relax.build(attached(text), target="llvm")
     machine = relax.VirtualMachine(executable, tvm.cpu())
     assert str(machine[abi.METADATA]()) == text

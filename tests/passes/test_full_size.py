@@ -77,6 +77,7 @@ def test_layers_share_their_kernels(preset: str) -> None:
     more_launches = reports[0].launches_per_token - reports[1].launches_per_token
     more_layers = config.num_hidden_layers - FEWER_LAYERS[preset][0]
     assert more_launches <= MOST_LAUNCHES[preset] * more_layers
+    assert TARGET.max_binding_bytes is not None
     assert reports[0].largest_binding_bytes <= TARGET.max_binding_bytes
 
 

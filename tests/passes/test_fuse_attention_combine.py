@@ -53,8 +53,7 @@ def test_combine_and_projection_are_one_launch(
     kind: type[Linear], fused: type[CombinedLinear]
 ) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        sizes = {"heads": HEADS, "head_dim": DIM, "splits": SPLITS}
-        operator = fused(rows=1, in_dtype="float16", **sizes, layout=LAYOUT)
+        operator = fused(1, LAYOUT, "float16", heads=HEADS, head_dim=DIM, splits=SPLITS)
         return call(operator, [x[name] for name in ("means", "stats", *NAMES)], ((1, 64), F32))
 
     after = rewritten(before(kind), FusionLimits(max_buffers=5), fuse_attention_combine)

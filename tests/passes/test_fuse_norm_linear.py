@@ -82,8 +82,7 @@ def test_two_branches_and_a_scalar_are_fused_as_well() -> None:
         return [residual, *linear(x, hidden)]
 
     def expected(x: Tensors) -> list[nn.Tensor]:
-        options = {"eps": EPS, "scaled": True, "branches": 2}
-        operator = NormedLinear(rows=1, in_dtype=F32, **options, layout=LAYOUT)
+        operator = NormedLinear(1, LAYOUT, F32, eps=EPS, scaled=True, branches=2)
         return call(operator, [x[name] for name in (*inputs, *NAMES)], ROW, ((1, 96), F32))
 
     every = {**inputs, **weights(LAYOUT)}

@@ -59,8 +59,9 @@ def test_norm_scores_and_matmul_are_one_launch(
     kind: type[Linear], fused: type[RoutedLinear], dtype: str
 ) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
-        options = {"experts": EXPERTS, "factor": FACTOR, "router_dtype": "float16"}
-        operator = fused(rows=1, in_dtype=dtype, eps=EPS, **options, layout=LAYOUT)
+        operator = fused(
+            1, LAYOUT, dtype, eps=EPS, experts=EXPERTS, factor=FACTOR, router_dtype="float16"
+        )
         args = [x[n] for n in ("branch", "residual", "vectors", "projection", *NAMES)]
         return call(operator, args, ROW, ROUTED, ((1, 96), F32))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
@@ -24,11 +25,22 @@ from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels import make_kernel
 
+
+class Heads(TypedDict):
+    """The fields that both kinds of attention have."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int
+    cache_rows: int
+
+
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 RENEW = "RENEW_SNAPSHOTS"
 NAME = "snapshot"  # of every kernel here: what a library calls it is not part of a snapshot
 SPEC = target_spec("webgpu")
-HEADS = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
+HEADS: Heads = {"heads": 8, "kv_heads": 1, "head_dim": 256, "window": 512, "cache_rows": 1024}
 OPERATORS: Mapping[str, Operator] = {
     "normed_int8_gemv": Int8NormedLinear(
         rows=1, layout=WeightLayout(4, "float16", 32, 1536, (2048,)),

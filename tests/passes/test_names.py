@@ -1,7 +1,6 @@
 """Kernels name what they use twice, and nothing that they do not use."""
 
 import re
-from typing import Any
 
 import pytest
 import tvm
@@ -9,12 +8,13 @@ from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
 from gemma4_compile.operators.tir import bind, function, i32, store
+from gemma4_compile.operators.types import Index
 from gemma4_compile.passes.lowering import device_pipeline
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.common.blocks import launch
 
 
-def kernel(rows: Any, blocks: Any) -> tirx.PrimFunc:
+def kernel(rows: Index, blocks: Index) -> tirx.PrimFunc:
     """``y[b, t] = 2 x[p] where p = (b * b + t * t) % 4096``; one more name is not used."""
     with function(scheduled=True) as build:
         x, y = (build.arg(name, (rows, 64), "float32") for name in "xy")
@@ -41,7 +41,7 @@ N = tirx.Var("n", "int64")
 
 
 @pytest.mark.parametrize(("rows", "blocks"), [(64, 64), (N, i32(N))])
-def test_every_name_is_used_and_no_product_is_computed_twice(rows, blocks):
+def test_every_name_is_used_and_no_product_is_computed_twice(rows: Index, blocks: Index) -> None:
     text = device_text(kernel(rows, blocks))
 
     names = re.findall(r"^\s*(\w+): T\.let\[", text, re.MULTILINE)

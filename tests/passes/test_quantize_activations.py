@@ -163,12 +163,12 @@ def mlp(x: Tensors, readers: int) -> list[nn.Tensor]:
 
 
 def mlp_inputs() -> dict[str, tuple[tuple[int, ...], str]]:
-    (_, *word), (_, *scale) = DOWN.shapes()
+    weight, scale = weights(DOWN).values()
     return {
         "x": ROW,
         **weights(LAYOUT),
-        "down_weight": (word[0], word[1]),
-        "down_scale": (scale[0], scale[1]),
+        "down_weight": weight,
+        "down_scale": scale,
     }
 
 
@@ -203,10 +203,9 @@ EXPERT_DOWN = WeightLayout(4, "float16", 32, 32, (EXPERTS * 64,))
 def experts(x: Tensors) -> list[nn.Tensor]:
     choice = TopKExperts(EXPERTS, TOP_K, 64)
     ids, chosen = call(choice, [x["routed"], x["scale"]], ((1, TOP_K), "int32"), ((1, TOP_K), F32))
-    shared = {"expert_rows": 64, "experts": EXPERTS, "top_k": TOP_K, "in_dtype": F32}
-    up = ExpertGateUp(layout=EXPERT_UP, **shared)
+    up = ExpertGateUp(EXPERT_UP, expert_rows=64, experts=EXPERTS, top_k=TOP_K, in_dtype=F32)
     (gated,) = call(up, [x["routed"], ids, x["up_weight"], x["up_scale"]], ((TOP_K, 32), F32))
-    down = ExpertDown(layout=EXPERT_DOWN, **shared)
+    down = ExpertDown(EXPERT_DOWN, expert_rows=64, experts=EXPERTS, top_k=TOP_K, in_dtype=F32)
     return call(down, [gated, ids, chosen, x["down_weight"], x["down_scale"]], ROW)
 
 

@@ -7,16 +7,16 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import dlight
 
-from gemma4_compile.operators.base import OPERATOR_ATTR, operator_of
+from gemma4_compile.operators.base import OPERATOR_ATTR, Operator, operator_of
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm, TakeLastRow
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.schedules.own_kernels import OwnKernels
 from gemma4_compile.targets.schedules.plain_loops import ParallelSpatialLoops
 
 WEBGPU, METAL, CPU = map(target_spec, ("webgpu", "metal", "cpu"))
-OPERATORS = [
+OPERATORS: list[Operator] = [
     RmsNorm(None, 64, 1e-6, "float16"),
     TakeLastRow(64, "float32"),
     Linear(1, WeightLayout(4, "float16", 32, 64, (64, 32)), "float16"),
@@ -36,7 +36,7 @@ def signature(func: tirx.PrimFunc) -> list[str]:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda op: op.kind)
-def test_kernel_has_the_signature_of_the_definition(operator) -> None:
+def test_kernel_has_the_signature_of_the_definition(operator: Operator) -> None:
     plain = operator.prim_func()
     schedule = OwnKernels(WEBGPU).apply(plain, WEBGPU.tvm_target(), False)
     assert schedule is not None
@@ -44,7 +44,7 @@ def test_kernel_has_the_signature_of_the_definition(operator) -> None:
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda op: op.kind)
-def test_description_survives_on_the_function(operator) -> None:
+def test_description_survives_on_the_function(operator: Operator) -> None:
     assert operator_of(operator.prim_func()) == operator
 
 
@@ -54,7 +54,7 @@ def test_other_functions_are_left_to_the_next_rule() -> None:
 
 
 @pytest.mark.parametrize("spec", [WEBGPU, METAL, CPU], ids=lambda spec: spec.name)
-def test_everything_is_scheduled(spec) -> None:
+def test_everything_is_scheduled(spec: TargetSpec) -> None:
     functions = {f"op{i}": operator.prim_func() for i, operator in enumerate(OPERATORS)}
     module = tvm.IRModule({**functions, "other": elementwise()})
     with spec.tvm_target():

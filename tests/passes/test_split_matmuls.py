@@ -66,18 +66,21 @@ def test_a_matmul_becomes_several_whose_results_are_joined() -> None:
 
 def test_a_lookup_passes_its_rows_on() -> None:
     inputs = {"ids": ((2,), "int32"), **weights(LAYOUT)}
-    options = {"rows": 2, "scale": 8.0}
     shape = ((2, 64), F32)
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = Embedding(row_begin=0, accumulate=False, **options, layout=LAYOUT)
+        operator = Embedding(rows=2, scale=8.0, row_begin=0, accumulate=False, layout=LAYOUT)
         return call(operator, [x["ids"], *(x[n] for n in names(0, 3))], shape)
 
     def expected(x: Tensors) -> list[nn.Tensor]:
         previous: list[nn.Tensor] = []
         for first, last, row in ((0, 2, 0), (2, 3, 32)):
             operator = Embedding(
-                row_begin=row, accumulate=first > 0, **options, layout=part(first, last)
+                rows=2,
+                scale=8.0,
+                row_begin=row,
+                accumulate=first > 0,
+                layout=part(first, last),
             )
             args = [x["ids"], *(x[n] for n in names(first, last)), *previous]
             previous = call(operator, args, shape)
@@ -94,11 +97,10 @@ def test_experts_in_several_calls_add_up() -> None:
         "chosen": ((1, 2), F32),
         **weights(WeightLayout(4, "float16", 32, 64, (32, 32))),
     }
-    shared = {"expert_rows": 16, "experts": 4, "top_k": 2, "in_dtype": F32}
     layout = WeightLayout(4, "float16", 32, 64, (32, 32))
 
     def before(x: Tensors) -> list[nn.Tensor]:
-        operator = ExpertDown(layout=layout, **shared)
+        operator = ExpertDown(layout, expert_rows=16, experts=4, top_k=2, in_dtype=F32)
         args = [x[n] for n in ("x", "ids", "chosen", *names(0, 2))]
         return call(operator, args, ((1, 16), F32))
 
@@ -107,7 +109,13 @@ def test_experts_in_several_calls_add_up() -> None:
         half = WeightLayout(4, "float16", 32, 64, (32,))
         for index in range(2):
             operator = ExpertDown(
-                expert_begin=2 * index, accumulate=index > 0, layout=half, **shared
+                half,
+                expert_rows=16,
+                experts=4,
+                top_k=2,
+                in_dtype=F32,
+                expert_begin=2 * index,
+                accumulate=index > 0,
             )
             args = [x[n] for n in ("x", "ids", "chosen", *names(index, index + 1))]
             previous = call(operator, [*args, *previous], ((1, 16), F32))

@@ -50,7 +50,7 @@ def argument_types(func: tirx.PrimFunc) -> dict[str, str]:
     return {param.name: str(param.ty.element_type) for param in pointers}
 
 
-def test_only_arguments_that_are_accessed_by_fours_become_vectors():
+def test_only_arguments_that_are_accessed_by_fours_become_vectors() -> None:
     assert argument_types(kernel()) == {
         "w_ptr": "uint32x4",
         "x_ptr": "float16",
@@ -59,23 +59,23 @@ def test_only_arguments_that_are_accessed_by_fours_become_vectors():
     }
 
 
-def test_one_other_access_keeps_an_argument_scalar():
+def test_one_other_access_keeps_an_argument_scalar() -> None:
     types = argument_types(kernel(read_one=True))
 
     assert (types["w_ptr"], types["y_ptr"]) == ("uint32", "uint32")
 
 
-def test_an_index_that_is_no_multiple_of_four_keeps_an_argument_scalar():
+def test_an_index_that_is_no_multiple_of_four_keeps_an_argument_scalar() -> None:
     assert argument_types(kernel(offset=2))["w_ptr"] == "uint32"
 
 
-def test_rows_that_do_not_begin_at_a_multiple_of_four_keep_an_argument_scalar():
+def test_rows_that_do_not_begin_at_a_multiple_of_four_keep_an_argument_scalar() -> None:
     types = argument_types(kernel(cols=COLS + 2))
 
     assert (types["w_ptr"], types["y_ptr"]) == ("uint32", "uint32")
 
 
-def test_an_index_keeps_the_value_that_a_register_had_when_it_was_named():
+def test_an_index_keeps_the_value_that_a_register_had_when_it_was_named() -> None:
     with function(scheduled=True) as build:
         w = build.arg("w", (COLS,), "uint32")
         y = build.arg("y", (COLS,), "uint32")
@@ -90,8 +90,8 @@ def test_an_index_keeps_the_value_that_a_register_had_when_it_was_named():
 
     loads_inside = []
 
-    def visit(load):
-        inner = []
+    def visit(load: tvm.ir.TensorLoad) -> None:
+        inner: list[tvm.ir.TensorLoad] = []
         for index in load.indices:
             tvm_ffi.structural_walk(index, [(tvm.ir.TensorLoad, inner.append)])
         loads_inside.extend(inner)

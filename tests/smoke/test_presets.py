@@ -156,5 +156,6 @@ def test_all_kernels_are_scheduled_within_the_limits(preset: str) -> None:
     module, _, _ = exported(preset, "q4f16", "compat")
     target = target_spec("webgpu", "compat")
     report = library_report(lower(module, target))
+    assert target.max_binding_bytes is not None
     assert report.largest_binding_bytes <= target.max_binding_bytes
     assert report.launches_per_token < 440

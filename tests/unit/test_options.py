@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gemma4_compile import options, pipeline
+from gemma4_compile import options, request
 from gemma4_compile.quantization.recipe import RECIPES
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
@@ -17,7 +17,7 @@ from gemma4_compile.targets.spec import ACTIVATIONS
 def test_the_names_are_those_of_the_compiler() -> None:
     assert {name: tuple(target.limits) for name, target in TARGETS.items()} == options.LIMITS
     assert tuple(RECIPES) == options.QUANTS
-    assert (pipeline.AUTO, *ACTIVATIONS) == options.ACTIVATIONS
+    assert (request.AUTO, *ACTIVATIONS) == options.ACTIVATIONS
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_an_error_is_raised_at_its_turn_and_ends_the_work() -> None:
         ran.append(job)
         return job
 
-    results = []
+    results: list[int] = []
     with pytest.raises(ValueError, match="five"):
         results.extend(in_order(fails_at_five, range(1000)))
     assert len(ran) <= 5 + (AHEAD + 1) * workers() + 1

@@ -194,9 +194,15 @@ def test_impossible_request(
 
 
 def test_context_whose_state_breaks_the_binding_limit(request_for: CompileRequest) -> None:
-    wide = {"model": "gemma-4-31B-it", "target": "webgpu", "only": "library"}
+    wide = replace(
+        request_for,
+        model="gemma-4-31B-it",
+        target="webgpu",
+        only="library",
+        context_length=262_144,
+    )
     with pytest.raises(UsageError, match=r"--context 262144: .* binds at most 134217728") as caught:
-        run(replace(request_for, **wide, context_length=262_144))  # type: ignore[arg-type]
+        run(wide)
     assert str(caught.value.hint) == "--context 32768 fits"
 
 

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile import __version__, cli
-from gemma4_compile.errors import ArtifactError, CheckpointError, TargetError, UsageError
+from gemma4_compile.errors import (
+    ArtifactError,
+    CheckpointError,
+    Gemma4CompileError,
+    TargetError,
+    UsageError,
+)
 from gemma4_compile.process import (
     DEBUG_HINT,
     EXIT_FAILED,
@@ -50,7 +56,7 @@ def run(
     parser = Parser("a-command", "Does nothing.")
     parser.add_common()
     parser.add_argument("--count", type=int)
-    hints = {ArtifactError: "mend it"}
+    hints: dict[type[Gemma4CompileError], str] = {ArtifactError: "mend it"}
     return run_command(parser, body, argv, hints=hints, interrupted=interrupted)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import sys
 from collections.abc import Callable
@@ -10,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import __version__, start
+from gemma4_compile import (
+    __version__,
+    chat_options,
+    options,
+    serve_options,
+    start,
+    verify_options,
+)
 
 ROOT = Path(__file__).parents[2]
 MODULE = "a_module_that_is_loaded"
@@ -53,7 +61,7 @@ def test_the_version_is_said_without_loading_anything(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"/usr/bin/{command}", "--version"])
-    monkeypatch.setattr(start.importlib, "import_module", lambda name: pytest.fail(name))
+    monkeypatch.setattr(importlib, "import_module", lambda name: pytest.fail(name))
     with contextlib.suppress(SystemExit):
         assert scripts()[command]() == 0
     assert capsys.readouterr().out == f"{command} {__version__}\n"
@@ -119,8 +127,8 @@ def test_torch_is_loaded_by_what_needs_it(
         found.append(sys.modules.get("torch") is not None)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(start.importlib, "import_module", load)
-    for each in (start.options, start.chat_options, start.serve_options, start.verify_options):
+    monkeypatch.setattr(importlib, "import_module", load)
+    for each in (options, chat_options, serve_options, verify_options):
         monkeypatch.setattr(each, "main", lambda: 0)
     assert scripts()[command]() == 130
     assert found == [loads]

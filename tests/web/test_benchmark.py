@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_every_measurement_gives_a_line(
     assert lines["prefill"]["tokens_per_second"] > 0
 
 
-def _run(package: Path, driver: VulkanDriver, folder: Path) -> list[dict[str, object]]:
+def _run(package: Path, driver: VulkanDriver, folder: Path) -> list[dict[str, Any]]:
     results = folder / "results.jsonl"
     command = [sys.executable, str(RUN), "--package", str(package), "--results", str(results)]
     command += ["--context", str(CONTEXT), "--prefill", str(PROMPT), "--repeats", "1"]

@@ -102,6 +102,6 @@ def test_the_page_answers_as_the_python_runtime(
     }
     answers = run_driver("minimal_driver.mjs", job, folder, os.environ)["answers"]
     assert said[0][2], "a question whose answer is clear"
-    for told, (text, tokens, is_clear) in zip(answers, said, strict=True):
+    for told, (text, count, is_clear) in zip(answers, said, strict=True):
         assert told["text"] if not is_clear else told["text"] == text
-        assert told["changes"] > tokens / 2, "the answer comes piece by piece"
+        assert told["changes"] > count / 2, "the answer comes piece by piece"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class Session:
     """One run: loading takes long in software."""
 
     run: DawnRun
-    told: dict[str, dict[str, Any]]
+    told: Mapping[str, Mapping[str, Any]]
 
 
 @pytest.fixture(scope="module", params=["f32", "q4f16"])

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.dawn
 TRIAL = HERE.parents[1] / "benchmarks" / "webgpu" / "subgroup_matrix.mjs"
 
 
-def test_every_shape_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path):
+def test_every_shape_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     done = run_node(HERE / "null_device.mjs", env=lavapipe.environment(tmp_path))
 
     found = [text for text in done.stdout.splitlines() if text.startswith("found: ")]
@@ -19,7 +19,7 @@ def test_every_shape_is_valid_wgsl(lavapipe: VulkanDriver, tmp_path: Path):
     assert wrong.startswith("error: ")
 
 
-def test_a_device_without_the_feature_is_refused(lavapipe: VulkanDriver, tmp_path: Path):
+def test_a_device_without_the_feature_is_refused(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     cases = tmp_path / "cases.jsonl"
     cases.write_text("")
 

@@ -14,7 +14,9 @@ PRESET = "gemma-4-E2B-it"
 TUNE = HERE.parents[1] / "benchmarks" / "webgpu" / "tune.mjs"
 
 
-def line(family: str, rows: int, preset: str, microseconds: float, launches: int = 1) -> dict:
+def line(
+    family: str, rows: int, preset: str, microseconds: float, launches: int = 1
+) -> dict[str, object]:
     values = {"rows": rows}
     return {
         "family": family,
@@ -25,7 +27,7 @@ def line(family: str, rows: int, preset: str, microseconds: float, launches: int
     }
 
 
-def test_the_candidate_with_the_least_time_of_all_launches_is_chosen():
+def test_the_candidate_with_the_least_time_of_all_launches_is_chosen() -> None:
     lines = [
         line("gemv", 2, "a", 5.0, launches=10),
         line("gemv", 2, "b", 5.0),
@@ -36,14 +38,14 @@ def test_the_candidate_with_the_least_time_of_all_launches_is_chosen():
     assert choose(lines, {}) == {"gemv": {"rows": 4}}
 
 
-def test_a_candidate_that_a_model_cannot_have_is_not_chosen():
+def test_a_candidate_that_a_model_cannot_have_is_not_chosen() -> None:
     lines = [line("gemv", 2, "a", 1.0), line("gemv", 4, "a", 4.0), line("gemv", 4, "b", 9.0)]
 
     assert choose(lines, {}) == {"gemv": {"rows": 4}}
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
-def test_candidates_name_fields_of_the_tuning(name: str):
+def test_candidates_name_fields_of_the_tuning(name: str) -> None:
     for values in CANDIDATES[name].candidates:
         from_fields(Tuning, {name: values})
 
@@ -51,7 +53,7 @@ def test_candidates_name_fields_of_the_tuning(name: str):
 @pytest.mark.dawn
 def test_kernels_of_a_candidate_are_timed(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     kinds = ("combine_splits", "split_attention", "decode_attention")
     few = Family(kinds, False, [{"threads": 128}])
     monkeypatch.setitem(CANDIDATES, "decode_attention", few)

@@ -93,7 +93,7 @@ def test_prefill_attention_sees_exactly_its_window(case: Case, dtype: str) -> No
     caches = fill(case, keys, dtype), fill(case, data, dtype)
     run(operator, q.reshape(case.count, -1), *caches, case.positions, out)
 
-    expected = attend(*(array.astype(np.float64) for array in (q, keys, data)), case)
+    expected = attend(q.astype(np.float64), keys.astype(np.float64), data.astype(np.float64), case)
     np.testing.assert_allclose(out, expected.reshape(out.shape), **ROUNDED[dtype])
 
 
@@ -112,7 +112,7 @@ def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> 
     run(split, q.reshape(1, -1), *caches, case.positions, means, stats)
     run(CombineSplits(HEADS, DIM, splits, "float32"), means, stats, out)
 
-    expected = attend(*(array.astype(np.float64) for array in (q, keys, data)), case)
+    expected = attend(q.astype(np.float64), keys.astype(np.float64), data.astype(np.float64), case)
     np.testing.assert_allclose(out, expected.reshape(1, -1), **ROUNDED["float32"])
 
 
@@ -126,7 +126,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
     run(operator, q.reshape(1, -1), *caches, case.positions, out)
 
-    expected = attend(*(array.astype(np.float64) for array in (q, keys, data)), case)
+    expected = attend(q.astype(np.float64), keys.astype(np.float64), data.astype(np.float64), case)
     # A score of some 500 carries a rounding of 500 * 1e-6 into the exponential.
     np.testing.assert_allclose(out, expected.reshape(1, -1), rtol=2e-3, atol=2e-3)
 

@@ -84,12 +84,10 @@ def test_keys_that_no_lanes_divide(limits: str, lavapipe: VulkanDriver, tmp_path
 def test_one_position_with_its_query_ready(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    shape = {"rows": 1, "heads": 6, "kv_heads": 2, "cache_dtype": "float16"}
     cases = []
     for window, head_dim in ((None, 128), (70, 128), (70, 168)):
         ring = None if window is None else 100
-        fields = {**shape, "window": window, "head_dim": head_dim, "cache_rows": ring}
-        operator = SplitAttention(splits=7, grain=8, **fields)
+        operator = SplitAttention(1, 6, 2, head_dim, window, "float16", ring, splits=7, grain=8)
         cases += [make_case(operator, n, n) for n in LENGTHS]
     check(cases, limits, lavapipe, tmp_path)
 

@@ -8,8 +8,7 @@ from gemma4_compile.operators.moe import ExpertResidualNorm, Router
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
-from tests.numerics.kernel_cases import make_case
-from tests.numerics.test_kernels import differences
+from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn

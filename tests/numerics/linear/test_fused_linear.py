@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gemma4_compile.operators.attention import DecodeAttention
@@ -62,12 +64,12 @@ def test_norm_residual_and_matmul_in_one(epilogue: Epilogue, scaled: bool, size:
     total = (residual + normed(branch) * w_branch) * (0.3 if scaled else 1.0)
     np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)
     sums = (normed(total.astype(np.float32)) * w_next) @ matrix.T
-    expected = {
+    outcomes: dict[Epilogue, Callable[[], npt.NDArray[np.float64]]] = {
         Epilogue.NONE: lambda: sums,
         Epilogue.GELU_PAIRS: lambda: gelu(sums[:, 0::2]) * sums[:, 1::2],
         Epilogue.SOFTCAP: lambda: 30 * np.tanh(sums / 30),
-    }[epilogue]()
-    close(y, expected)
+    }
+    close(y, outcomes[epilogue]())
 
 
 def test_the_gate_takes_the_residual_itself() -> None:

@@ -49,25 +49,40 @@ def linear(
 
 def odd_shapes() -> list[Operator]:
     """Ragged lanes and rows, several parts, both widths of weights, every source and epilogue."""
-    pairs: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value}
-    packed = {**pairs, "packed_out": True}
-    capped = {"epilogue": Epilogue.SOFTCAP.value, "cap": 30.0, "suppressed": (3, 77)}
-    gate = {"epilogue": Epilogue.GELU_GATE.value, "ple_width": 5 * 40}
-    norm = {"eps": 1e-6}
-    routed: dict[str, Any] = {"experts": 12, "factor": 0.06, "router_dtype": "float16", **norm}
+    pairs, gate = Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value
+    capped = Epilogue.SOFTCAP.value
     return [
         linear(Int8Linear, 32, (6,)),
         linear(Int8Linear, 416, (64, 64, 40), in_dtype=PACKED),
         linear(Int8Linear, 416, (72,), 8, in_dtype=PACKED, weight_dtype="float32"),
-        linear(Int8Linear, 160, (1000,), in_dtype="float16", **capped),
-        linear(Int8Linear, 96, (192,), in_dtype="float16", **packed),
-        linear(Int8Linear, 96, (70,), **pairs),
-        linear(Int8NormedLinear, 160, (40,), 8, normed=False, **gate, **norm),
-        linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **packed, **norm),
-        linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", **norm),
+        linear(
+            Int8Linear,
+            160,
+            (1000,),
+            in_dtype="float16",
+            epilogue=capped,
+            cap=30.0,
+            suppressed=(3, 77),
+        ),
+        linear(Int8Linear, 96, (192,), in_dtype="float16", epilogue=pairs, packed_out=True),
+        linear(Int8Linear, 96, (70,), epilogue=pairs),
+        linear(
+            Int8NormedLinear, 160, (40,), 8, normed=False, epilogue=gate, ple_width=5 * 40, eps=1e-6
+        ),
+        linear(
+            Int8NormedLinear,
+            288,
+            (576,),
+            scaled=True,
+            interleaved_out=True,
+            epilogue=pairs,
+            packed_out=True,
+            eps=1e-6,
+        ),
+        linear(Int8NormedLinear, 288, (64, 9), weight_dtype="float32", eps=1e-6),
         linear(Int8CombinedLinear, 192, (77,), heads=3, head_dim=64, splits=5),
         linear(Int8CombinedLinear, 96, (10,), heads=3, head_dim=32, splits=8, in_dtype="float16"),
-        linear(Int8NormedLinear, 416, (78,), scaled=True, branches=2, **norm),
+        linear(Int8NormedLinear, 416, (78,), scaled=True, branches=2, eps=1e-6),
         Int8ExpertGateUp(
             WeightLayout(4, "float16", 32, 96, (64 * 4, 64 * 8)),
             64,
@@ -77,8 +92,29 @@ def odd_shapes() -> list[Operator]:
             interleaved_out=True,
         ),
         Int8ExpertDown(WeightLayout(8, "float32", 32, 32, (100 * 12,)), 100, 12, 3, PACKED),
-        linear(Int8RoutedLinear, 288, (192,), interleaved_out=True, **packed, **routed),
-        linear(Int8RoutedLinear, 160, (70,), 8, **pairs, **{**routed, "experts": 7}),
+        linear(
+            Int8RoutedLinear,
+            288,
+            (192,),
+            interleaved_out=True,
+            epilogue=pairs,
+            packed_out=True,
+            experts=12,
+            factor=0.06,
+            router_dtype="float16",
+            eps=1e-6,
+        ),
+        linear(
+            Int8RoutedLinear,
+            160,
+            (70,),
+            8,
+            epilogue=pairs,
+            experts=7,
+            factor=0.06,
+            router_dtype="float16",
+            eps=1e-6,
+        ),
         QuantizedNorm(288, 1e-6, False, False),
         QuantizedNorm(1312, 1e-6, True, True, 2),
         QuantizedCombine(3, 96, 7, "float16", True),
@@ -129,17 +165,33 @@ def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Pa
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-def several_tiles() -> list[Operator]:
+def several_tiles() -> list[Int8Linear]:
     """Tiles that blocks share evenly and not, in several parts, with and without a epilogue."""
-    packed: dict[str, Any] = {"epilogue": Epilogue.GELU_PAIRS.value, "packed_out": True}
-    gate: dict[str, Any] = {"epilogue": Epilogue.GELU_GATE.value, "ple_width": 5 * 640}
-    norm = {"eps": 1e-6}
+    pairs, gate = Epilogue.GELU_PAIRS.value, Epilogue.GELU_GATE.value
     return [
-        linear(Int8NormedLinear, 288, (576,), scaled=True, interleaved_out=True, **norm, **packed),
-        linear(Int8NormedLinear, 288, (320,), **norm, **packed),
-        linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32", **norm),
-        linear(Int8NormedLinear, 160, (640,), 8, normed=False, **norm, **gate),
-        linear(Int8NormedLinear, 2816, (392,), scaled=True, branches=2, **norm),
+        linear(
+            Int8NormedLinear,
+            288,
+            (576,),
+            scaled=True,
+            interleaved_out=True,
+            eps=1e-6,
+            epilogue=pairs,
+            packed_out=True,
+        ),
+        linear(Int8NormedLinear, 288, (320,), eps=1e-6, epilogue=pairs, packed_out=True),
+        linear(Int8NormedLinear, 2816, (192, 200), weight_dtype="float32", eps=1e-6),
+        linear(
+            Int8NormedLinear,
+            160,
+            (640,),
+            8,
+            normed=False,
+            eps=1e-6,
+            epilogue=gate,
+            ple_width=5 * 640,
+        ),
+        linear(Int8NormedLinear, 2816, (392,), scaled=True, branches=2, eps=1e-6),
     ]
 
 
@@ -151,9 +203,10 @@ def with_few_blocks(spec: TargetSpec) -> TargetSpec:
 
 
 def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    cases = [make_case(operator, seed) for seed, operator in enumerate(several_tiles())]
+    tiled = several_tiles()
+    cases = [make_case(operator, seed) for seed, operator in enumerate(tiled)]
     spec = with_few_blocks(target_spec("webgpu", "default"))
-    shapes = [(case.operator.layout.rows, int8_shape(case.operator, spec)) for case in cases]
+    shapes = [(operator.layout.rows, int8_shape(operator, spec)) for operator in tiled]
     counts = [(-(-rows // shape.tile), shape.threads) for rows, shape in shapes]
     turns = [tiles_of_block(*count, spec.tuning.int8_gemv) for count in counts]
     assert min(turns) > 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pytest
@@ -30,6 +30,24 @@ from tests.numerics.moe.test_experts import (
     behind_scores,
     rms,
 )
+
+
+class Fields(TypedDict):
+    """What every matmul has."""
+
+    rows: int
+    layout: WeightLayout
+    in_dtype: str
+
+
+class RouterFields(TypedDict):
+    """What one with a router beside it has as well."""
+
+    epilogue: str
+    eps: float
+    experts: int
+    factor: float
+    router_dtype: str
 
 
 def scored(residual: Any, vectors: Any, projection: Any) -> Any:
@@ -66,14 +84,18 @@ def test_the_dense_gate_and_up_have_the_router_next_to_them(form: str, size: flo
     tensors, matrix = stored(4, "float16", (rows,))
     branch, residual = values(1, 1, COLS, deviation=size), values(2, 1, COLS, deviation=size)
     vectors, projection = values(3, 4, COLS), values(4, 6, COLS).astype(np.float16)
-    layout = {
+    layout: Fields = {
         "rows": 1,
         "layout": WeightLayout(4, "float16", GROUP, COLS, (rows,)),
         "in_dtype": "float16" if form == "float16" else "float32",
+    }
+    router: RouterFields = {
         "epilogue": Epilogue.GELU_PAIRS.value,
         "eps": EPS,
+        "experts": 6,
+        "factor": COLS**-0.5,
+        "router_dtype": "float16",
     }
-    router = {"experts": 6, "factor": COLS**-0.5, "router_dtype": "float16"}
     total = residual + rms(branch) * vectors[0]
     expected = scored(total, vectors, projection)
     out, routed = np.zeros((1, COLS), np.float32), np.full_like(expected, np.nan)
@@ -111,8 +133,7 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
     dense, experts = values(1, 1, COLS, deviation=size), values(2, 1, COLS)
     residual = values(3, 1, COLS, deviation=size)
     w_branches, w_next, scalar = values(4, 3, COLS), values(5, COLS), np.array([0.09], np.float32)
-    fields = {"scaled": True, "branches": 2, "eps": EPS}
-    layout = {
+    layout: Fields = {
         "rows": 1,
         "layout": WeightLayout(4, "float16", GROUP, COLS, (40,)),
         "in_dtype": "float16" if form == "float16" else "float32",
@@ -127,7 +148,7 @@ def test_the_next_matmul_norms_both_branches_by_itself(form: str, size: float) -
         run(Int8Linear(**layout), words, scales, *tensors, y)
     else:
         kind = Int8NormedLinear if form == "int8" else NormedLinear
-        run(kind(**layout, **fields), *args, *tensors, out, y)
+        run(kind(scaled=True, branches=2, eps=EPS, **layout), *args, *tensors, out, y)
 
     total = behind_experts(dense, experts, residual, w_branches) * scalar
     np.testing.assert_allclose(out, total, rtol=1e-5, atol=1e-5 * size)

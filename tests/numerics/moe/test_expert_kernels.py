@@ -25,9 +25,9 @@ from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case, operators
-from tests.numerics.linear.test_int8_kernels import SUBGROUP, with_few_blocks
+from tests.numerics.linear.test_int8_kernels import with_few_blocks
 from tests.numerics.test_kernels import PART_BYTES, config_of
-from tests.web.dawn import VulkanDriver
+from tests.web.dawn import SUBGROUP, VulkanDriver
 
 pytestmark = pytest.mark.dawn
 
@@ -72,9 +72,9 @@ def test_experts_kernels_compute_what_their_definitions_say(
 def test_all_experts_of_the_released_model_are_routed(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
-    number = {"experts": Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts}
+    number = Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts
     whole = [
-        replace(operator, **number)
+        replace(operator, experts=number)
         for operator in expert_operators("q4f32", limits)
         if isinstance(operator, (Router, PermuteByExpert))
     ]

@@ -22,6 +22,7 @@ from tests.numerics.definitions import ROUNDED, run, values
 from tests.numerics.linear.test_linear import COLS, GROUP, LAYOUTS, close, gelu, stored
 
 Float32Array = npt.NDArray[np.float32]
+Float64Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 EXPERTS, TOP_K, WIDTH, EPS = 8, 3, 64, 1e-6
@@ -59,7 +60,7 @@ def route(
     return ids, weights, hidden
 
 
-def router_scales() -> tuple[Float32Array, Float32Array, Float32Array]:
+def router_scales() -> tuple[Float64Array, Float64Array, Float32Array]:
     """scale, expert_scale, w"""
     return 1 + values(2, WIDTH) / 5, 1 + values(3, EXPERTS) / 5, values(4, WIDTH)
 
@@ -159,7 +160,7 @@ def test_tiles_hold_rows_of_one_expert_and_every_row_once(name: str) -> None:
     ids = CHOICES[name]
     order, tiles = group(ids)
     sorted_experts = ids.reshape(-1)[order]
-    covered = []
+    covered: list[int] = []
     for expert, begin, end in tiles:
         assert end - begin <= TILE
         assert (sorted_experts[begin:end] == expert).all()
@@ -208,7 +209,7 @@ def run_in_calls(
         held_rows = dataclasses.replace(layout["layout"], split_rows=(count * EXPERT_ROWS,))
         rows = {**layout, "layout": held_rows}
         held = tensors[index * per_part : (index + 1) * per_part]
-        added = [] if previous is None else [previous]
+        added: list[Float32Array] = [] if previous is None else [previous]
         description = operator(**rows, **more, expert_begin=begin, accumulate=previous is not None)
         out[:] = np.nan
         run(description, *inputs, *held, *added, out)

@@ -12,8 +12,7 @@ from gemma4_compile.operators.moe import PermuteByExpert, Router, TopKExperts
 from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
-from tests.numerics.kernel_cases import KernelCase, make_case
-from tests.numerics.test_kernels import differences
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
@@ -25,7 +24,7 @@ PROJECTION = 2  # the router's argument
 def router_case(projection: np.ndarray) -> KernelCase:
     """A router with these rows: what its definition chooses, the lower index of equals first."""
     case = make_case(Router(1, WIDTH, EXPERTS, TOP_K, 1e-6, 0.125, "float32", "float32"), 1)
-    args = list(case.args)
+    args = case.arrays
     args[PROJECTION] = projection
     after = tuple(arg.copy() for arg in args)
     run(case.operator, *after)
@@ -35,7 +34,7 @@ def router_case(projection: np.ndarray) -> KernelCase:
 
 def with_scores(case: KernelCase, scores: np.ndarray) -> np.ndarray:
     """The case's routed position with other scores."""
-    routed = case.args[0].copy()
+    routed = case.arrays[0].copy()
     routed[:, :EXPERTS] = scores
     return routed
 
@@ -43,7 +42,7 @@ def with_scores(case: KernelCase, scores: np.ndarray) -> np.ndarray:
 def choice_case(scores: np.ndarray) -> KernelCase:
     """The second half of one position's router on these scores."""
     case = make_case(TopKExperts(EXPERTS, TOP_K, WIDTH), 1)
-    args = [with_scores(case, scores), *(arg.copy() for arg in case.args[1:])]
+    args = [with_scores(case, scores), *(arg.copy() for arg in case.arrays[1:])]
     after = tuple(arg.copy() for arg in args)
     run(case.operator, *after)
     expected = tuple(after[position] for position in case.changed)
@@ -57,7 +56,7 @@ def expert_case(scores: np.ndarray) -> KernelCase:
         WeightLayout(4, "float32", 32, WIDTH, (rows * EXPERTS,)), rows, EXPERTS, TOP_K, "float32"
     )
     case = make_case(operator, 1)
-    args = [with_scores(case, scores), *(arg.copy() for arg in case.args[1:])]
+    args = [with_scores(case, scores), *(arg.copy() for arg in case.arrays[1:])]
     after = tuple(arg.copy() for arg in args)
     run(operator, *after)
     ids = len(args) - 1
@@ -67,7 +66,7 @@ def expert_case(scores: np.ndarray) -> KernelCase:
 def grouping_case(ids: np.ndarray) -> KernelCase:
     """The grouping of a chunk whose rows chose these experts."""
     case = make_case(PermuteByExpert(EXPERTS, TOP_K, 32), 1)
-    args = [ids, *(np.zeros_like(arg) for arg in case.args[1:])]
+    args = [ids, *(np.zeros_like(arg) for arg in case.arrays[1:])]
     after = tuple(arg.copy() for arg in args)
     run(case.operator, *after)
     return replace(case, args=tuple(args), changed=(1, 2), expected=after[1:])
@@ -81,7 +80,7 @@ def test_equal_and_nearly_equal_choices(
     pairs = np.repeat(rows[::2], 2, axis=0)  # experts 2i and 2i + 1 are equal
     near = pairs.copy()
     near[1::2] *= np.float32(1 + 1e-3)
-    chunk = make_case(PermuteByExpert(EXPERTS, TOP_K, 32), 1).args[0]
+    chunk = make_case(PermuteByExpert(EXPERTS, TOP_K, 32), 1).arrays[0]
     same = np.broadcast_to(np.arange(TOP_K, dtype=np.int32), chunk.shape).copy()
     cases = [
         router_case(rows),

@@ -18,7 +18,7 @@ EPS = 1e-6
 ROWS, WIDTH = 5, 96
 
 
-def norm(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def norm(x: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     wide = x.astype(np.float64)
     return wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + EPS)
 

@@ -60,10 +60,15 @@ def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
     assert probs.max() == 1.0
 
 
+def empty(operator: TopPHistogram) -> list[npt.NDArray[Any]]:
+    """Arrays for what a survey finds."""
+    return [np.zeros([int(extent) for extent in shape], dtype) for shape, dtype in operator.results]
+
+
 def survey(probs: Float32Array) -> list[npt.NDArray[Any]]:
     """What a survey finds."""
     operator = TopPHistogram(probs.shape[1])
-    found = [np.zeros(shape, dtype) for shape, dtype in operator.results]
+    found = empty(operator)
     run(operator, probs, *found)
     return found
 
@@ -93,7 +98,7 @@ def sample(probs: Float32Array, uniform: float, top_p: float) -> int:
     numbers = (np.array([number], np.float32) for number in (uniform, top_p))
     operator = SampleTopP(probs.shape[1])
     # The definition does not look at a survey.
-    unread = [np.zeros(shape, dtype) for shape, dtype in operator.survey.results]
+    unread = empty(operator.survey)
     run(operator, probs, *unread, *numbers, token)
     return int(token[0])
 

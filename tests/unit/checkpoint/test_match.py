@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.tiny.safetensors_file import write_safetensors
-from tests.models import E2B_LIKE, random_weights, write_checkpoint
+from tests.models import E2B_LIKE, Form, random_weights, write_checkpoint
 
 PREFIX = "model.language_model."
 VISION = {
@@ -62,8 +62,8 @@ def write_index(directory: Path, weight_map: Mapping[str, object]) -> None:
 
 
 @pytest.mark.parametrize("form", ["hub", "transformers"])
-def test_every_source_is_found_and_read(form: str, tmp_path: Path) -> None:
-    written = write_checkpoint(tmp_path, E2B_LIKE, form=form)  # type: ignore[arg-type]
+def test_every_source_is_found_and_read(form: Form, tmp_path: Path) -> None:
+    written = write_checkpoint(tmp_path, E2B_LIKE, form=form)
     tensors = matched(Checkpoint.open(tmp_path))
     read = row_reader(tensors)
     assert set(tensors) == set(written.weights)
@@ -118,17 +118,17 @@ def test_missing_tensor_is_named(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shape": (1, 2)}, r"shape \(1, 2\), expected \(128, 96\)"),
-        ({"dtype": "F8_E4M3"}, "dtype F8_E4M3"),
-        ({"dtype": "I32"}, "dtype I32"),
+        (lambda tensor: replace(tensor, shape=(1, 2)), r"shape \(1, 2\), expected \(128, 96\)"),
+        (lambda tensor: replace(tensor, dtype="F8_E4M3"), "dtype F8_E4M3"),
+        (lambda tensor: replace(tensor, dtype="I32"), "dtype I32"),
     ],
 )
 def test_wrong_shape_or_dtype_is_named(
-    change: dict[str, object], message: str, directory: Path
+    change: Callable[[TensorInfo], TensorInfo], message: str, directory: Path
 ) -> None:
     checkpoint = Checkpoint.open(directory)
     name = f"{PREFIX}layers.1.mlp.up_proj.weight"
-    wrong = replace(checkpoint.tensors[name], **change)  # type: ignore[arg-type]
+    wrong = change(checkpoint.tensors[name])
     with pytest.raises(CheckpointError, match=f"`{name}` has {message}"):
         matched(replace(checkpoint, tensors={**checkpoint.tensors, name: wrong}))
 

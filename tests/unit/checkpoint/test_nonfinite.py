@@ -116,11 +116,11 @@ def test_the_command_names_every_tensor(
     assert "weight that is not finite" in told
     assert "--allow-nonfinite" in told.splitlines()[-1]
     assert cli.main([str(spoilt), *options, "--allow-nonfinite"]) == 0
-    told = capsys.readouterr()
-    lines = told.err.splitlines()
+    output = capsys.readouterr()
+    lines = output.err.splitlines()
     for name, count in COUNTS.items():
         assert f"`{name}`: {count} not finite, stored as 0" in lines
-    assert "not finite:         7 weights of 4 tensors, stored as 0" in told.out.splitlines()
+    assert "not finite:         7 weights of 4 tensors, stored as 0" in output.out.splitlines()
 
 
 def test_where_nothing_is_wrong_that_is_said() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import tiny
-from gemma4_compile.checkpoint import hub, sources
+from gemma4_compile import options, tiny
+from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.errors import CheckpointError, ConfigError, UsageError
 from tests.models import DENSE_LIKE, write_checkpoint
@@ -115,7 +115,7 @@ def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
     monkeypatch.setattr(hub, "fetch", lambda *_: pytest.fail("downloaded"))
     with (
         pytest.raises(ConfigError, match="drafter"),
-        open_source(sources.DEFAULT_MODEL, None, weights=True),
+        open_source(options.DEFAULT_MODEL, None, weights=True),
     ):
         pytest.fail("must not open")
 

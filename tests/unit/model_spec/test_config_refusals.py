@@ -50,8 +50,10 @@ def test_unknown_key_is_reported_and_left_out(place: str, path: str) -> None:
     assert len(told) == 1
 
 
-HARMLESS = ("unsloth_version", "_attn_implementation_autoset", "torchscript", "is_decoder")
-HARMLESS += ("cache_implementation", "model_max_length", "max_length", "temperature")
+HARMLESS = (
+    *("unsloth_version", "_attn_implementation_autoset", "torchscript", "is_decoder"),
+    *("cache_implementation", "model_max_length", "max_length", "temperature"),
+)
 
 
 @pytest.mark.parametrize("place", ["top", "text"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict, cast
 
 import pytest
 
@@ -26,6 +27,21 @@ PLAIN_TEMPLATE = "{{- '<|turn>model\\n' -}}"
 THOUGHT_TEMPLATE = PLAIN_TEMPLATE + "{{- '<|channel>thought\\n<channel|>' -}}"
 
 
+class ConvTemplate(TypedDict):
+    """The fields of `conv_template` that a client reads."""
+
+    system_template: str
+    system_message: str
+    render_empty_system_message: bool
+    system_prefix_token_ids: list[int]
+    roles: dict[str, str]
+    role_templates: dict[str, str]
+    role_content_sep: str
+    role_empty_sep: str
+    seps: list[str]
+    stop_token_ids: list[int]
+
+
 def chat_config(template: str | None = PLAIN_TEMPLATE) -> dict[str, object]:
     return conversation.chat_template_config(
         vocab_size=VOCABULARY,
@@ -35,6 +51,10 @@ def chat_config(template: str | None = PLAIN_TEMPLATE) -> dict[str, object]:
         generation_config=GENERATION,
         chat_template=template,
     )
+
+
+def conv_template(config: Mapping[str, object]) -> ConvTemplate:
+    return cast(ConvTemplate, config["conv_template"])
 
 
 def render(messages: Sequence[Message], reasoning: str = "") -> str:
@@ -53,7 +73,7 @@ class Client:
     which is the stop token where the reply ended by one.
     """
 
-    template: dict[str, object]
+    template: ConvTemplate
     forwarded: list[str] = field(default_factory=list)
     history: list[tuple[str, str, str]] = field(default_factory=list)
     ended_by_stop: bool = False
@@ -62,7 +82,7 @@ class Client:
     def ask(self, messages: Sequence[Message], reply: str, *, stop: bool, name: str = "") -> str:
         """Send a request, take `reply` as the model's answer, return the prompt it answered."""
         system = next((text for role, text in messages if role == "system"), None)
-        turns = []
+        turns: list[tuple[str, str, str]] = []
         for role, text in messages:
             if role != "system":
                 opener = name if name and not turns else self.template["roles"][role]
@@ -97,7 +117,7 @@ class Client:
 
 
 def new_client(template: str | None = PLAIN_TEMPLATE, **overrides: object) -> Client:
-    return Client({**chat_config(template)["conv_template"], **overrides})
+    return Client(cast(ConvTemplate, {**conv_template(chat_config(template)), **overrides}))
 
 
 SYSTEMS = {"given": [("system", "Be brief.")], "empty": [("system", "")]}
@@ -141,7 +161,7 @@ def test_a_page_can_leave_the_system_turn_out(stop: bool) -> None:
 
 def test_bos_comes_once_and_from_ids_only() -> None:
     config = chat_config()
-    template = config["conv_template"]
+    template = conv_template(config)
     assert template["system_prefix_token_ids"] == [2]
     assert "<bos>" not in json.dumps(template)
     assert TOKENIZER["post_processor"] is None
@@ -169,7 +189,7 @@ def test_empty_reasoning_follows_the_checkpoints_template(newline: str) -> None:
     ids=["small model", "no template", "re-emitted reasoning", "tiny"],
 )
 def test_no_empty_reasoning_otherwise(template: str | None) -> None:
-    assert chat_config(template)["conv_template"]["role_empty_sep"] == ""
+    assert conv_template(chat_config(template))["role_empty_sep"] == ""
 
 
 def test_segments_tokenize_like_the_whole_prompt() -> None:
@@ -188,7 +208,7 @@ def test_segments_tokenize_like_the_whole_prompt() -> None:
 
 
 def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
-    assert chat_config()["conv_template"]["stop_token_ids"] == [1, 106, 50]
+    assert conv_template(chat_config())["stop_token_ids"] == [1, 106, 50]
     bare = conversation.chat_template_config(
         vocab_size=VOCABULARY,
         bos_token_id=2,
@@ -197,7 +217,7 @@ def test_stop_ids_are_the_generation_configs_and_the_end_of_turn() -> None:
         generation_config={},
         chat_template=None,
     )
-    assert bare["conv_template"]["stop_token_ids"] == [1, 106]
+    assert conv_template(bare)["stop_token_ids"] == [1, 106]
     assert bare["eos_token_id"] == [1, 106]
 
 
@@ -292,7 +312,7 @@ def test_a_base_model_has_no_turns_and_its_texts_go_on() -> None:
         generation_config={},
         chat_template=None,
     )
-    template = config["conv_template"]
+    template = conv_template(config)
     assert isinstance(template, dict)
     assert template["roles"] == {"user": "", "assistant": ""}
     assert template["system_template"] == "{system_message}"

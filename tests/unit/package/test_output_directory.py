@@ -323,11 +323,11 @@ def test_a_package_that_was_replaced_is_known_until_it_is_gone(
     removed: list[Path] = []
     real = shutil.rmtree
 
-    def kill(path: Path, **options: object) -> None:
+    def kill(path: Path, ignore_errors: bool = False) -> None:
         if path == replaced:
             raise KeyboardInterrupt
         removed.append(path)
-        real(path, **options)
+        real(path, ignore_errors=ignore_errors)
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", kill)

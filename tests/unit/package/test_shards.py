@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -160,7 +160,7 @@ def test_shards_of_another_plan_are_removed(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_found_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")(10**9, 10**9 - 1000, 1000)
+    usage = SimpleNamespace(total=10**9, used=10**9 - 1000, free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(ArtifactError, match=r"need \d+ bytes more, 1000 are free"):
         write_weights(tmp_path, make_plan(), read_rows, "f", nothing)

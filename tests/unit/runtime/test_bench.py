@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.runtime.bench import DECODED, REPEATS, measure, table
+from gemma4_compile.runtime.engine import Float32Array
 from tests.scripted_engine import VOCABULARY, ScriptedEngine
 
 PREFILL_S, DECODE_S = 0.5, 0.125  # of a chunk and of a token
@@ -15,11 +18,11 @@ class TimedEngine(ScriptedEngine):
 
     now = 0.0
 
-    def prefill(self, ids):  # type: ignore[no-untyped-def]
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
         self.now += PREFILL_S
         return super().prefill(ids)
 
-    def decode(self, token_id):  # type: ignore[no-untyped-def]
+    def decode(self, token_id: int) -> Float32Array:
         self.now += DECODE_S
         return super().decode(token_id)
 

@@ -58,6 +58,8 @@ def calls(grammars: Grammars, tools: list[dict[str, Any]], seed: int, several: b
         Sampler(SamplingOptions(), seed)
     )
     marks = MarkIds.of(TOKENIZER)
+    assert marks.quote is not None
+    assert marks.close_call is not None
     rng = np.random.default_rng(seed)
     parser = ReplyParser(TOKENIZER)
     events: list[Any] = []
@@ -125,6 +127,8 @@ def test_nested_arguments_do_not_double(grammars: Grammars) -> None:
         deep = {"type": "object", "properties": {"a": deep, "b": {"type": "null"}}}
     parameters = {"properties": {"a": deep, "c": {"type": "array", "items": deep}}}
     marks = MarkIds.of(TOKENIZER)
+    assert marks.quote is not None
+    assert marks.close_call is not None
     assert len(call_grammar([tool("f", parameters)], marks, several=True, longest_text=9)) < 8000
     (call,) = calls(grammars, [tool("f", parameters)], 3, several=False)
     assert isinstance(call, ToolCall)

@@ -156,10 +156,12 @@ def test_questions_are_utf_8_whatever_the_locale(
 ) -> None:
     question = "Grüße, 你好"
     asked: list[str] = []
-    monkeypatch.setattr(Chat, "events", lambda _, text, *__, **___: asked.append(text) or reply())
 
-    def reply() -> Iterator[TextDelta]:
+    def events(_: Chat, text: str, *__: object, **___: object) -> Iterator[TextDelta]:
+        asked.append(text)
         yield TextDelta("ü")
+
+    monkeypatch.setattr(Chat, "events", events)
 
     typed = io.BytesIO(b"\xff\n" + question.encode() + b"\n")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed, encoding))

@@ -9,10 +9,16 @@ import pytest
 
 from gemma4_compile.runtime import Reply
 from gemma4_compile.runtime.console import Console, speed
-from gemma4_compile.runtime.generation import ReasoningDelta, TextDelta
+from gemma4_compile.runtime.generation import FinishReason
+from gemma4_compile.runtime.reply import ReasoningDelta, TextDelta
 from gemma4_compile.runtime.tool_calls import ToolCall
 
-PARTS = [ReasoningDelta("hm, "), ReasoningDelta("yes"), TextDelta("It "), TextDelta("is.")]
+PARTS: list[TextDelta | ReasoningDelta | ToolCall] = [
+    ReasoningDelta("hm, "),
+    ReasoningDelta("yes"),
+    TextDelta("It "),
+    TextDelta("is."),
+]
 
 
 def show(console: Console, parts: list[TextDelta | ReasoningDelta | ToolCall]) -> None:
@@ -112,11 +118,11 @@ def test_a_check_is_a_bar_on_a_terminal_if_it_takes_a_while(
         ),
     ],
 )
-def test_one_line_shows_how_fast_it_was(tokens: int, reason: str, expected: str) -> None:
+def test_one_line_shows_how_fast_it_was(tokens: int, reason: FinishReason, expected: str) -> None:
     reply = Reply(
         text="x",
         token_ids=(7,) * tokens,
-        finish_reason=reason,  # type: ignore[arg-type]
+        finish_reason=reason,
         prompt_tokens=9,
         reused_tokens=4,
         first_token_s=0.25,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tvm
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import device as module
@@ -27,7 +28,7 @@ def aligned(count: int, offset: int = 0) -> np.ndarray:
     return array
 
 
-def address(tensor: object) -> int:
+def address(tensor: tvm.runtime.Tensor) -> int:
     return int(np.from_dlpack(tensor).ctypes.data)
 
 

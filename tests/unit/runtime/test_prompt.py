@@ -62,7 +62,9 @@ def test_generated_ids_are_in_the_prompt_as_they_were(
     tokenizer: Tokenizer, template: ChatTemplate
 ) -> None:
     builder = PromptBuilder(tokenizer, template)
-    broken = (tokenizer.token_to_id("<0xFF>"), 700, 701)
+    byte = tokenizer.token_to_id("<0xFF>")
+    assert byte is not None
+    broken = (byte, 700, 701)
     question, again = Message("user", "one"), Message("user", "two")
 
     first = builder.build([question])

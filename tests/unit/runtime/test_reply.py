@@ -53,7 +53,7 @@ def written(part: Event) -> str:
 
 
 # No `<`, which might spell a mark, no U+2581, which the tokenizer takes for a space, and no U+FFFD.
-letters = st.characters(exclude_categories=("Cs",), exclude_characters="<\u2581\ufffd")
+letters = st.characters(exclude_categories=["Cs"], exclude_characters="<\u2581\ufffd")
 texts = st.text(st.sampled_from("ab {}:,\n") | letters, min_size=1, max_size=12)
 parts = st.one_of(
     texts.map(TextDelta),

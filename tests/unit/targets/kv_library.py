@@ -90,7 +90,7 @@ class NativeState:
         shapes = [tvm.runtime.ShapeTuple([size]) for size in sizes]
         self.state = machine[abi.CREATE_KV_CACHE](*shapes)
 
-    def __call__(self, function: str, *arguments: int) -> Any:
+    def __call__(self, function: str, *arguments: int | str | tvm.runtime.Tensor | None) -> Any:
         return self.library.get_function(function, query_imports=True)(self.state, *arguments)
 
     def forward(self, count: int) -> None:

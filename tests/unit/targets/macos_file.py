@@ -35,7 +35,9 @@ def read_macos_library(path: Path) -> MacosLibrary:
     assert fat is not None
     assert fat.size == 1
     binary = fat.at(0)
-    libraries = [library.name for library in binary.libraries]
+    assert binary is not None
+    assert binary.build_version is not None
+    libraries = [str(library.name) for library in binary.libraries]
     name, *others = libraries
     imports: dict[str, set[str]] = {}
     for binding in binary.bindings:
@@ -43,13 +45,14 @@ def read_macos_library(path: Path) -> MacosLibrary:
         # Weak symbols are defined in the file itself, and may give way to another's definition.
         if binding.has_symbol and "WEAK" not in str(getattr(binding, "binding_class", "")):
             key = "" if ordinal == FLAT_LOOKUP else others[ordinal - 1]
-            imports.setdefault(key, set()).add(binding.symbol.name)
+            assert binding.symbol is not None
+            imports.setdefault(key, set()).add(str(binding.symbol.name))
     return MacosLibrary(
         cpu=str(binary.header.cpu_type).rsplit(".", 1)[-1],
         kind=str(binary.header.file_type).rsplit(".", 1)[-1],
         oldest_macos=tuple(binary.build_version.minos),
         name=name,
-        exports=frozenset(symbol.name for symbol in binary.exported_symbols),
+        exports=frozenset(str(symbol.name) for symbol in binary.exported_symbols),
         imports={key: frozenset(names) for key, names in imports.items()},
     )
 
@@ -63,7 +66,11 @@ def unsigned_pages(path: Path) -> list[int]:
         If there is no signature over sha256 hashes.
     """
     content = path.read_bytes()
-    binary = lief.MachO.parse(str(path)).at(0)
+    fat = lief.MachO.parse(str(path))
+    assert fat is not None
+    binary = fat.at(0)
+    assert binary is not None
+    assert binary.code_signature is not None
     begin = binary.code_signature.data_offset
     magic, _, count = struct.unpack_from(">3I", content, begin)
     if magic != SIGNATURE:

@@ -33,7 +33,9 @@ def test_library_computes(tmp_path: Path) -> None:
 @I.ir_module
 class Parallel:
     @T.prim_func(private=True, s_tir=True)
-    def kernel(source: T.Buffer((64, 64), "float32"), result: T.Buffer((64, 64), "float32")):
+    def kernel(
+        source: T.Buffer((64, 64), "float32"), result: T.Buffer((64, 64), "float32")
+    ) -> None:
         for i in T.parallel(64):
             for j in range(64):
                 with T.sblock("triple"):
@@ -41,7 +43,7 @@ class Parallel:
                     result[vi, vj] = source[vi, vj] * T.float32(3)
 
     @R.function
-    def triple(numbers: R.Tensor((64, 64), "float32")):
+    def triple(numbers: R.Tensor((64, 64), "float32")) -> R.Tensor((64, 64), "float32"):
         cls = Parallel
         result = R.call_tir(cls.kernel, (numbers,), out_ty=R.Tensor((64, 64), "float32"))
         return result

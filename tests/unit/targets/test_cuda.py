@@ -31,7 +31,8 @@ def symbols(library: Path, *options: str) -> set[str]:
 
 
 def test_the_device_is_named_by_its_number() -> None:
-    assert SPEC.device_type is DeviceType.CUDA == 2
+    assert SPEC.device_type is DeviceType.CUDA
+    assert SPEC.device_type.value == 2
     target = SPEC.tvm_target()
     assert str(target.kind) == "cuda"
     assert target.attrs["arch"] == "sm_75"

@@ -11,7 +11,8 @@ def test_default_webgpu_limits_are_what_the_client_requests() -> None:
     assert (spec.max_threads_per_block, spec.max_shared_memory_bytes) == (256, 32_768)
     assert (spec.max_storage_buffers, spec.max_binding_bytes) == (10, 134_217_728)
     assert spec.max_grid_dim == 65_535
-    assert spec.device_type == DeviceType.WEBGPU == 15
+    assert spec.device_type is DeviceType.WEBGPU
+    assert spec.device_type.value == 15
 
 
 def test_compat_limits_differ_in_threads_and_shared_memory_only() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import link, target_spec, webgpu
-from gemma4_compile.targets.linker.link import cache_directory
+from gemma4_compile.targets.linker.object_cache import cache_directory
 from gemma4_compile.targets.linker.wasm_file import MAGIC, read_interface
 from tests.unit.targets.kv_library import CacheOfLayer, RotaryKind, build
 

@@ -29,19 +29,19 @@ def test_what_the_recipe_rounds_away_loosens_bounds_only(recipe: str, int8: bool
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("measures", "said"),
     [
-        ({"kl_mean": 1.0}, "mean KL divergence is 1,"),
-        ({"top1": 0.1}, "top-1 agreement is 0.1,"),
-        ({"top5": 0.1}, "top-5 agreement is 0.1,"),
-        ({"perplexity": 40.0}, "perplexity over the reference's is 4,"),
-        ({"kl_mean": float("nan")}, "mean KL divergence is nan"),
-        ({"perplexity": float("nan")}, "perplexity over the reference's is nan"),
+        (replace(PERFECT, kl_mean=1.0), "mean KL divergence is 1,"),
+        (replace(PERFECT, top1=0.1), "top-1 agreement is 0.1,"),
+        (replace(PERFECT, top5=0.1), "top-5 agreement is 0.1,"),
+        (replace(PERFECT, perplexity=40.0), "perplexity over the reference's is 4,"),
+        (replace(PERFECT, kl_mean=float("nan")), "mean KL divergence is nan"),
+        (replace(PERFECT, perplexity=float("nan")), "perplexity over the reference's is nan"),
     ],
 )
-def test_a_measure_beyond_its_bound_is_named(change: dict[str, float], said: str) -> None:
+def test_a_measure_beyond_its_bound_is_named(measures: LogitMeasures, said: str) -> None:
     bounds = thresholds("q4f16", int8=True, whole=True)
-    (found,) = shortfalls(bounds, replace(PERFECT, **change), [LAYER])  # type: ignore[arg-type]
+    (found,) = shortfalls(bounds, measures, [LAYER])
     assert found.startswith(said)
 
 

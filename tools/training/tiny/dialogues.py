@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tools.training.tiny import about, colours_shapes, days_months, memory, numbers, word_lists
-from tools.training.tiny.question import Question, draw, held_out
+from tools.training.tiny.question import Maker, Question, draw, held_out
 from tools.training.tiny.tools import Tool, ToolUse
 from tools.training.tiny.world import BOT_NAMES, NAMES
 
@@ -261,6 +261,16 @@ def training_dialogue(seed: int) -> Dialogue:
     return compose(rng, False)
 
 
+def _asking(make: Maker) -> Callable[[Random], Dialogue]:
+    """Dialogues of one held-out question of a kind."""
+    return lambda rng: Dialogue(plain_system(rng), (_turn(rng, draw(rng, make, test=True)),))
+
+
+def _testing(composer: _Composer) -> Callable[[Random], Dialogue]:
+    """Dialogues of several turns whose last question is held out."""
+    return lambda rng: composer(rng, True)
+
+
 def evaluation_dialogues(per_kind: int, seed: int = 1) -> list[Dialogue]:
     """Dialogues whose last question is held out, `per_kind` of every kind, all different."""
     found: dict[str, dict[str, Dialogue]] = {}
@@ -274,13 +284,8 @@ def evaluation_dialogues(per_kind: int, seed: int = 1) -> list[Dialogue]:
 
     for index, (make, _) in enumerate(_MAKERS):
         rng = Random(seed * 1000 + index)
-        collect(
-            rng,
-            lambda rng, make=make: Dialogue(  # type: ignore[misc]
-                plain_system(rng), (_turn(rng, draw(rng, make, test=True)),)
-            ),
-        )
+        collect(rng, _asking(make))
     for index, (composer, _) in enumerate(SEVERAL_TURNS):
         rng = Random(seed * 1000 + 500 + index)
-        collect(rng, lambda rng, composer=composer: composer(rng, True))  # type: ignore[misc]
+        collect(rng, _testing(composer))
     return [dialogue for of_kind in found.values() for dialogue in of_kind.values()]

@@ -162,7 +162,7 @@ def train(options: argparse.Namespace) -> None:
         bits = 4 if late and random.random() < options.quantised_share else None
         loss = _loss(model, next(source), bits)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # so it is in torch
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
         recent.append(loss.detach())

@@ -94,7 +94,9 @@ def test_reasoning_text_and_calls_of_one_turn(live: Live, engine: ScriptedEngine
     assert message.model_extra["reasoning_content"] == "They want\nthe weather."
     assert message.tool_calls is not None
     calls = [
-        (call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls
+        (call.function.name, json.loads(call.function.arguments))
+        for call in message.tool_calls
+        if call.type == "function"
     ]
     assert calls == [("get_weather", {"city": "Rome", "days": 2}), ("get_time", {})]
     assert len({call.id for call in message.tool_calls}) == 2
@@ -105,12 +107,15 @@ def test_the_same_turn_in_pieces(live: Live, engine: ScriptedEngine) -> None:
     stream = live.client().chat.completions.create(
         model="scripted", messages=QUESTION, tools=[WEATHER], stream=True
     )
-    text, reasoning, calls, reason = "", "", [], None
+    text, reasoning, reason = "", "", None
+    calls: list[tuple[int, str | None]] = []
     for chunk in stream:
         delta = chunk.choices[0].delta
         text += delta.content or ""
         reasoning += (delta.model_extra or {}).get("reasoning_content") or ""
-        calls += [(call.index, call.function.name) for call in delta.tool_calls or []]
+        for call in delta.tool_calls or []:
+            assert call.function is not None
+            calls.append((call.index, call.function.name))
         reason = chunk.choices[0].finish_reason
     assert (text, reasoning, reason) == ("One moment.", "They want\nthe weather.", "tool_calls")
     assert calls == [(0, "get_weather"), (1, "get_time")]

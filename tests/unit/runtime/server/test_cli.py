@@ -20,6 +20,7 @@ import pytest
 from gemma4_compile.package import files
 from gemma4_compile.runtime.server import cli
 from gemma4_compile.runtime.server.cli import main
+from gemma4_compile.serve_options import API_KEY_VARIABLE
 from tests.child import first_line
 
 COMMAND = (sys.executable, "-m", "gemma4_compile.runtime.server.cli")
@@ -203,13 +204,13 @@ def test_a_server_that_is_open_to_all_warns(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delenv(cli.API_KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
     if key is not None:
-        monkeypatch.setenv(cli.API_KEY_VARIABLE, key)
+        monkeypatch.setenv(API_KEY_VARIABLE, key)
     assert served_without_loading(monkeypatch, tmp_path, "--host", host) == 0
     told = capsys.readouterr().err
     assert ("warning: everybody who reaches 0.0.0.0" in told) == warned
-    assert (f"hint: set the variable {cli.API_KEY_VARIABLE}" in told) == warned
+    assert (f"hint: set the variable {API_KEY_VARIABLE}" in told) == warned
 
 
 @pytest.mark.parametrize("key", ["", " ", "a\n", " a", "a\x1bb"])
@@ -221,6 +222,6 @@ def test_a_key_that_nobody_can_bring_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(cli.API_KEY_VARIABLE, key)
+    monkeypatch.setenv(API_KEY_VARIABLE, key)
     assert served_without_loading(monkeypatch, tmp_path, "--host", host) == 2
-    assert cli.API_KEY_VARIABLE in capsys.readouterr().err
+    assert API_KEY_VARIABLE in capsys.readouterr().err

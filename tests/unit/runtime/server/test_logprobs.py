@@ -72,9 +72,8 @@ def test_without_asking_there_are_none(live: Live, engine: ScriptedEngine) -> No
     text = live.client().completions.create(model="scripted", prompt="x", logprobs=0)
     assert text.choices[0].logprobs is not None
     assert text.choices[0].logprobs.top_logprobs is None
-    assert text.choices[0].logprobs.token_logprobs == [
-        pytest.approx(MOST, abs=1e-5) for _ in encode("yes")
-    ]
+    expected = pytest.approx([MOST] * len(encode("yes")), abs=1e-5)
+    assert text.choices[0].logprobs.token_logprobs == expected
 
 
 @pytest.mark.parametrize("stream", [False, True])

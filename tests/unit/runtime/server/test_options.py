@@ -52,7 +52,8 @@ def test_several_replies(live: Live, engine: ScriptedEngine, stream: bool) -> No
         assert {choice.message.content for choice in answer.choices} == {"It is sunny."}
         assert answer.usage.completion_tokens == 3 * len(engine.reply)
         return
-    texts, ends = {}, {}
+    texts: dict[int, str] = {}
+    ends: dict[int, str | None] = {}
     for chunk in answer:
         for choice in chunk.choices:
             texts[choice.index] = texts.get(choice.index, "") + (choice.delta.content or "")

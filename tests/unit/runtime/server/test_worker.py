@@ -125,7 +125,7 @@ def test_a_place_is_given_back() -> None:
 def test_a_cancelled_ticket_never_starts() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
-    engine.before_step = lambda: gate.wait(10) and None
+    engine.before_step = lambda: gate.wait(10)
     worker = make(engine)
 
     async def ask() -> tuple[str, str]:
@@ -172,7 +172,7 @@ def test_stopping_ends_what_runs_and_refuses_what_waits() -> None:
 def test_the_queue_has_an_end() -> None:
     engine = ScriptedEngine(encode("yes"))
     gate = threading.Event()
-    engine.before_step = lambda: gate.wait(10) and None
+    engine.before_step = lambda: gate.wait(10)
     worker = make(engine, queue=2)
 
     async def ask() -> list[str]:

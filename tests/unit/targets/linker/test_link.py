@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile import abi
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import metal
 from gemma4_compile.targets.linker import link as linker
@@ -22,7 +23,7 @@ QUICK = replace(WASM, name="quick", units=("wasm_support.cc",))
 def test_a_library_without_its_functions_is_refused(tmp_path: Path) -> None:
     """As an empty object leaves it: zig links what there is."""
     whole, native = replace(QUICK, is_whole=True), replace(QUICK, is_whole=False)
-    names = [f"{name}\0".encode() for name in linker.abi.KV_FUNCTIONS]
+    names = [f"{name}\0".encode() for name in abi.KV_FUNCTIONS]
     library = tmp_path / "library"
     library.write_bytes(b"".join(names))
     linker._check_functions(library, whole)

@@ -79,8 +79,11 @@ def test_of_two_processes_one_makes_and_the_other_waits(cache: Path) -> None:
         f"object_cache.find_or_make('entry', {NAMES}, make, lambda line: print(line, flush=True))\n"
     )
     command = [sys.executable, "-c", program]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as first, subprocess.Popen(command, **pipes) as second:
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    with start() as first, start() as second:
         lines = [process.stdout.readline() for process in (first, second) if process.stdout]
         waiting = "waiting for another process, which builds for this machine's cache\n"
         assert sorted(lines) == ["makes\n", waiting]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from tests.unit.targets.fake_zig import fake_zig
 
 
 def test_missing_zig_has_a_hint_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zig.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(TargetError, match="ziglang") as caught:
         zig.find_zig()
     assert "pip install" in (caught.value.hint or "")

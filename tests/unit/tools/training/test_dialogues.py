@@ -12,7 +12,7 @@ from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.tiny import checkpoint
 from tools.training.tiny.dialogues import Dialogue, evaluation_dialogues, recall, training_dialogue
 from tools.training.tiny.numbers import add, divide, multiply, story, subtract
-from tools.training.tiny.question import draw, held_out
+from tools.training.tiny.question import Maker, draw, held_out
 from tools.training.tiny.word_lists import sort, sort_numbers
 
 PER_KIND = 10
@@ -34,10 +34,10 @@ def test_every_kind_has_its_held_out_questions(held_out_dialogues: list[Dialogue
 
 
 @pytest.mark.parametrize("make", [add, subtract, multiply, story, sort])
-def test_training_never_draws_what_is_held_out(make: object) -> None:
+def test_training_never_draws_what_is_held_out(make: Maker) -> None:
     rng = Random(0)
-    trained = {draw(rng, make, test=False).key for _ in range(2000)}  # type: ignore[arg-type]
-    asked = {draw(rng, make, test=True).key for _ in range(200)}  # type: ignore[arg-type]
+    trained = {draw(rng, make, test=False).key for _ in range(2000)}
+    asked = {draw(rng, make, test=True).key for _ in range(200)}
     assert not trained & asked
     assert all(held_out(key) for key in asked)
 
