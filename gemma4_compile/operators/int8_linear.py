@@ -22,7 +22,7 @@ from gemma4_compile.operators.activation_quantization import (
     unpack,
 )
 from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
-from gemma4_compile.operators.base import TensorSpec, symbolic_rows, te_prim_func
+from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, te_prim_func
 from gemma4_compile.operators.examples import MOVED_BYTES, Sizes, own_vector_error, split_stats
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.fused_linear import RoutedForm
@@ -51,21 +51,40 @@ def takes_int8(layout: WeightLayout) -> bool:
     return layout.bits in (4, 8) and layout.group_size == GROUP
 
 
-def _own_error(operator: Int8Linear | Int8ExpertGateUp) -> float:
-    """The error of sums whose vector the kernel rounds, relative to the largest.
+class Int8Sums(Operator):
+    """Errors of sums whose vector the kernel rounds to int8 itself, unless it comes packed."""
 
-    A packed result counts LEVELS units up to its group's largest, and where it is between two
-    edges is as good as random: it moves as often as its change is large in units. Left out, as it
-    nearly cancels: the largest of a group is below that of all, its scale moves along, and a
-    product has two factors; but weights have 0.87 deviations on average, not 2, and half of the
-    gates are closed. One byte of x moves about a quarter of this share, as a test measures.
-    """
-    own = operator.in_dtype != PACKED
-    return own_vector_error(operator.in_dtype, operator.cols, True) if own else 0.0
+    layout: WeightLayout
+    in_dtype: str
+
+    @property
+    def packs(self) -> bool:
+        return True
+
+    def tolerance(self, result: str) -> float:
+        # The new residual and the router's scores are made in float32.
+        own = 0.0 if result in ("out", "routed") else self._own_error
+        return super().tolerance(result) + own
+
+    def moved_share(self) -> float:
+        """Return the share of packed results that may be one unit off.
+
+        A packed result counts LEVELS units up to its group's largest, and where it is between two
+        edges is as good as random: it moves as often as its change is large in units. Left out, as
+        it nearly cancels: the largest of a group is below that of all, its scale moves along, and
+        a product has two factors; but weights have 0.87 deviations on average, not 2, and half of
+        the gates are closed. One byte of x moves about a quarter of this share, as a test measures.
+        """
+        return MOVED_BYTES + LEVELS * self._own_error
+
+    @property
+    def _own_error(self) -> float:
+        own = self.in_dtype != PACKED
+        return own_vector_error(self.in_dtype, self.layout.cols, True) if own else 0.0
 
 
 @dataclass(frozen=True)
-class Int8Linear(Linear):
+class Int8Linear(Int8Sums, Linear):
     """``y = epilogue(round(x) W^T)``.
 
     Arguments: as `Linear`; x is packed (words, scales) where `in_dtype` is PACKED, as a chunk's
@@ -95,18 +114,6 @@ class Int8Linear(Linear):
     def result_specs(self) -> list[TensorSpec]:
         """Shapes and dtypes of the result."""
         return quantized_specs(self.outputs) if self.packed_out else super().result_specs
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    def tolerance(self, result: str) -> float:
-        # The new residual and the router's scores are made in float32.
-        own = 0.0 if result in ("out", "routed") else _own_error(self)
-        return super().tolerance(result) + own
-
-    def moved_share(self) -> float:
-        return MOVED_BYTES + LEVELS * _own_error(self)
 
     def definition(self) -> tirx.PrimFunc:
         if self.in_dtype == PACKED:
@@ -193,7 +200,7 @@ class Int8CombinedLinear(Int8Linear):
 
 
 @dataclass(frozen=True)
-class Int8ExpertGateUp(ExpertGateUp):
+class Int8ExpertGateUp(Int8Sums, ExpertGateUp):
     """`TopKExperts` and `ExpertGateUp` on a rounded vector, packed for `Int8ExpertDown`.
 
     Arguments: the result of `RouterScores`, which holds x; the tensors of all row splits. Results:
@@ -202,18 +209,6 @@ class Int8ExpertGateUp(ExpertGateUp):
 
     kind: ClassVar[str] = "int8_expert_gate_up"
     interleaved_out: bool = False
-
-    @property
-    def packs(self) -> bool:
-        return True
-
-    def tolerance(self, result: str) -> float:
-        # The new residual and the router's scores are made in float32.
-        own = 0.0 if result in ("out", "routed") else _own_error(self)
-        return super().tolerance(result) + own
-
-    def moved_share(self) -> float:
-        return MOVED_BYTES + LEVELS * _own_error(self)
 
     def definition(self) -> tirx.PrimFunc:
         assert not self.accumulate, "all experts are in one call"

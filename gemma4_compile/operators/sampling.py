@@ -57,7 +57,19 @@ def _example(
 
 
 @dataclass(frozen=True)
-class SoftmaxPartials(Operator):
+class VocabularyOperator(Operator):
+    """An operator over `vocab` tokens; its example inputs are those of a request."""
+
+    vocab: int
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        return _example(name, shape, self.vocab, rng)
+
+
+@dataclass(frozen=True)
+class SoftmaxPartials(VocabularyOperator):
     """First half of the softmax.
 
     (maximum, sum of weights) of each of `blocks` runs of the vocabulary.
@@ -66,18 +78,12 @@ class SoftmaxPartials(Operator):
     """
 
     kind: ClassVar[str] = "softmax_partials"
-    vocab: int
     blocks: int
 
     @property
     def run(self) -> int:
         """Logits in a run (the last run may be shorter)."""
         return -(-self.vocab // self.blocks)
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
@@ -97,7 +103,7 @@ class SoftmaxPartials(Operator):
 
 
 @dataclass(frozen=True)
-class SoftmaxProbs(Operator):
+class SoftmaxProbs(VocabularyOperator):
     """Second half of the softmax.
 
     Arguments: logits (1, 1, vocab) f32; temperature (1,) f32; partials (blocks, 2) f32. Result:
@@ -105,13 +111,7 @@ class SoftmaxProbs(Operator):
     """
 
     kind: ClassVar[str] = "softmax_probs"
-    vocab: int
     blocks: int
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
@@ -146,7 +146,7 @@ def bits_of(p: Expr) -> Expr:
 
 
 @dataclass(frozen=True)
-class TopPHistogram(Operator):
+class TopPHistogram(VocabularyOperator):
     """Histogram of the probabilities, for a top-p search that reads little of the vocabulary.
 
     Each run of `RUN` neighbouring tokens is sorted; behind the vocabulary's end lie zeros.
@@ -156,7 +156,6 @@ class TopPHistogram(Operator):
     """
 
     kind: ClassVar[str] = "top_p_histogram"
-    vocab: int
 
     @property
     def runs(self) -> int:
@@ -168,11 +167,6 @@ class TopPHistogram(Operator):
         """Shapes and dtypes."""
         whole, binned = (self.runs, RUN), (self.runs, BINS)
         return ((whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32"))
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
@@ -209,7 +203,7 @@ class TopPHistogram(Operator):
 
 
 @dataclass(frozen=True)
-class SampleTopP(Operator):
+class SampleTopP(VocabularyOperator):
     """Draw from the nucleus: the most probable tokens whose mass first reaches top_p.
 
     The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the
@@ -222,7 +216,6 @@ class SampleTopP(Operator):
     """
 
     kind: ClassVar[str] = "sample_top_p"
-    vocab: int
 
     @property
     def survey(self) -> TopPHistogram:
@@ -232,11 +225,6 @@ class SampleTopP(Operator):
     @property
     def prologue(self) -> Operator:
         return self.survey
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         f64 = "float64"
@@ -300,19 +288,13 @@ class SampleTopP(Operator):
 
 
 @dataclass(frozen=True)
-class LogitBias(Operator):
+class LogitBias(VocabularyOperator):
     """``logits[seq[i], token[i]] += bias[i]``, in place.
 
     Arguments: logits (1, vocab) f32; seq (n,) int32; token (n,) int32; bias (n,) f32.
     """
 
     kind: ClassVar[str] = "logit_bias"
-    vocab: int
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         n = symbolic_rows(None)
@@ -333,7 +315,7 @@ def penalised(logit: Expr, count: Expr, presence: Expr, frequency: Expr, repetit
 
 
 @dataclass(frozen=True)
-class Penalty(Operator):
+class Penalty(VocabularyOperator):
     """Penalties for tokens that were generated before, in place.
 
     Arguments: logits (1, vocab) f32; seq_ids (m,) int32; pos2seq, token, count (n,) int32;
@@ -341,12 +323,6 @@ class Penalty(Operator):
     """
 
     kind: ClassVar[str] = "penalty"
-    vocab: int
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         n, m = symbolic_rows(None), symbolic_rows(None, "m")
@@ -366,7 +342,7 @@ class Penalty(Operator):
 
 
 @dataclass(frozen=True)
-class Bitmask(Operator):
+class Bitmask(VocabularyOperator):
     """Forbid the tokens whose bit is 0, in place.
 
     Arguments: logits (1, vocab) f32; seq_ids (1,) int32; mask (1, vocab / 32, rounded up) int32,
@@ -374,12 +350,6 @@ class Bitmask(Operator):
     """
 
     kind: ClassVar[str] = "bitmask"
-    vocab: int
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        return _example(name, shape, self.vocab, rng)
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
