@@ -134,6 +134,22 @@ def test_lint_reads_every_source_file() -> None:
     assert set(re.findall(r'"\*\*/\*\.(\w+)"', includes[1])) == endings
 
 
+def test_types_reads_every_python_file() -> None:
+    """mypy gets its files from its settings; the package is one tree of links."""
+    command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "types"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "/nowhere/bin/mypy" in done.stdout.splitlines()
+    tree = done.stdout[done.stdout.index("ln -s") :]
+    package = set(re.findall(r"\.\./\.\./\.\./(\w+)", tree))
+    settings = (ROOT / "pyproject.toml").read_text("utf-8").partition("[tool.mypy]")[2]
+    listed = re.search(r"^files = \[(.*)\]$", settings, re.MULTILINE)
+    assert listed is not None
+    folders = {name.split("/")[0] for name in tracked() if name.endswith(".py")}
+    assert package < folders
+    expected = {"build/tree/gemma4_compile", *(folders - package)}
+    assert set(re.findall(r'"([^"]+)"', listed[1])) == expected
+
+
 def pytest_of(target: str) -> str:
     """The arguments that a target gives to pytest."""
     command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "WORKERS=", target]
