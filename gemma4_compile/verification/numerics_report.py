@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,7 @@ def check_tools(target: str, node_modules: Path | None = None) -> None:
     runner_for(target, node_modules)
 
 
-def _load_transformers() -> Any:
+def _load_transformers() -> ModuleType:
     """The module that needs torch."""
     try:
         from gemma4_compile.verification import transformer

@@ -52,16 +52,14 @@ def says(engine: ScriptedEngine, text: str) -> None:
 def test_a_reply_in_one_piece(live: Live, engine: ScriptedEngine) -> None:
     says(engine, "It is sunny.")
     answer = live.client().chat.completions.create(model="scripted", messages=QUESTION)
-    choice = answer.choices[0]
+    (choice,), usage = answer.choices, answer.usage
     assert (choice.message.role, choice.message.content) == ("assistant", "It is sunny.")
-    assert choice.message.tool_calls is None
-    assert choice.finish_reason == "stop"
+    assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
     assert answer.model == "scripted"
-    assert answer.usage is not None
+    assert usage is not None
     prompt = encode("<bos><|turn>user\nWeather in Rome?<turn|>\n<|turn>model\n")
-    assert answer.usage.prompt_tokens == len(prompt)
-    assert answer.usage.completion_tokens == len(engine.reply)
-    assert answer.usage.total_tokens == len(prompt) + len(engine.reply)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), len(engine.reply))
+    assert usage.total_tokens == len(prompt) + len(engine.reply)
     assert engine.held == [*prompt, *engine.reply]
 
 
