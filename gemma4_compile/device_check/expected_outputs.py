@@ -48,7 +48,10 @@ def answer(request: Request, folder: Path) -> JsonObject:
         of its values afterwards and of the largest error allowed; `packed`: the share of int8
         values in its words that may be one unit off, 0 if they are none.
     """
-    operator = operator_from(request["operator"])
+    try:
+        operator = operator_from(request["operator"])
+    except (KeyError, TypeError):  # of another version: its kind or its fields
+        return {"unknown": True}
     chunk = int(request["chunk"])
     sizes = Sizes(min(_ROWS, chunk), _BEFORE, _CAPACITY, chunk)
     args = example_arguments(operator, np.random.default_rng(request["seed"]), sizes)

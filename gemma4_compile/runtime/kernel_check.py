@@ -134,11 +134,20 @@ def check_kernels(
     ------
     CompilerMissingError
         If the right answers cannot be computed here.
+    ArtifactError
+        If an operator is one of another version.
     """
     with _expected_outputs() as plain:
         for seed, (name, operator) in enumerate(sorted(kernels.items())):
             answer = plain.ask({"operator": operator, "seed": seed, "chunk": chunk})
-            yield _check(library, device, name, json.loads(operator)["kind"], answer, plain)
+            kind = json.loads(operator)["kind"]
+            if "unknown" in answer:
+                raise ArtifactError(
+                    f"operator `{kind}` of kernel `{name}` is unknown to this gemma4-compile",
+                    hint="another version compiled the package: compile it again, or check it "
+                    "with that version",
+                )
+            yield _check(library, device, name, kind, answer, plain)
 
 
 def _check(

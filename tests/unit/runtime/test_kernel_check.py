@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,17 @@ def test_a_compiler_that_does_not_start_is_named(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(CompilerMissingError, match=r"status 1: ImportError: no compiler here"):
         list(check_kernels(library, device, kernels, CHUNK))
+
+
+@pytest.mark.parametrize(
+    "change", [{"kind": "of_yesterday"}, {"size": 3}], ids=["its kind", "its fields"]
+)
+def test_an_operator_of_another_version_is_named(
+    library: NativeLibrary, device: Device, kernels: Mapping[str, str], change: dict[str, object]
+) -> None:
+    operator = json.dumps({**json.loads(kernels["rms_norm"]), **change})
+    with pytest.raises(ArtifactError, match="of kernel `rms_norm` is unknown to this gemma4-"):
+        list(check_kernels(library, device, {"rms_norm": operator}, CHUNK))
 
 
 def test_a_library_without_a_list_of_kernels_is_refused() -> None:
