@@ -10,6 +10,7 @@ residual stream is float32 in every recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import tirx
 from tvm.relax.frontend import nn
@@ -106,23 +107,19 @@ class DecoderLayer(nn.Module):
         next_norm : the weight of the norm that follows the layer
         last_row_only : nobody reads the other rows of the result (K and V are written for all)
         """
-        branch = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
         stream = stream.last_row() if last_row_only else stream
-        rows, ple, eps, dtype = stream.rows, stream.ple, self.eps, self.dtype
-        norm, next_to_it = self.post_attention_layernorm, self.pre_feedforward_layernorm
-        residual, hidden = add_normed_and_norm(
-            stream.residual, branch, norm, next_to_it, rows, eps, dtype
-        )
+        rows, ple = stream.rows, stream.ple
+        add = partial(add_normed_and_norm, rows=rows, eps=self.eps, dtype=self.dtype)
+        norm, mlp_norm = self.post_attention_layernorm, self.pre_feedforward_layernorm
+        residual, hidden = add(stream.residual, attended, norm, mlp_norm)
         branch, norm = self.mlp.forward(hidden, rows), self.post_feedforward_layernorm
         if ple is not None:
-            residual = add_normed(residual, branch, norm, rows, eps)
+            residual = add_normed(residual, branch, norm, rows, self.eps)
             gate, projection = self.per_layer_input_gate, self.per_layer_projection
             branch = inject(gate, projection, residual, ple, self.plan.index, rows)
             norm = self.post_per_layer_input_norm
-        scalar = self.layer_scalar
-        residual, hidden = add_normed_and_norm(
-            residual, branch, norm, next_norm, rows, eps, dtype, scalar
-        )
+        residual, hidden = add(residual, branch, norm, next_norm, scalar=self.layer_scalar)
         return Stream(residual, hidden, ple, rows)
 
 
@@ -151,10 +148,10 @@ class MoeDecoderLayer(nn.Module):
         self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
     ) -> Stream:
         """Run the layer; parameters as of `DecoderLayer.forward`."""
-        branch = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
         stream = stream.last_row() if last_row_only else stream
         sizes, norms, rows = self.sizes, self.pre_feedforward_vectors, stream.rows
-        residual, hidden = add_attention(sizes, stream.residual, branch, norms, rows)
+        residual, hidden = add_attention(sizes, stream.residual, attended, norms, rows)
         dense = self.mlp.forward(hidden, rows)
         chosen = run_experts(sizes, self.router, self.experts, norms, residual, rows)
         norms, scalar = self.post_feedforward_layernorms, self.layer_scalar
