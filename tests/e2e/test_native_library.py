@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
@@ -62,8 +61,9 @@ def test_a_watched_library_tells_what_it_calls(tiny_package: Path) -> None:
         return 0
 
     watched = library.watched(note)
-    logits = tvm_ffi.from_dlpack(np.zeros((1, 1, 1024), np.float32))
-    temperature = tvm_ffi.from_dlpack(np.ones(1, np.float32))
+    device = Device.open("cpu")  # its tensors are aligned as kernels need them
+    logits = device.place(np.zeros((1, 1, 1024), np.float32))
+    temperature = device.place(np.ones(1, np.float32))
     plain = library.compiled_function(abi.SOFTMAX)(logits, temperature)
     assert not told, "the other machine of the library has no instrument"
     seen = watched.compiled_function(abi.SOFTMAX)(logits, temperature)
