@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.runtime import Engine
+from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
 
 CHAT_WITHOUT_COMPILER = """
