@@ -11,8 +11,8 @@ MODEL ?= tiny
 # Extra arguments for pytest, for example ARGS="-k rotary -x".
 ARGS ?=
 # A file of tests at a time to each process: what it sets up is set up once. In order, for tests/conftest.py has put the
-# longest files first. A process that ended is replaced once: the next one gets the test that ended it. Empty for one.
-WORKERS ?= -n auto --maxprocesses=4 --max-worker-restart=1 --dist=loadfile --no-loadscope-reorder
+# longest files first. A process that crashes ends the run: replaced ones are known to wait for ever. Empty for one.
+WORKERS ?= -n auto --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-loadscope-reorder
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

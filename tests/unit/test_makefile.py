@@ -152,7 +152,7 @@ def test_types_reads_every_python_file() -> None:
 
 def pytest_of(target: str) -> str:
     """The arguments that a target gives to pytest."""
-    command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "WORKERS=", target]
+    command = ["make", "-n", "-C", str(ROOT), "VENV=/nowhere", "WORKERS=", "ARGS=", target]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (line,) = (line for line in told.splitlines() if "-m pytest" in line)
     return line.split("-m pytest")[1].strip()
