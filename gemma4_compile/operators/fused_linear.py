@@ -27,18 +27,9 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
 
 
 @dataclass(frozen=True)
-class NormedLinear(Linear):
-    """`ResidualNorm` and the `Linear` that reads its result, for one position.
+class NormedForm(Linear):
+    """Fields of `NormedLinear` and `Int8NormedLinear`: those of the norm."""
 
-    ``r' = (r + norm(b; w_branch)) * scalar``, ``y = epilogue(W round(norm(r'; w_next)))``, where
-    round is to `in_dtype`; without `normed`, ``y = epilogue(W r')``.
-
-    Arguments: b, r (1, cols) f32; w_branch (cols,) f32; scalar (1,) f32 if `scaled`; w_next (cols,)
-    f32 if `normed`; for two branches instead those of `ExpertNormVector`; then as `Linear` from the
-    weights on. Results: r' (1, cols) f32 and y.
-    """
-
-    kind: ClassVar[str] = "normed_linear"
     eps: float = 0.0
     scaled: bool = False
     normed: bool = True
@@ -52,6 +43,21 @@ class NormedLinear(Linear):
     def norm(self) -> NormVector | ExpertNormVector:
         """The norm whose result is multiplied."""
         return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
+
+
+@dataclass(frozen=True)
+class NormedLinear(NormedForm):
+    """`ResidualNorm` and the `Linear` that reads its result, for one position.
+
+    ``r' = (r + norm(b; w_branch)) * scalar``, ``y = epilogue(W round(norm(r'; w_next)))``, where
+    round is to `in_dtype`; without `normed`, ``y = epilogue(W r')``.
+
+    Arguments: b, r (1, cols) f32; w_branch (cols,) f32; scalar (1,) f32 if `scaled`; w_next (cols,)
+    f32 if `normed`; for two branches instead those of `ExpertNormVector`; then as `Linear` from the
+    weights on. Results: r' (1, cols) f32 and y.
+    """
+
+    kind: ClassVar[str] = "normed_linear"
 
     def tolerance(self, result: str) -> float:
         # The new residual and the router's scores are made in float32.
@@ -103,14 +109,9 @@ class RoutedLinear(RoutedForm, NormedLinear):
 
 
 @dataclass(frozen=True)
-class CombinedLinear(Linear):
-    """`CombineSplits` and the `Linear` that reads its result, for one position.
+class CombinedForm(Linear):
+    """Fields of `CombinedLinear` and `Int8CombinedLinear`: those of the combination."""
 
-    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
-    of all row splits. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
-    """
-
-    kind: ClassVar[str] = "combined_linear"
     heads: int = 0
     head_dim: int = 0
     splits: int = 0
@@ -119,9 +120,6 @@ class CombinedLinear(Linear):
     def name(self) -> str:
         return f"combined_{super().name}"
 
-    def tolerance(self, result: str) -> float:
-        return super().tolerance(result) + own_vector_error(self.in_dtype, 1, False)
-
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
@@ -129,9 +127,20 @@ class CombinedLinear(Linear):
             return split_stats(shape, LOWEST, rng)
         return super().example_input(name, shape, rng, sizes)
 
+
+@dataclass(frozen=True)
+class CombinedLinear(CombinedForm):
+    """`CombineSplits` and the `Linear` that reads its result, for one position.
+
+    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
+    of all row splits. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
+    """
+
+    kind: ClassVar[str] = "combined_linear"
+
+    def tolerance(self, result: str) -> float:
+        return super().tolerance(result) + own_vector_error(self.in_dtype, 1, False)
+
     def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)
         return self.multiply([means, stats], cast(combined_splits(means, stats), self.in_dtype))
-
-
-MERGED_BUFFERS = 3  # means, stats and the result

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from tvm import te, tirx
 
 from gemma4_compile.operators.activation_quantization import (
@@ -21,11 +20,11 @@ from gemma4_compile.operators.activation_quantization import (
     rounded,
     unpack,
 )
-from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
+from gemma4_compile.operators.attention_splits import combined_splits, splits_placeholders
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, te_prim_func
-from gemma4_compile.operators.examples import MOVED_BYTES, Sizes, own_vector_error, split_stats
+from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
-from gemma4_compile.operators.fused_linear import RoutedForm
+from gemma4_compile.operators.fused_linear import CombinedForm, NormedForm, RoutedForm
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
@@ -34,13 +33,7 @@ from gemma4_compile.operators.moe import (
     routed_begin,
     routed_width,
 )
-from gemma4_compile.operators.norms import (
-    ExpertNormVector,
-    NormVector,
-    norm_vector,
-)
 from gemma4_compile.operators.types import Index
-from gemma4_compile.types import Array
 
 PACKED = "int8"  # stands for the dtype of a vector that comes packed
 PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
@@ -128,7 +121,7 @@ class Int8Linear(Int8Sums, Linear):
 
 
 @dataclass(frozen=True)
-class Int8NormedLinear(Int8Linear):
+class Int8NormedLinear(NormedForm, Int8Linear):
     """`QuantizedNorm` and the `Int8Linear` that reads its result, in one.
 
     Arguments: of `NormVector` or, for two branches, of `ExpertNormVector`; then as `Int8Linear`
@@ -136,19 +129,6 @@ class Int8NormedLinear(Int8Linear):
     """
 
     kind: ClassVar[str] = "int8_normed_linear"
-    eps: float = 0.0
-    scaled: bool = False
-    normed: bool = True
-    branches: int = 1
-
-    @property
-    def name(self) -> str:
-        return f"normed_{super().name}"
-
-    @property
-    def norm(self) -> NormVector | ExpertNormVector:
-        """The norm whose result is rounded and multiplied."""
-        return norm_vector(self.cols, self.eps, self.scaled, self.normed, self.branches)
 
     def definition(self) -> tirx.PrimFunc:
         args, out, x = self.norm.definition()
@@ -171,7 +151,7 @@ class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
 
 
 @dataclass(frozen=True)
-class Int8CombinedLinear(Int8Linear):
+class Int8CombinedLinear(CombinedForm, Int8Linear):
     """`QuantizedCombine` and the `Int8Linear` that reads its result, in one.
 
     Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; then as
@@ -179,20 +159,6 @@ class Int8CombinedLinear(Int8Linear):
     """
 
     kind: ClassVar[str] = "int8_combined_linear"
-    heads: int = 0
-    head_dim: int = 0
-    splits: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"combined_{super().name}"
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        if name == "stats":
-            return split_stats(shape, LOWEST, rng)
-        return super().example_input(name, shape, rng, sizes)
 
     def definition(self) -> tirx.PrimFunc:
         means, stats = splits_placeholders(self, self.in_dtype)

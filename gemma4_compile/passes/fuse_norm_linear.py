@@ -47,7 +47,7 @@ def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
             norm = norm_of(graph, linear)
             if norm is None or is_stacked(norm):
                 continue
-            operator = fused(**fields_of(linear.operator, fused_dtype(linear)), **_fields(norm))
+            operator = fused(**fields_of(linear.operator, fused_dtype(linear)), **norm_fields(norm))
             args = [*norm.args, *linear.args[1:]]
             results = [norm.results[0], *linear.results]
             if can_fuse(linear, limits) and limits.binds(args, len(results)):
@@ -97,7 +97,8 @@ def fused_dtype(linear: OperatorCall[Linear]) -> str:
     return "float32" if isinstance(linear.operator, Int8Linear) else linear.operator.in_dtype
 
 
-def _fields(norm: NormCall) -> NormFields:
+def norm_fields(norm: NormCall) -> NormFields:
+    """Return the fields that a fused operator takes from its norm."""
     operator = norm.operator
     if isinstance(operator, ExpertResidualNorm):
         return {"eps": operator.eps, "scaled": True, "normed": True, "branches": 2}

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeGuard, TypeVar
 import tvm
 from tvm import relax, tirx
 
-from gemma4_compile.operators.base import Operator, TensorSpec, operator_of
+from gemma4_compile.operators.base import Operator, TensorSpec, description_of, operator_of
 
 _CALL_TIR = "relax.call_tir"
 Op = TypeVar("Op", bound=Operator)
@@ -58,7 +58,7 @@ class OperatorGraph:
     """
 
     def __init__(self, module: tvm.IRModule, name: str) -> None:
-        self._module, self._function = module, module[name]
+        self._function = module[name]
         self.steps: list[Step] = list(_steps(module, self._function))
         self._producers = {
             result: step
@@ -181,7 +181,7 @@ def _is_dataflow(function: relax.Function) -> bool:
 
 
 def _is_operator(func: tvm.ir.BaseFunc) -> bool:
-    return isinstance(func, tirx.PrimFunc) and operator_of(func) is not None
+    return isinstance(func, tirx.PrimFunc) and description_of(func) is not None
 
 
 def _called(value: relax.Expr) -> list[tvm.ir.GlobalVar]:

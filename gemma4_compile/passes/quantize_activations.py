@@ -17,8 +17,8 @@ Gate and up give their product quantised for down. Of a chunk::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from tvm import relax
 
@@ -42,10 +42,9 @@ from gemma4_compile.operators.int8_linear import (
     takes_int8,
 )
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.moe import ExpertResidualNorm, TopKExperts
-from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.operators.moe import TopKExperts
 from gemma4_compile.passes.fuse_attention_combine import combine_of
-from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_of
+from gemma4_compile.passes.fuse_norm_linear import NormCall, is_stacked, norm_fields, norm_of
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
@@ -57,7 +56,6 @@ from gemma4_compile.passes.operator_graph import (
 )
 
 Matmul = OperatorCall[Linear | ExpertGemm]
-PackedT = TypeVar("PackedT", bound=Int8Linear | Int8ExpertGemm)
 
 
 def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
@@ -68,7 +66,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
         if not takes_int8(linear.operator.layout):
             continue
         if linear.operator.rows != 1:
-            _quantize_chunk(graph, linear, Int8Linear)
+            _quantize_before(graph, linear, Int8Linear)
         elif _may_round(graph, linear, limits):
             operator = Int8Linear(**fields_of(linear.operator, linear.operator.in_dtype))
             graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
@@ -76,7 +74,7 @@ def quantize_activations(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_product(graph, gate_up)
     for gemm in graph.calls(ExpertGemm):
         if takes_int8(gemm.operator.layout):
-            _quantize_chunk(graph, gemm, Int8ExpertGemm)
+            _quantize_before(graph, gemm, Int8ExpertGemm)
     for expert_gate_up in graph.calls(ExpertGateUp):
         _quantize_experts(graph, expert_gate_up, limits)
 
@@ -116,18 +114,20 @@ def _may_quantize_product(graph: OperatorGraph, gate_up: AnyCall) -> bool:
     )
 
 
-def _packed(matmul: Matmul, kind: type[PackedT]) -> PackedT:
-    """The matmul's operator on quantised vectors."""
-    return kind(**fields_of(matmul.operator, PACKED))
+def _on_packed(
+    matmul: Matmul, kind: type[Int8Linear | Int8ExpertGemm], packed: Sequence[relax.Var]
+) -> AnyCall:
+    """The matmul on words and scales in the place of its vector."""
+    operator = kind(**fields_of(matmul.operator, PACKED))
+    return OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
 
 
-def _quantize_chunk(
+def _quantize_before(
     graph: OperatorGraph, matmul: Matmul, kind: type[Int8Linear | Int8ExpertGemm]
 ) -> None:
-    x, operator = matmul.args[0], _packed(matmul, kind)
-    rounding, packed = _rounding(x, matmul)
-    call = OperatorCall(operator, [*packed, *matmul.args[1:]], matmul.results)
-    graph.replace([matmul], [rounding, call])
+    """The rows in a launch of their own, before the matmul."""
+    rounding, packed = _rounding(matmul.args[0], matmul)
+    graph.replace([matmul], [rounding, _on_packed(matmul, kind, packed)])
 
 
 def _rounding(x: relax.Expr, matmul: Matmul) -> tuple[AnyCall, list[relax.Var]]:
@@ -150,28 +150,24 @@ def _quantize_product(graph: OperatorGraph, gate_up: OperatorCall[Int8Linear]) -
     operator = replace(gate_up.operator, packed_out=True, interleaved_out=interleaved)
     packed = result_vars("product", quantized_specs(operator.outputs))
     graph.replace([gate_up], [OperatorCall(operator, gate_up.args, packed)])
-    args = [*packed, *down.args[1:]]
-    graph.replace([down], [OperatorCall(_packed(down, Int8Linear), args, down.results)])
+    graph.replace([down], [_on_packed(down, Int8Linear, packed)])
 
 
 def _quantize_norm(graph: OperatorGraph, norm: NormCall, linear: OperatorCall[Linear]) -> None:
-    operator = norm.operator
     if is_stacked(norm):
-        rounding, packed = _rounding(linear.args[0], linear)
-        made = [rounding]
-    else:
-        branches = 2 if isinstance(operator, ExpertResidualNorm) else 1
-        quantize = QuantizedNorm(
-            operator.width,
-            operator.eps,
-            operator.scaled if isinstance(operator, ResidualNorm) else True,
-            linear.operator.layout.interleaved,
-            branches,
-        )
-        packed = result_vars("quantized", quantized_specs(operator.width))
-        made = [OperatorCall(quantize, norm.args, [norm.results[0], *packed])]
-    call = OperatorCall(_packed(linear, Int8Linear), [*packed, *linear.args[1:]], linear.results)
-    graph.replace([linear] if is_stacked(norm) else [norm, linear], [*made, call])
+        _quantize_before(graph, linear, Int8Linear)
+        return
+    width, fields = norm.operator.width, norm_fields(norm)
+    quantize = QuantizedNorm(
+        width,
+        fields["eps"],
+        fields["scaled"],
+        linear.operator.layout.interleaved,
+        fields["branches"],
+    )
+    packed = result_vars("quantized", quantized_specs(width))
+    made = OperatorCall(quantize, norm.args, [norm.results[0], *packed])
+    graph.replace([norm, linear], [made, _on_packed(linear, Int8Linear, packed)])
 
 
 def _quantize_combine(
@@ -179,21 +175,18 @@ def _quantize_combine(
 ) -> None:
     operator = combine.operator
     if operator.head_dim % GROUP:  # a group of channels is in two heads
-        rounding, packed = _rounding(linear.args[0], linear)
-        olds: list[AnyCall] = [linear]
-        made = [rounding]
-    else:
-        quantize = QuantizedCombine(
-            operator.heads,
-            operator.head_dim,
-            operator.splits,
-            operator.out_dtype,
-            linear.operator.layout.interleaved,
-        )
-        packed = result_vars("quantized", quantized_specs(operator.heads * operator.head_dim))
-        olds, made = [combine, linear], [OperatorCall(quantize, combine.args, packed)]
-    call = OperatorCall(_packed(linear, Int8Linear), [*packed, *linear.args[1:]], linear.results)
-    graph.replace(olds, [*made, call])
+        _quantize_before(graph, linear, Int8Linear)
+        return
+    quantize = QuantizedCombine(
+        operator.heads,
+        operator.head_dim,
+        operator.splits,
+        operator.out_dtype,
+        linear.operator.layout.interleaved,
+    )
+    packed = result_vars("quantized", quantized_specs(operator.heads * operator.head_dim))
+    made = OperatorCall(quantize, combine.args, packed)
+    graph.replace([combine, linear], [made, _on_packed(linear, Int8Linear, packed)])
 
 
 def _quantize_experts(

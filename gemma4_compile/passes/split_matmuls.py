@@ -27,7 +27,7 @@ from gemma4_compile.operators.expert_linear import (
     ExpertGemm,
     OverExperts,
 )
-from gemma4_compile.operators.int8_linear import Int8ExpertGemm, Int8Linear
+from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits, buffers
 from gemma4_compile.passes.operator_graph import (
@@ -119,7 +119,7 @@ def _concat(result: relax.Var, tensors: Sequence[relax.Var]) -> relax.VarBinding
 
 def _vectors(operator: Linear) -> int:
     """Arguments before the weights: x, or its words and scales."""
-    return 2 if operator.in_dtype == "int8" else 1
+    return 2 if operator.in_dtype == PACKED else 1
 
 
 def _one_after_the_other(
