@@ -12,6 +12,7 @@ import pytest
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.linker import object_cache
+from tests.child import first_line
 
 NAMES = ["a.o", "b.o"]
 
@@ -83,13 +84,14 @@ def test_of_two_processes_one_makes_and_the_other_waits(cache: Path) -> None:
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
+    waits = "waiting for another process, which builds for this machine's cache"
     with start() as first, start() as second:
-        lines = [process.stdout.readline() for process in (first, second) if process.stdout]
-        waiting = "waiting for another process, which builds for this machine's cache\n"
-        assert sorted(lines) == ["makes\n", waiting]
-        rest = [process.communicate("go on\n")[0] for process in (first, second)]
-        assert rest == ["", ""]
-        assert (first.returncode, second.returncode) == (0, 0)
+        processes = {first_line(process, 60): process for process in (first, second)}
+        assert set(processes) == {"makes", waits}
+        # The one that makes goes on first: the other's input is read by nobody.
+        for line in ("makes", waits):
+            assert processes[line].communicate("go on\n", timeout=60)[0] == ""
+            assert processes[line].returncode == 0
     assert [path.name for path in cache.iterdir()] == ["entry"]
     assert object_cache.is_whole(cache / "entry", NAMES)
 
