@@ -29,6 +29,11 @@ LOGIT_BIAS = "apply_logit_bias_inplace"
 PENALTY = "apply_penalty_inplace"
 BITMASK = "apply_bitmask_inplace"
 METADATA = "_metadata"
+# Of packages that take pictures or sounds.
+EMBED_IMAGE = "embed_image"
+EMBED_AUDIO = "embed_audio"
+IMAGE_ADAPTER = "image_embed"  # the client's, for a whole picture of one size
+AUDIO_ADAPTER = "audio_embed"
 
 PROGRAM = "text"
 PROGRAM_EXPORTS = {
@@ -39,6 +44,7 @@ PROGRAM_EXPORTS = {
 }
 
 MODALITY_TEXT = 0
+MODALITY_MEDIA = 1  # the client's, for rows that come from an adapter
 
 KV_CREATE = "gemma4_kv_create"
 KV_KEY = "gemma4_kv_key"

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config_fields import ConfigFields
+from gemma4_compile.model_spec.audio.config import AnyAudioConfig, read_audio
+from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config_keys import (
     FULL_ATTENTION_EVERY,
     IGNORED_KEYS,
@@ -22,6 +24,7 @@ from gemma4_compile.model_spec.text.config_keys import (
     TEXT_DEFAULTS,
 )
 from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer, kv_sources
+from gemma4_compile.model_spec.vision.config import AnyVisionConfig, read_vision
 
 PRESETS_DIR = Path(__file__).parents[1] / "presets"
 
@@ -64,6 +67,8 @@ class RopeParameters:
 class Gemma4Config:
     """The text decoder, in the checkpoint's words; per-layer tuples have one entry per layer.
 
+    With the sections of the other inputs that a package takes.
+
     Attributes
     ----------
     num_key_value_heads, head_dim : per layer, resolved from either form of the file
@@ -71,6 +76,8 @@ class Gemma4Config:
     vocab_size_per_layer_input : rows of its table, 0 when there is none
     num_experts, top_k_experts, moe_intermediate_size : 0 when there are no experts
     dtype : the checkpoint's; constant scales are rounded to it
+    bidirectional_images : on sliding layers, the rows of a picture see each other
+    vision, audio : None where a package takes no pictures, no sounds
     """
 
     vocab_size: int
@@ -99,10 +106,22 @@ class Gemma4Config:
     bos_token_id: int
     pad_token_id: int
     eos_token_id: tuple[int, ...]
+    bidirectional_images: bool = False
+    vision: AnyVisionConfig | None = None
+    audio: AnyAudioConfig | None = None
+
+    @property
+    def modalities(self) -> frozenset[Modality]:
+        """Inputs of a package of this config."""
+        given = {Modality.IMAGE: self.vision, Modality.AUDIO: self.audio}
+        return TEXT_ONLY | {modality for modality, section in given.items() if section is not None}
 
     @classmethod
     def from_dict(
-        cls, values: Mapping[str, object], unknown: Callable[[list[str]], None] = lambda names: None
+        cls,
+        values: Mapping[str, object],
+        unknown: Callable[[list[str]], None] = lambda names: None,
+        modalities: Collection[Modality] = TEXT_ONLY,
     ) -> Gemma4Config:
         """Read a parsed `config.json`: the hub's form, or transformers 5.23's `per_layer_config`.
 
@@ -111,6 +130,7 @@ class Gemma4Config:
         Parameters
         ----------
         unknown : is told the keys that neither we nor transformers know, if there are any
+        modalities : inputs whose sections are read
 
         Raises
         ------
@@ -135,6 +155,10 @@ class Gemma4Config:
         _refuse_variants(top, text)
         config = _read_text(top, text)
         names = text.unknown(IGNORED_KEYS)
+        if Modality.IMAGE in modalities:
+            config = replace(config, vision=read_vision(top, config.vocab_size, names))
+        if Modality.AUDIO in modalities:
+            config = replace(config, audio=read_audio(top, config.vocab_size, names))
         if top is not text:
             names += top.unknown(IGNORED_TOP_KEYS)
         if names:
@@ -142,13 +166,14 @@ class Gemma4Config:
         return config
 
     @classmethod
-    def from_preset(cls, name: str) -> Gemma4Config:
+    def from_preset(cls, name: str, modalities: Collection[Modality] = TEXT_ONLY) -> Gemma4Config:
         """Read the config of a released size, by the last part of its hub id (`gemma-4-E2B-it`)."""
         if name not in preset_names():
             raise ConfigError(
                 f"there is no preset `{name}`", hint=f"presets: {', '.join(preset_names())}"
             )
-        return cls.from_dict(json.loads((PRESETS_DIR / f"{name}.json").read_text("utf-8")))
+        values = json.loads((PRESETS_DIR / f"{name}.json").read_text("utf-8"))
+        return cls.from_dict(values, modalities=modalities)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -382,6 +407,7 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         bos_token_id=_first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
         pad_token_id=_first_given("pad_token_id", text, top).token_id("pad_token_id", vocab),
         eos_token_id=_first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
+        bidirectional_images=text.require("use_bidirectional_attention") == "vision",
     )
     rope.refuse_unknown({})
     _check_attention(config)

@@ -37,6 +37,7 @@ _DEFAULTS: Mapping[str, object] = {
     "use_double_wide_mlp": False,
     "vocab_size_per_layer_input": 262_144,
     "hidden_size_per_layer_input": 256,
+    "use_bidirectional_attention": None,
 }
 TEXT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "gemma4_text": _DEFAULTS,
@@ -45,6 +46,7 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "max_position_embeddings": 262_144,
         "sliding_window": 1024,
         "hidden_size_per_layer_input": 0,  # it has no such key
+        "use_bidirectional_attention": "vision",
     },
 }
 NULL_IS_DEFAULT = frozenset(

@@ -79,7 +79,9 @@ def test_numbers_of_absent_experts_are_no_facts(enabled: bool | None) -> None:
 
 
 def test_unified_model_has_the_same_decoder() -> None:
-    dense = Gemma4Config.from_dict(hub_config(hidden_size_per_layer_input=0))
+    dense = Gemma4Config.from_dict(
+        hub_config(hidden_size_per_layer_input=0, use_bidirectional_attention="vision")
+    )
     assert Gemma4Config.from_dict(unified_config()) == dense
     assert Gemma4Config.from_dict(unified_config()["text_config"]) == dense
     written_out = unified_config(enable_moe_block=False, num_experts=None, top_k_experts=None)

@@ -1,0 +1,1 @@
+"""Sound input: from samples at 16 kHz to rows of the text decoder."""

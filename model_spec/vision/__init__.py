@@ -1,0 +1,1 @@
+"""Image input: from 48x48 pixel blocks to rows of the text decoder."""
