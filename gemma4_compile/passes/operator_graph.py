@@ -185,14 +185,7 @@ def _is_operator(func: tvm.ir.BaseFunc) -> bool:
 
 
 def _called(value: relax.Expr) -> list[tvm.ir.GlobalVar]:
-    found: list[tvm.ir.GlobalVar] = []
-
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, tvm.ir.GlobalVar):
-            found.append(node)
-
-    relax.analysis.post_order_visit(value, visit)
-    return found
+    return [node for node in _leaves(value) if isinstance(node, tvm.ir.GlobalVar)]
 
 
 def _steps(module: tvm.IRModule, function: relax.Function) -> Iterator[Step]:
@@ -246,11 +239,21 @@ def _reads(step: Step) -> list[relax.Var]:
 
 
 def _variables(value: relax.Expr) -> list[relax.Var]:
-    found: list[relax.Var] = []
+    return [node for node in _leaves(value) if isinstance(node, relax.Var)]
 
-    def visit(node: relax.Expr) -> None:
-        if isinstance(node, relax.Var):
-            found.append(node)
 
-    relax.analysis.post_order_visit(value, visit)
-    return found
+def _leaves(value: relax.Expr) -> Iterator[relax.Expr]:
+    """The variables and functions of a value in normal form.
+
+    TVM's own visitor goes into the types as well: for each weight into those of all of them.
+    """
+    if isinstance(value, relax.Call):
+        yield from (leaf for item in (value.op, *value.args) for leaf in _leaves(item))
+    elif isinstance(value, relax.Tuple):
+        yield from (leaf for item in value.fields for leaf in _leaves(item))
+    elif isinstance(value, relax.TupleGetItem):
+        yield from _leaves(value.tuple_value)
+    elif isinstance(value, relax.Var | tvm.ir.GlobalVar):
+        yield value
+    elif isinstance(value, relax.If | relax.Function | relax.SeqExpr):
+        raise AssertionError(f"a {type(value).__name__} in a dataflow block")

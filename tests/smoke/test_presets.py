@@ -9,18 +9,18 @@ from math import prod
 from typing import Any
 
 import pytest
-import tvm
 from tvm import relax, tirx
 
 from gemma4_compile import abi
 from gemma4_compile.build import decoder_options, library_report
+from gemma4_compile.model_spec.component import Exported
 from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.quantization.matrix import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.targets import target_spec
 
 pytestmark = pytest.mark.smoke
@@ -49,15 +49,16 @@ def config_of(preset: str) -> Gemma4Config:
     return Gemma4Config.from_dict(json.loads(file.read_text()))
 
 
-@lru_cache(maxsize=16)
-def exported(
-    preset: str, recipe: str, limits: str = "default"
-) -> tuple[tvm.IRModule, tuple[str, ...], Any]:
-    target, config = target_spec("webgpu", limits), config_of(preset)
-    plan = storage_plan(parameter_table(config), RECIPES[recipe], target.max_binding_bytes)
-    options = decoder_options(RECIPES[recipe], target, PREFILL_CHUNK)
-    exported = export_module(config, StoredMatrices(plan), options)
-    return fuse(exported.module, target), exported.parameters, plan
+def planned(preset: str, recipe: str, limits: str = "default") -> tuple[StoredParameter, ...]:
+    table = parameter_table(config_of(preset))
+    return storage_plan(table, RECIPES[recipe], target_spec("webgpu", limits).max_binding_bytes)
+
+
+@lru_cache(maxsize=8)
+def exported(preset: str, recipe: str, limits: str = "default") -> Exported:
+    options = decoder_options(RECIPES[recipe], target_spec("webgpu", limits), PREFILL_CHUNK)
+    matrices = StoredMatrices(planned(preset, recipe, limits))
+    return export_module(config_of(preset), matrices, options)
 
 
 def _dimension(dim: Any) -> str:
@@ -79,12 +80,13 @@ def test_parameter_count_is_that_of_transformers(preset: str) -> None:
     assert sum(prod(parameter.shape) for parameter in table) == PARAMETERS[preset]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("preset", PARAMETERS)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_parameters_of_the_module_are_those_of_the_plan(preset: str, recipe: str) -> None:
-    module, names, plan = exported(preset, recipe)
-    tensors = [tensor for stored in plan for tensor in stored.tensors]
-    assert list(names) == [tensor.name for tensor in tensors]
+    made = exported(preset, recipe)
+    module = made.module
+    tensors = [tensor for stored in planned(preset, recipe) for tensor in stored.tensors]
+    assert list(made.parameters) == [tensor.name for tensor in tensors]
     packed = module[abi.DECODE].params[-1].ty.fields
     found = [(tuple(int(dim) for dim in ty.shape), str(ty.dtype)) for ty in packed]
     assert found == [(tensor.shape, tensor.dtype) for tensor in tensors]
@@ -93,7 +95,7 @@ def test_parameters_of_the_module_are_those_of_the_plan(preset: str, recipe: str
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_no_stored_tensor_exceeds_a_binding(preset: str, recipe: str) -> None:
-    _, _, plan = exported(preset, recipe)
+    plan = planned(preset, recipe)
     limit = target_spec("webgpu").max_binding_bytes
     assert max(tensor.nbytes for stored in plan for tensor in stored.tensors) <= limit
     for stored in plan:
@@ -104,7 +106,7 @@ def test_no_stored_tensor_exceeds_a_binding(preset: str, recipe: str) -> None:
 
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_exported_functions_have_the_clients_signatures(preset: str) -> None:
-    module, _, _ = exported(preset, "q4f16")
+    module = exported(preset, "q4f16").module
     config = config_of(preset)
     hidden, vocab = str(config.hidden_size), str(config.vocab_size)
     f32, i32 = "float32", "int32"
@@ -132,7 +134,7 @@ def test_exported_functions_have_the_clients_signatures(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", PARAMETERS)
 def test_kv_state_has_a_slot_only_for_layers_that_own_keys(preset: str) -> None:
-    module, _, _ = exported(preset, "q4f16")
+    module = exported(preset, "q4f16").module
     shapes: list[list[int]] = []
 
     def visit(node: Any) -> None:
@@ -153,8 +155,8 @@ def test_kv_state_has_a_slot_only_for_layers_that_own_keys(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", ["gemma-4-E2B-it"])
 def test_all_kernels_are_scheduled_within_the_limits(preset: str) -> None:
-    module, _, _ = exported(preset, "q4f16", "compat")
     target = target_spec("webgpu", "compat")
+    module = fuse(exported(preset, "q4f16", "compat").module, target)
     report = library_report(lower(module, target))
     assert target.max_binding_bytes is not None
     assert report.largest_binding_bytes <= target.max_binding_bytes
