@@ -14,7 +14,7 @@ from gemma4_compile.process import Hints, run_command
 from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.report import table
@@ -79,6 +79,7 @@ def _run(arguments: argparse.Namespace) -> None:
         force=arguments.force,
         dump_ir=arguments.dump_ir,
         overrides=_overrides(arguments),
+        modalities=modalities_of(arguments.modalities),
         allow_nonfinite=arguments.allow_nonfinite,
     )
     if arguments.verify:
@@ -118,6 +119,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         prefill_chunk=arguments.prefill_chunk,
         revision=arguments.revision,
         overrides=_overrides(arguments),
+        modalities=modalities_of(arguments.modalities),
     )
     plan, origin = plan_model(request)
     if arguments.json:
@@ -135,6 +137,7 @@ def _print_report(arguments: argparse.Namespace) -> None:
         output=Path(),
         revision=arguments.revision,
         overrides=_overrides(arguments),
+        modalities=modalities_of(arguments.modalities),
         allow_nonfinite=arguments.allow_nonfinite,
     )
     losses, nonfinite = report_model(request, Terminal())

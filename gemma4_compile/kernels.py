@@ -34,7 +34,7 @@ from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.pipeline import lengths, target_and_recipe
 from gemma4_compile.process import Parser, run_command
-from gemma4_compile.request import CompileRequest
+from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.kernels import factory_of
 
@@ -94,7 +94,9 @@ def lower_library(request: CompileRequest) -> Library:
     """
     check_model(request.model)
     spec, recipe = target_and_recipe(request)
-    with open_source(request.model, request.revision, weights=False) as source:
+    with open_source(
+        request.model, request.revision, weights=False, modalities=request.modalities
+    ) as source:
         config = source.config
         _, chunk = lengths(request, config)
         suppressed = suppressed_tokens(source.generation_config, config.vocab_size)
@@ -274,6 +276,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quant", default=options.DEFAULT_QUANT, metavar="QUANT")
     parser.add_argument("--limits", default="default", metavar="NAME")
     parser.add_argument("--activations", default=options.ACTIVATIONS[0], metavar="FORM")
+    parser.add_argument("--modalities", default=options.MODALITIES[0], metavar="LIST")
     parser.add_argument("--prefill-chunk", type=int, metavar="N")
 
 
@@ -287,6 +290,7 @@ def _run(arguments: argparse.Namespace) -> None:
             limits=arguments.limits,
             activations=arguments.activations,
             prefill_chunk=arguments.prefill_chunk,
+            modalities=modalities_of(arguments.modalities),
             revision=arguments.revision,
         )
     )

@@ -25,6 +25,8 @@ QUANTS = ("q4f16", "q4f32", "q8f16", "f16", "f32")
 ACTIVATIONS = ("auto", "float", "int8")
 OLD_ACTIVATIONS = {"exact": "float"}
 """Names that packages and command lines of earlier versions have."""
+MODALITIES = ("text", "image", "audio")
+ALL = "all"
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
 DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
 DEFAULT_CONTEXT_LENGTH = 8192
@@ -90,6 +92,13 @@ def make_parser() -> Parser:
         metavar="FORM",
         help="what matmuls multiply: vectors of the recipe's float type, or int8 in groups of 32 "
         f"({', '.join(ACTIVATIONS)}; default: %(default)s, by target and limits)",
+    )
+    parser.add_argument(
+        "--modalities",
+        default=MODALITIES[0],
+        metavar="LIST",
+        help=f"what the package takes, with commas: {', '.join(MODALITIES)}, or `{ALL}` that the "
+        "checkpoint has (default: %(default)s)",
     )
     parser.add_argument(
         "--context",
@@ -194,6 +203,23 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("--verify needs a whole package", hint="leave out --only")
 
 
+def modalities(text: str) -> tuple[str, ...] | None:
+    """The names of a --modalities list, text always among them; None is all of the checkpoint's.
+
+    UsageError for a name that is none.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if names == [ALL]:
+        return None
+    for name in names:
+        if name not in MODALITIES:
+            raise UsageError(
+                f"--modalities: unknown modality `{name}`",
+                hint=f"known: {', '.join(MODALITIES)}; `{ALL}` alone is all of them",
+            )
+    return tuple(name for name in MODALITIES if name in (*names, MODALITIES[0]))
+
+
 def _check_names(arguments: argparse.Namespace) -> None:
     target, quant, limits = arguments.target, arguments.quant, arguments.limits
     if target not in LIMITS:
@@ -205,6 +231,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
             f"target `{target}` has no limits `{limits}`",
             hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
         )
+    modalities(arguments.modalities)
     if arguments.activations not in (*ACTIVATIONS, *OLD_ACTIVATIONS):
         raise UsageError(
             f"unknown activations `{arguments.activations}`",

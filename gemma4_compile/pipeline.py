@@ -33,7 +33,7 @@ from gemma4_compile.package.output_directory import (
     check_place,
     output_directory,
 )
-from gemma4_compile.package.partial_build import NONFINITE, Kept, rest_of_package
+from gemma4_compile.package.partial_build import MODALITIES, NONFINITE, Kept, rest_of_package
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
@@ -164,7 +164,9 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]
     """
     target, recipe = target_and_recipe(request)
     model, revision = request.model, request.revision
-    with open_source(model, revision, weights=False, generation_config=False) as source:
+    with open_source(
+        *(model, revision), weights=False, generation_config=False, modalities=request.modalities
+    ) as source:
         config = source.config
         context, chunk = lengths(request, config)
         check_overrides(recipe, model_parameters(config, COMPONENTS))
@@ -285,7 +287,12 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> JsonObject:
 
 def config_digest(config: Gemma4Config) -> str:
     """Digest of a config in provenance."""
-    return artifacts.digest(dataclasses.asdict(config))
+    values = dataclasses.asdict(config)
+    if config.vision is None:  # of text alone, as earlier versions have it
+        del values["vision"], values["bidirectional_images"]
+    if config.audio is None:
+        del values["audio"]
+    return artifacts.digest(values)
 
 
 def _provenance(build: _Build) -> JsonObject:
@@ -304,6 +311,7 @@ def _provenance(build: _Build) -> JsonObject:
         "activations": build.target.activations,
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
+        MODALITIES: sorted(build.config.modalities),
         "suppressed_tokens": list(build.suppressed),
         "parameter_schema_id": build.parameter_schema_id,
         "requirements": build.numbers.provenance(),
@@ -326,7 +334,9 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     check_output(request.output, force=request.force)
     weights = request.only != "library"
     reporter.stage(f"opening {request.model}")
-    with open_source(request.model, request.revision, weights=weights) as source:
+    with open_source(
+        request.model, request.revision, weights=weights, modalities=request.modalities
+    ) as source:
         context, chunk = lengths(request, source.config)
         table = model_parameters(source.config, COMPONENTS)
         check_overrides(recipe, table)

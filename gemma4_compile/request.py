@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import options
+from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
 
@@ -28,6 +29,13 @@ class CompileRequest:
     force: bool = False
     dump_ir: Path | None = None
     activations: str = AUTO
+    modalities: frozenset[Modality] | None = TEXT_ONLY  # None: all that the checkpoint has
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     probe: bool = False  # a library for `verification`, which returns what lies between layers
+
+
+def modalities_of(text: str) -> frozenset[Modality] | None:
+    """The value of --modalities; UsageError for a name that is none."""
+    names = options.modalities(text)
+    return None if names is None else frozenset(map(Modality, names))

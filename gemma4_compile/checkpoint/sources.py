@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,14 @@ from gemma4_compile.checkpoint.match import (
     read_json,
 )
 from gemma4_compile.errors import CheckpointError, UsageError, printable
+from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config import PRESETS_DIR, Gemma4Config, preset_names
 from gemma4_compile.options import DEFAULT_MODEL
 from gemma4_compile.process import warn
 from gemma4_compile.regular_files import gguf_in
 
 TINY = "tiny"
+Modalities = Collection[Modality] | None
 _SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of unknown keys
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 
@@ -47,8 +49,8 @@ class ModelSource:
     checkpoint: Checkpoint | None
 
 
-def _read_config(path: Path) -> Gemma4Config:
-    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), _warn_of_unknown)
+def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
+    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), _warn_of_unknown, modalities)
 
 
 def _warn_of_unknown(names: list[str]) -> None:
@@ -61,14 +63,17 @@ def _warn_of_unknown(names: list[str]) -> None:
     )
 
 
-def _directory(path: Path, origin: Mapping[str, object], *, weights: bool) -> ModelSource:
+def _directory(
+    path: Path, origin: Mapping[str, object], modalities: Modalities, *, weights: bool
+) -> ModelSource:
     _refuse_gguf(path)
     _refuse_package(path)
     if path.exists() and not path.is_dir():
         raise CheckpointError(
             f"`{path}` is no directory", hint="give the directory that holds config.json"
         )
-    config = _read_config(path)  # first, so that another architecture is called by its name
+    # First, so that another architecture is called by its name.
+    config = _read_config(path, modalities)
     return _source(origin, path, config, weights=weights)
 
 
@@ -107,10 +112,15 @@ def _source(
 
 
 def _from_hub(
-    model: str, revision: str | None, *, weights: bool, generation_config: bool
+    model: str,
+    revision: str | None,
+    modalities: Modalities,
+    *,
+    weights: bool,
+    generation_config: bool,
 ) -> ModelSource:
     path = hub.fetch_config(model, revision)
-    config = _read_config(path)  # before gigabytes are downloaded
+    config = _read_config(path, modalities)  # before gigabytes are downloaded
     if weights:
         path = hub.fetch(model, path.name)
     elif generation_config:
@@ -121,9 +131,16 @@ def _from_hub(
 
 @contextlib.contextmanager
 def open_source(
-    model: str, revision: str | None, *, weights: bool, generation_config: bool = True
+    model: str,
+    revision: str | None,
+    *,
+    weights: bool,
+    generation_config: bool = True,
+    modalities: Modalities = TEXT_ONLY,
 ) -> Iterator[ModelSource]:
     """Open a model; `weights` False reads the configs alone.
+
+    `modalities` are those whose sections of the config are read: None for all that it has.
 
     Without `generation_config`, nothing but `config.json` is downloaded.
 
@@ -143,19 +160,23 @@ def open_source(
     if model == TINY:
         with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
             tiny.materialize(Path(directory))
-            yield _directory(Path(directory), {"kind": "tiny"}, weights=weights)
+            yield _directory(Path(directory), {"kind": "tiny"}, modalities, weights=weights)
     elif path.exists():
-        yield _directory(path, {"kind": "directory"}, weights=weights)
+        yield _directory(path, {"kind": "directory"}, modalities, weights=weights)
     elif not on_hub:
         if weights:
             raise UsageError(
                 f"the preset `{model}` is a config without weights",
                 hint=f"add --only library, or compile google/{model}",
             )
-        config = Gemma4Config.from_dict(read_json(PRESETS_DIR / f"{model}.json"))
+        config = Gemma4Config.from_dict(
+            read_json(PRESETS_DIR / f"{model}.json"), modalities=modalities
+        )
         yield ModelSource({"kind": "preset", "model": model}, config, {}, None)
     elif hub.is_hub_id(model):
-        yield _from_hub(model, revision, weights=weights, generation_config=generation_config)
+        yield _from_hub(
+            model, revision, modalities, weights=weights, generation_config=generation_config
+        )
     else:
         page = _HUB_PAGE.match(model)
         raise CheckpointError(

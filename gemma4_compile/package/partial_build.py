@@ -9,11 +9,13 @@ from typing import Literal
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
+MODALITIES = "modalities"  # of the provenance: what the package takes
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 
 
@@ -57,6 +59,7 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     old = Provenance.from_json(read_artifact(path))
     build = dict(old.build)
     form = build.get("activations")
+    build.setdefault(MODALITIES, [Modality.TEXT.value])  # of earlier versions
     build["activations"] = OLD_ACTIVATIONS.get(str(form), form)
     # The weights are the same for every form of activations, so a new library may choose another.
     # What a device must offer follows from the other fields.

@@ -171,7 +171,9 @@ def report_model(
     """
     recipe = with_overrides(request.quant, request.overrides)
     reporter.stage(f"opening {request.model}")
-    with open_source(request.model, request.revision, weights=True) as source:
+    with open_source(
+        request.model, request.revision, weights=True, modalities=request.modalities
+    ) as source:
         assert source.checkpoint is not None, "asked for"
         table = model_parameters(source.config, COMPONENTS)
         check_overrides(recipe, table)

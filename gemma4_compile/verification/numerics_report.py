@@ -39,6 +39,7 @@ from gemma4_compile.verification.subject import (
     Subject,
     VerifyRequest,
     make_probe,
+    modalities_of,
     open_subject,
 )
 from gemma4_compile.verification.thresholds import Thresholds, shortfalls, thresholds
@@ -164,7 +165,9 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     check_tools(built.get("target", ""), request.node_modules)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
-    with open_source(request.reference, request.revision, weights=True) as source:
+    with open_source(
+        request.reference, request.revision, weights=True, modalities=modalities_of(built)
+    ) as source:
         assert source.checkpoint is not None, "asked for"
         opened = open_subject(request, source.checkpoint, source.config, reporter)
         run, devices = runner_for(opened.provenance.build["target"], request.node_modules)

@@ -11,6 +11,7 @@ from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import (
@@ -20,7 +21,7 @@ from gemma4_compile.package.artifacts import (
     TensorCache,
     read_artifact,
 )
-from gemma4_compile.package.partial_build import NONFINITE
+from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
 from gemma4_compile.pipeline import compile_model, config_digest
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader
@@ -132,6 +133,11 @@ def _overrides(build: Build) -> Overrides:
     return tuple((pattern, scheme) for pattern, scheme in build.get("overrides", ()))
 
 
+def modalities_of(build: Build) -> frozenset[Modality]:
+    """What a package takes; those of earlier versions take text."""
+    return frozenset(map(Modality, build.get(MODALITIES, ("text",))))
+
+
 def make_probe(
     request: VerifyRequest, provenance: Provenance, folder: Path, reporter: Reporter
 ) -> Path:
@@ -150,6 +156,7 @@ def make_probe(
             only="library",
             revision=request.revision,
             activations=build["activations"],
+            modalities=modalities_of(build),
             probe=True,
         ),
         reporter,

@@ -20,8 +20,14 @@ from gemma4_compile.model_spec.text.config_keys import (
     FULL_ATTENTION_EVERY,
     IGNORED_KEYS,
     IGNORED_TOP_KEYS,
-    ONLY_VALUES,
     TEXT_DEFAULTS,
+)
+from gemma4_compile.model_spec.text.config_variants import (
+    TEXT_TYPES,
+    first_given,
+    refuse_variants,
+    stored_dtype,
+    unsupported_type,
 )
 from gemma4_compile.model_spec.text.kv_sharing import first_shared_layer, kv_sources
 from gemma4_compile.model_spec.vision.config import AnyVisionConfig, read_vision
@@ -36,15 +42,8 @@ MAX_HEAD_DIM = 1 << 12
 MAX_VOCABULARY = 1 << 22
 MAX_POSITIONS = 1 << 24  # a position is exact in float32
 
-# The multimodal model types and those of their text decoders.
-_TEXT_TYPES: Mapping[str, str] = {
-    "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_unified_text",
-}
-_UNSUPPORTED_TYPES: Mapping[str, str] = {
-    "gemma4_assistant": "a drafter",
-    "gemma4_unified_assistant": "a drafter",
-}
+
+_SECTIONS = {Modality.IMAGE: "vision_config", Modality.AUDIO: "audio_config"}
 
 
 class AttentionKind(str, Enum):
@@ -121,7 +120,7 @@ class Gemma4Config:
         cls,
         values: Mapping[str, object],
         unknown: Callable[[list[str]], None] = lambda names: None,
-        modalities: Collection[Modality] = TEXT_ONLY,
+        modalities: Collection[Modality] | None = TEXT_ONLY,
     ) -> Gemma4Config:
         """Read a parsed `config.json`: the hub's form, or transformers 5.23's `per_layer_config`.
 
@@ -130,7 +129,7 @@ class Gemma4Config:
         Parameters
         ----------
         unknown : is told the keys that neither we nor transformers know, if there are any
-        modalities : inputs whose sections are read
+        modalities : inputs whose sections are read; None for all that there are
 
         Raises
         ------
@@ -142,22 +141,25 @@ class Gemma4Config:
         top = ConfigFields(values, "")
         model_type = top.get("model_type")
         if not isinstance(model_type, str):
-            raise _unsupported_type(model_type)
-        if model_type in _TEXT_TYPES:
-            defaults = TEXT_DEFAULTS[_TEXT_TYPES[model_type]]
+            raise unsupported_type(model_type)
+        if model_type in TEXT_TYPES:
+            defaults = TEXT_DEFAULTS[TEXT_TYPES[model_type]]
             text = top.fields("text_config", defaults)
-            text.fixed("model_type", _TEXT_TYPES[model_type])
-        elif model_type in _TEXT_TYPES.values():
+            text.fixed("model_type", TEXT_TYPES[model_type])
+        elif model_type in TEXT_TYPES.values():
             top = text = ConfigFields(values, "", TEXT_DEFAULTS[model_type])
             text.get("model_type")
         else:
-            raise _unsupported_type(model_type)
-        _refuse_variants(top, text)
+            raise unsupported_type(model_type)
+        refuse_variants(top, text)
         config = _read_text(top, text)
         names = text.unknown(IGNORED_KEYS)
-        if Modality.IMAGE in modalities:
+        wanted = modalities
+        if wanted is None:
+            wanted = {kind for kind, name in _SECTIONS.items() if top.get(name) is not None}
+        if Modality.IMAGE in wanted:
             config = replace(config, vision=read_vision(top, config.vocab_size, names))
-        if Modality.AUDIO in modalities:
+        if Modality.AUDIO in wanted:
             config = replace(config, audio=read_audio(top, config.vocab_size, names))
         if top is not text:
             names += top.unknown(IGNORED_TOP_KEYS)
@@ -166,7 +168,9 @@ class Gemma4Config:
         return config
 
     @classmethod
-    def from_preset(cls, name: str, modalities: Collection[Modality] = TEXT_ONLY) -> Gemma4Config:
+    def from_preset(
+        cls, name: str, modalities: Collection[Modality] | None = TEXT_ONLY
+    ) -> Gemma4Config:
         """Read the config of a released size, by the last part of its hub id (`gemma-4-E2B-it`)."""
         if name not in preset_names():
             raise ConfigError(
@@ -179,52 +183,6 @@ class Gemma4Config:
 def preset_names() -> tuple[str, ...]:
     """Names of the configs that ship with the package."""
     return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
-
-
-def _unsupported_type(model_type: object) -> ConfigError:
-    known = _UNSUPPORTED_TYPES.get(model_type) if isinstance(model_type, str) else None
-    what = f"is {known}, which is not supported yet" if known else "is not a Gemma 4 text model"
-    return ConfigError(
-        f"config key `model_type`: {model_type!r} {what}",
-        hint="supported: `gemma4`, `gemma4_unified` and their text decoders",
-    )
-
-
-def _refuse_variants(top: ConfigFields, text: ConfigFields) -> None:
-    for fields in (top, text):
-        if fields.get("quantization_config") is not None:
-            raise ConfigError(
-                f"config key `{fields.key('quantization_config')}`: "
-                "quantised checkpoints are not supported yet",
-                hint="use the original bfloat16 checkpoint",
-            )
-        fields.fixed("tie_word_embeddings", True)
-        for name, value in ONLY_VALUES.items():
-            fields.fixed(name, value)
-    if text.get("use_bidirectional_attention") not in (None, "vision"):
-        raise ConfigError(
-            f"config key `{text.key('use_bidirectional_attention')}`: "
-            f"expected null or 'vision', found {text.get('use_bidirectional_attention')!r}"
-        )
-    text.fixed("attention_bias", False)
-    text.fixed("hidden_activation", "gelu_pytorch_tanh")
-
-
-def _first_given(name: str, *places: ConfigFields) -> ConfigFields:
-    """The first place where the key has a value, else the one that has its default."""
-    given = [place for place in places if place.get(name) is not None]
-    return next(iter((*given, *(place for place in places if place.has_default(name)))))
-
-
-def _dtype(top: ConfigFields, text: ConfigFields) -> str:
-    """The dtype that transformers loads in: the top level's (a saved text_config may be stale)."""
-    for fields in (top, text):
-        for name in ("dtype", "torch_dtype"):
-            if fields.get(name) is not None:
-                dtype = fields.one_of(name, ("bfloat16", "float16", "float32"))
-                text.get("dtype"), text.get("torch_dtype")  # known keys, superseded
-                return dtype
-    return str(top.require("dtype"))
 
 
 def _rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
@@ -403,10 +361,10 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         moe_intermediate_size=expert_width,
         attention_k_eq_v=k_eq_v,
         final_logit_softcapping=softcap,
-        dtype=_dtype(top, text),
-        bos_token_id=_first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
-        pad_token_id=_first_given("pad_token_id", text, top).token_id("pad_token_id", vocab),
-        eos_token_id=_first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
+        dtype=stored_dtype(top, text),
+        bos_token_id=first_given("bos_token_id", text, top).token_id("bos_token_id", vocab),
+        pad_token_id=first_given("pad_token_id", text, top).token_id("pad_token_id", vocab),
+        eos_token_id=first_given("eos_token_id", top, text).token_ids("eos_token_id", vocab),
         bidirectional_images=text.require("use_bidirectional_attention") == "vision",
     )
     rope.refuse_unknown({})

@@ -97,6 +97,7 @@ def test_parameters_of_the_module_are_those_of_the_plan(preset: str, recipe: str
 def test_no_stored_tensor_exceeds_a_binding(preset: str, recipe: str) -> None:
     plan = planned(preset, recipe)
     limit = target_spec("webgpu").max_binding_bytes
+    assert limit is not None
     assert max(tensor.nbytes for stored in plan for tensor in stored.tensors) <= limit
     for stored in plan:
         ends = [0, *(part.row_end for part in stored.row_splits)]

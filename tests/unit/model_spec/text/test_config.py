@@ -163,11 +163,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "bos_token_id": {"bos_token_id": 3},
     "pad_token_id": {"pad_token_id": 3},
     "eos_token_id": {"eos_token_id": [1, 7]},
+    "bidirectional_images": {"use_bidirectional_attention": "vision"},
 }
+SECTIONS = {"vision", "audio"}  # tests/unit/model_spec/{vision,audio}/test_config.py
 
 
 def test_every_field_has_a_change() -> None:
-    assert set(CHANGES) == {field.name for field in fields(Gemma4Config)}
+    assert {*CHANGES, *SECTIONS} == {field.name for field in fields(Gemma4Config)}
 
 
 @pytest.mark.parametrize("name", CHANGES)
