@@ -39,19 +39,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "tests/unit/test_terminal.py": ("gemma4_compile/progress.py",),
     "tests/unit/package/test_shards.py": ("gemma4_compile/package/files.py",),
-    "tests/passes/test_fuse_*.py, test_quantize_activations.py and test_split_matmuls.py": (
-        "gemma4_compile/passes/fuse.py",
-        "gemma4_compile/passes/fusion_limits.py",
-        "gemma4_compile/passes/operator_graph.py",
-    ),
-    "tests/unit/model_spec/test_component.py": (
-        "model_spec/components.py",
-        "model_spec/export.py",
-        "model_spec/text/component.py",
-    ),
-    "tests/unit/model_spec/text/test_parameters.py": ("model_spec/parameters.py",),
-    "tests/unit/model_spec/text/test_layer_plan.py": ("model_spec/text/kv_sharing.py",),
-    "tests/unit/reports/test_plan.py": ("model_spec/text/memory.py",),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
         "model_spec/layers/attention.py",
         "model_spec/layers/mlp.py",
