@@ -48,3 +48,21 @@ def test_an_end_before_the_whole_message_is_an_error(pair: Pair, sent: bytes) ->
     near.close()
     with pytest.raises(EOFError, match="gone"):
         frames.receive(far)
+
+
+def test_a_message_that_is_too_long_is_refused_by_its_length(pair: Pair) -> None:
+    near, far = pair
+    near.sendall(struct.pack("<Q", frames.MAX_BYTES + 1))
+    with pytest.raises(OSError, match="too long"):
+        frames.receive(far)
+
+
+def test_a_message_that_is_too_long_is_not_sent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MAX_BYTES", 3)
+    near, far = pair
+    with pytest.raises(OSError, match="too long"):
+        frames.send(near, b"four")
+    frames.send(near, b"six")
+    assert frames.receive(far) == b"six"
