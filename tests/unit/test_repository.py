@@ -27,10 +27,6 @@ EXCEPTIONS: dict[str, str] = {
 # Files that are tested together elsewhere, by the place where they are.
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "tests/unit/runtime/server: test_api.py over connections, test_requests.py by field": (
-        "gemma4_compile/runtime/server/answers.py",
-        "gemma4_compile/runtime/server/api_error.py",
-        "gemma4_compile/runtime/server/fields.py",
-        "gemma4_compile/runtime/server/messages.py",
         "gemma4_compile/runtime/server/service.py",
     ),
     "tests/unit/verification/test_numerics_report.py": ("gemma4_compile/verification/subject.py",),
@@ -49,10 +45,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/text/per_layer_embedding.py",
         "model_spec/text/sampler.py",
         "quantization/matrix.py",
-    ),
-    "tests/passes/test_schedule_rules.py": (
-        "targets/schedules/own_kernels.py",
-        "targets/schedules/plain_loops.py",
     ),
     "tests/e2e/test_package.py opens packages": ("gemma4_compile/runtime/conversation_check.py",),
 }

@@ -34,7 +34,7 @@ def test_gelu_is_the_tanh_form() -> None:
     x = X[np.abs(X) < 1e10].astype(float)
     expected = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     found = on_cpu(gelu_tanh, x.astype(np.float32))
-    np.testing.assert_allclose(found, expected, rtol=4e-6, atol=2e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-7)
     assert found[0] == 0, "of a large negative number"
 
 
