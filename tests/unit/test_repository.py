@@ -29,10 +29,8 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "tests/unit/runtime/server: test_api.py over connections, test_requests.py by field": (
         "gemma4_compile/runtime/server/service.py",
     ),
-    "tests/unit/verification/test_numerics_report.py": ("gemma4_compile/verification/subject.py",),
     "tests/smoke/test_presets.py and every test that compiles a package": (
         "gemma4_compile/build.py",
-        "gemma4_compile/request.py",
     ),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
         "model_spec/layers/attention.py",
@@ -46,7 +44,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/text/sampler.py",
         "quantization/matrix.py",
     ),
-    "tests/e2e/test_package.py opens packages": ("gemma4_compile/runtime/conversation_check.py",),
 }
 EXCEPTIONS |= {name: place for place, names in TESTED_TOGETHER.items() for name in names}
 
