@@ -32,18 +32,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "tests/smoke/test_presets.py and every test that compiles a package": (
         "gemma4_compile/build.py",
     ),
-    "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
-        "model_spec/layers/attention.py",
-        "model_spec/layers/mlp.py",
-        "model_spec/layers/moe.py",
-        "model_spec/layers/norm.py",
-        "model_spec/text/decoder.py",
-        "model_spec/text/export.py",
-        "model_spec/text/kv_cache.py",
-        "model_spec/text/per_layer_embedding.py",
-        "model_spec/text/sampler.py",
-        "quantization/matrix.py",
-    ),
 }
 EXCEPTIONS |= {name: place for place, names in TESTED_TOGETHER.items() for name in names}
 

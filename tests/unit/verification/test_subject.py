@@ -188,7 +188,7 @@ def test_a_probe_is_the_same_package_with_another_library(
     assert (request.context_length, request.activations) == (CONTEXT, "int8")
     assert request.prefill_chunk == provenance.build["prefill_chunk"]
     assert len(request.overrides) == 1
-    assert request.modalities == {Modality.TEXT, Modality.IMAGE}
+    assert request.modalities == frozenset({Modality.TEXT, Modality.IMAGE})
 
     listed = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
     assert listed.library == "probe.so"
