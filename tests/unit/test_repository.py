@@ -19,21 +19,12 @@ FORBIDDEN = re.compile(
 # Source files without a test file of their own name, and why.
 EXCEPTIONS: dict[str, str] = {
     "gemma4_compile/abi.py": "constants; tests/web loads packages in the client",
+    "gemma4_compile/runtime/server/service.py": "test_api.py next to it, over connections",
     "gemma4_compile/types.py": "aliases without code",
     "model_spec/matrices.py": "protocols without code",
     "gemma4_compile/progress.py": "a protocol without code; mypy reads it",
     "gemma4_compile/operators/types.py": "protocols without code; mypy reads them",
 }
-# Files that are tested together elsewhere, by the place where they are.
-TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
-    "tests/unit/runtime/server: test_api.py over connections, test_requests.py by field": (
-        "gemma4_compile/runtime/server/service.py",
-    ),
-    "tests/smoke/test_presets.py and every test that compiles a package": (
-        "gemma4_compile/build.py",
-    ),
-}
-EXCEPTIONS |= {name: place for place, names in TESTED_TOGETHER.items() for name in names}
 
 
 def tracked(*patterns: str) -> list[Path]:

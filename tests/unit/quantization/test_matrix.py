@@ -145,7 +145,7 @@ def test_experts_are_rows_that_stay_together() -> None:
         weights=tensor(1, 2),
         many=tensor(4, COLS, dtype="float16"),
         order=tensor(8, dtype=i32),
-        tiles=tensor(PermuteByExpert(4, 2, EXPERT_TILE).tile_count(8), 3, dtype=i32),
+        tiles=tensor(int(PermuteByExpert(4, 2, EXPERT_TILE).tile_count(8)), 3, dtype=i32),
     )
     layout = WeightLayout(4, "float16", 32, COLS, (192,))
     gate_up, down, grouped = operators(module)

@@ -67,7 +67,7 @@ def test_the_sum_is_scaled_before_the_next_norm(scaled: bool) -> None:
     residual, hidden = run(module, X, BRANCH, [WEIGHT, NEXT, SCALAR])
     expected = (X + rms_normed(BRANCH, WEIGHT, EPS)) * (SCALAR[0] if scaled else 1)
     np.testing.assert_allclose(residual, expected, rtol=1e-5, atol=1e-6)
-    assert (residual.dtype, hidden.dtype) == (np.float32, np.float16)
+    assert (str(residual.dtype), str(hidden.dtype)) == ("float32", "float16")
     np.testing.assert_allclose(hidden, rms_normed(expected, NEXT, EPS), rtol=2e-3, atol=1e-3)
 
 

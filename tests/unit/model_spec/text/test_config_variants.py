@@ -82,6 +82,8 @@ def test_the_released_values_and_absent_ones_are_taken(attention: str | None) ->
 def test_the_first_place_with_a_value_counts() -> None:
     top, text = ConfigFields({"x": None}, ""), ConfigFields({"x": 2}, "text_config", {"x": 1})
     assert first_given("x", top, text) is text
+    second = fields({"x": 3})
+    assert first_given("x", ConfigFields({}, "", {"x": 1}), second) is second
     assert first_given("x", ConfigFields({"x": 0}, ""), text).get("x") == 0
     assert first_given("x", top, ConfigFields({}, "", {"x": 1})).require("x") == 1
 
