@@ -19,72 +19,12 @@ FORBIDDEN = re.compile(
 # Source files without a test file of their own name, and why.
 EXCEPTIONS: dict[str, str] = {
     "gemma4_compile/abi.py": "constants; tests/web loads packages in the client",
+    "gemma4_compile/runtime/server/service.py": "test_api.py next to it, over connections",
     "gemma4_compile/types.py": "aliases without code",
     "model_spec/matrices.py": "protocols without code",
+    "gemma4_compile/progress.py": "a protocol without code; mypy reads it",
     "gemma4_compile/operators/types.py": "protocols without code; mypy reads them",
 }
-# Files that are tested together elsewhere, by the place where they are.
-TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
-    "tests/unit/runtime/server: test_api.py over connections, test_requests.py by field": (
-        "gemma4_compile/runtime/server/answers.py",
-        "gemma4_compile/runtime/server/api_error.py",
-        "gemma4_compile/runtime/server/fields.py",
-        "gemma4_compile/runtime/server/messages.py",
-        "gemma4_compile/runtime/server/service.py",
-    ),
-    "tests/unit/verification/test_numerics_report.py": ("gemma4_compile/verification/subject.py",),
-    "tests/smoke/test_presets.py and every test that compiles a package": (
-        "gemma4_compile/build.py",
-        "gemma4_compile/request.py",
-    ),
-    "tests/unit/test_terminal.py": ("gemma4_compile/progress.py",),
-    "tests/unit/package/test_shards.py": ("gemma4_compile/package/files.py",),
-    "tests/passes/test_fuse_*.py, test_quantize_activations.py and test_split_matmuls.py": (
-        "gemma4_compile/passes/fuse.py",
-        "gemma4_compile/passes/fusion_limits.py",
-        "gemma4_compile/passes/operator_graph.py",
-    ),
-    "tests/unit/model_spec/test_component.py": (
-        "model_spec/components.py",
-        "model_spec/export.py",
-        "model_spec/text/component.py",
-    ),
-    "tests/unit/model_spec/text/test_parameters.py": ("model_spec/parameters.py",),
-    "tests/unit/model_spec/text/test_layer_plan.py": ("model_spec/text/kv_sharing.py",),
-    "tests/unit/reports/test_plan.py": ("model_spec/text/memory.py",),
-    "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
-        "model_spec/layers/attention.py",
-        "model_spec/layers/mlp.py",
-        "model_spec/layers/moe.py",
-        "model_spec/layers/norm.py",
-        "model_spec/text/decoder.py",
-        "model_spec/text/export.py",
-        "model_spec/text/kv_cache.py",
-        "model_spec/text/per_layer_embedding.py",
-        "model_spec/text/sampler.py",
-        "quantization/matrix.py",
-    ),
-    "tests/passes/test_schedule_rules.py": (
-        "targets/schedules/own_kernels.py",
-        "targets/schedules/plain_loops.py",
-    ),
-    "tests/e2e/test_package.py opens packages": ("gemma4_compile/runtime/conversation_check.py",),
-    "tests/unit/runtime/test_schema_process.py": (
-        "gemma4_compile/confined/frames.py",
-        "gemma4_compile/confined/limits.py",
-        "gemma4_compile/confined/schemas.py",
-    ),
-    "tests/numerics: every definition is made of them": (
-        "gemma4_compile/operators/heads.py",
-        "gemma4_compile/operators/math.py",
-        "gemma4_compile/operators/tir.py",
-    ),
-    "tests/numerics/test_kernels.py": (
-        "gemma4_compile/device_check/comparison.py",
-        "gemma4_compile/device_check/definitions.py",
-    ),
-}
-EXCEPTIONS |= {name: place for place, names in TESTED_TOGETHER.items() for name in names}
 
 
 def tracked(*patterns: str) -> list[Path]:

@@ -25,9 +25,8 @@ class Fields:
     def __init__(self, values: object, path: str = "") -> None:
         self._path = path
         if not isinstance(values, Mapping):
-            raise ApiError(
-                400, f"{path or 'the body'}: expected an object, found {_shown(values)}", param=path
-            )
+            found = f"{path or 'the body'}: expected an object, found {_shown(values)}"
+            raise ApiError(400, found, param=path or None)
         self._values = values
 
     def name(self, field: str) -> str:

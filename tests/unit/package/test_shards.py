@@ -13,12 +13,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import TensorCache
-from gemma4_compile.package.files import finish, take_over
 from gemma4_compile.package.output_directory import PROGRESS_FILE
 from gemma4_compile.package.shards import plan_shards, write_weights
 from gemma4_compile.quantization.packing import quantize
@@ -184,74 +182,6 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert content(tmp_path)["params_shard_0.bin"] == words.tobytes() + scales.tobytes()
 
 
-def test_provenance_holds_the_hash_of_every_file(tmp_path: Path) -> None:
-    (tmp_path / "x.bin").write_bytes(b"abc")
-    (tmp_path / PROGRESS_FILE).write_text("{}")
-    finish(tmp_path, "x.bin", {"recipe": "q4f16"})
-    values = json.loads((tmp_path / abi.PROVENANCE_FILE).read_text())
-    digest = hashlib.sha256(b"abc").hexdigest()
-    assert values["files"] == {"x.bin": {"nbytes": 3, "sha256": digest}}
-    assert not (tmp_path / PROGRESS_FILE).exists()
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Path:
-    """A private file of the user, beside the directories of a run."""
-    path = tmp_path / "id_rsa"
-    path.write_text("secret")
-    path.chmod(0o600)
-    return path
-
-
-def untouched(victim: Path) -> bool:
-    return victim.read_text() == "secret" and victim.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
-def test_only_files_of_a_package_are_kept(kind: str, victim: Path, tmp_path: Path) -> None:
-    package, directory = tmp_path / "package", tmp_path / "new"
-    package.mkdir()
-    directory.mkdir()
-    if kind == "link":
-        (package / "shard").symlink_to(victim)
-    elif kind == "pipe":
-        os.mkfifo(package / "shard")
-    else:
-        (package / "shard").mkdir()
-    with pytest.raises(ArtifactError, match="cannot keep `shard`"):
-        take_over(package, ["shard"], directory)
-    assert not list(directory.iterdir())
-    assert untouched(victim)
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_what_is_kept_takes_the_place_of_a_planted_link(
-    linked: bool, victim: Path, tmp_path: Path
-) -> None:
-    package, directory = tmp_path / "package", tmp_path / "new"
-    package.mkdir()
-    directory.mkdir()
-    (package / "content").write_text("good")
-    if linked:  # inside of the package: allowed, and its content is what counts
-        (package / "shard").symlink_to("content")
-    else:
-        (package / "content").rename(package / "shard")
-    (directory / "shard").symlink_to(victim)
-    take_over(package, ["shard"], directory)
-    finish(directory, None, {})
-    assert (directory / "shard").read_text() == "good"
-    assert not (directory / "shard").is_symlink()
-    assert untouched(victim)
-
-
-def test_a_link_is_never_packed(victim: Path, tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "shard").symlink_to(victim)
-    with pytest.raises(ArtifactError, match="a link"):
-        finish(tmp_path / "new", None, {})
-    assert untouched(victim)
-
-
 def test_what_was_planted_is_no_finished_shard(victim: Path, tmp_path: Path) -> None:
     whole, planted = tmp_path / "whole", tmp_path / "planted"
     whole.mkdir()
@@ -265,4 +195,3 @@ def test_what_was_planted_is_no_finished_shard(victim: Path, tmp_path: Path) -> 
     write_weights(planted, make_plan(), read_rows, "f", nothing)
     assert content(planted) == content(whole)
     assert not any(path.is_symlink() for path in planted.iterdir())
-    assert untouched(victim)

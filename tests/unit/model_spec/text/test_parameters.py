@@ -6,13 +6,7 @@ from math import prod
 
 import pytest
 
-from gemma4_compile.model_spec.parameters import (
-    Arrangement,
-    Parameter,
-    Role,
-    folded_scale,
-    is_power_of_two,
-)
+from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 
@@ -163,11 +157,3 @@ def test_only_the_per_layer_table_carries_a_scale() -> None:
 
 def test_a_model_without_per_layer_embeddings_has_none_of_their_parameters() -> None:
     assert not [name for name in table("gemma-4-31B-it") if "per_layer" in name]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [(16.0, True), (0.5, True), (1.0, True), (39.25, False), (0.0, False)]
-)
-def test_only_powers_of_two_are_folded(value: float, expected: bool) -> None:
-    assert is_power_of_two(value) == expected
-    assert folded_scale(value) == (value if expected else 1.0)

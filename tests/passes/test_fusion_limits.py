@@ -1,0 +1,61 @@
+"""Limits of fusion: which arguments take a buffer, and what a target's limits become."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tvm import relax
+
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.passes.fusion_limits import FusionLimits, buffers, fusion_limits, weight_count
+from gemma4_compile.passes.operator_graph import OperatorCall
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.spec import INT8, UNLIMITED
+from gemma4_compile.targets.tuning import FusionTuning, Tuning
+
+TENSOR = relax.Var("x", relax.TensorType([2], "float32"))
+SCALAR = relax.prim_value(3)
+
+
+def test_scalars_take_no_buffer() -> None:
+    assert buffers([TENSOR, SCALAR, TENSOR]) == 2
+    assert buffers([]) == 0
+
+
+@pytest.mark.parametrize(("max_buffers", "fits"), [(3, False), (4, True), (None, True)])
+def test_results_are_buffers_too(max_buffers: int | None, fits: bool) -> None:
+    assert FusionLimits(max_buffers).binds([TENSOR, TENSOR, SCALAR], 2) is fits
+
+
+def test_a_cpu_has_no_limits_but_its_tuning() -> None:
+    cpu = target_spec("cpu")
+    assert fusion_limits(cpu) == FusionLimits(None, UNLIMITED, False, cpu.tuning.fusion)
+
+
+@pytest.mark.parametrize("name", ["webgpu", "metal", "cuda"])
+def test_a_gpu_has_the_limits_of_its_buffers_and_of_its_shared_memory(name: str) -> None:
+    target = target_spec(name)
+    limits = fusion_limits(target)
+    assert limits.max_buffers == target.max_storage_buffers
+    assert 0 < limits.width < target.max_shared_memory_bytes // 4
+    more = replace(target, max_shared_memory_bytes=target.max_shared_memory_bytes + 4096)
+    assert fusion_limits(more).width == limits.width + 1024
+    assert fusion_limits(replace(target, max_shared_memory_bytes=0)).width == 0
+
+
+@pytest.mark.parametrize("name", ["webgpu", "cpu"])
+def test_activations_and_measured_sizes_are_the_target_s(name: str) -> None:
+    fusion = FusionTuning(max_weights=7)
+    target = replace(target_spec(name), activations=INT8, tuning=Tuning(fusion=fusion))
+    limits = fusion_limits(target)
+    assert limits.int8
+    assert limits.tuning == fusion
+    assert not fusion_limits(target_spec(name)).int8
+
+
+@pytest.mark.parametrize("bits", [0, 4, 8])
+def test_weights_are_counted_over_all_row_splits(bits: int) -> None:
+    layout = WeightLayout(bits, "float16", 32 if bits else 0, 64, (16, 8))
+    call = OperatorCall(Linear(rows=1, layout=layout, in_dtype="float16"), [], [])
+    assert weight_count(call) == 24 * 64

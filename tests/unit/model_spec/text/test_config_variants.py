@@ -1,0 +1,112 @@
+"""Kinds of checkpoints: those that are refused, and which of two places a value is read from."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.text.config_variants import (
+    TEXT_TYPES,
+    first_given,
+    refuse_variants,
+    stored_dtype,
+    unsupported_type,
+)
+
+
+def fields(values: dict[str, object], path: str = "") -> ConfigFields:
+    return ConfigFields(values, path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"),
+    [
+        ("gemma4_assistant", "a drafter, which is not supported yet"),
+        ("gemma4_unified_assistant", "a drafter"),
+        ("llama", "'llama' is not a Gemma 4 text model"),
+        (None, "None is not"),
+        (["gemma4"], "is not a Gemma 4"),
+    ],
+)
+def test_another_model_type_is_named(model_type: object, words: str) -> None:
+    error = unsupported_type(model_type)
+    assert words in str(error)
+    assert all(f"`{name}`" in str(error.hint) for name in TEXT_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("quantization_config", {"bits": 4}),
+        ("tie_word_embeddings", False),
+        ("auto_map", {"AutoConfig": "x"}),
+        ("is_causal", False),
+        ("rope_scaling", {"type": "linear"}),
+    ],
+)
+def test_what_means_another_architecture_is_refused_in_both_places(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"`{key}`"):
+        refuse_variants(fields({key: value}), fields({}, "text_config"))
+    with pytest.raises(ConfigError, match=rf"`text_config\.{key}`"):
+        refuse_variants(fields({}), fields({key: value}, "text_config"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("use_bidirectional_attention", "all"),
+        ("attention_bias", True),
+        ("hidden_activation", "silu"),
+    ],
+)
+def test_what_the_decoder_does_not_compute_is_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"`text_config\.{key}`"):
+        refuse_variants(fields({}), fields({key: value}, "text_config"))
+
+
+@pytest.mark.parametrize("attention", [None, "vision"])
+def test_the_released_values_and_absent_ones_are_taken(attention: str | None) -> None:
+    refuse_variants(fields({}), fields({}))
+    text: dict[str, object] = {
+        "tie_word_embeddings": True,
+        "quantization_config": None,
+        "is_causal": True,
+        "use_bidirectional_attention": attention,
+        "attention_bias": False,
+        "hidden_activation": "gelu_pytorch_tanh",
+    }
+    refuse_variants(fields({"auto_map": None}), fields(text))
+
+
+def test_the_first_place_with_a_value_counts() -> None:
+    top, text = ConfigFields({"x": None}, ""), ConfigFields({"x": 2}, "text_config", {"x": 1})
+    assert first_given("x", top, text) is text
+    second = fields({"x": 3})
+    assert first_given("x", ConfigFields({}, "", {"x": 1}), second) is second
+    assert first_given("x", ConfigFields({"x": 0}, ""), text).get("x") == 0
+    assert first_given("x", top, ConfigFields({}, "", {"x": 1})).require("x") == 1
+
+
+@pytest.mark.parametrize(
+    ("top", "text", "expected"),
+    [
+        ({"dtype": "float16"}, {"dtype": "bfloat16"}, "float16"),
+        ({"torch_dtype": "float16"}, {"dtype": "bfloat16"}, "float16"),
+        ({"dtype": None}, {"torch_dtype": "float32"}, "float32"),
+        ({"dtype": "bfloat16", "torch_dtype": "float16"}, {}, "bfloat16"),
+    ],
+)
+def test_the_dtype_is_that_of_the_top_level(
+    top: dict[str, object], text: dict[str, object], expected: str
+) -> None:
+    place = fields(text, "text_config")
+    assert stored_dtype(fields(top), place) == expected
+    assert place.unknown({}) == [], "a stale one is known, and superseded"
+
+
+def test_a_dtype_must_be_there_and_be_one_of_a_checkpoint() -> None:
+    with pytest.raises(ConfigError, match="`dtype` is missing"):
+        stored_dtype(fields({}), fields({}, "text_config"))
+    with pytest.raises(ConfigError, match=r"`torch_dtype`.*float8"):
+        stored_dtype(fields({"torch_dtype": "float8"}), fields({}, "text_config"))

@@ -1,0 +1,164 @@
+"""Files of a package: their bytes, hashes and modes, and what is kept of an earlier package."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.errors import ArtifactError
+from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.files import (
+    copy_file,
+    finish,
+    hash_file,
+    take_over,
+    write_json,
+    write_text,
+)
+from gemma4_compile.package.output_directory import LOCK_FILE, PROGRESS_FILE
+
+
+def test_a_file_of_any_size_is_hashed_whole(tmp_path: Path) -> None:
+    for size in (0, 3, (1 << 20) + 1):
+        content = os.urandom(size)
+        (tmp_path / "x").write_bytes(content)
+        found = hash_file(tmp_path / "x")
+        assert found.md5 == hashlib.md5(content).hexdigest()
+        assert found.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_a_pipe_is_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="no regular file"):
+        hash_file(tmp_path / "pipe")
+    with pytest.raises(ArtifactError, match="no regular file"):
+        copy_file(tmp_path / "pipe", tmp_path)
+
+
+def test_texts_are_utf_8_and_end_where_they_end(tmp_path: Path) -> None:
+    write_text(tmp_path / "x.txt", "Grüße\n")
+    assert (tmp_path / "x.txt").read_bytes() == "Grüße\n".encode()
+    write_json(tmp_path / "x.json", {"b": 1, "a": "ü"})
+    text = (tmp_path / "x.json").read_bytes().decode()
+    assert json.loads(text) == {"b": 1, "a": "ü"}
+    assert text.index("b") < text.index("a"), "in the order that is given"
+    assert "ü" in text
+    assert text.endswith("}\n")
+
+
+def test_no_text_is_written_through_a_planted_link(victim: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "x.json").symlink_to(victim)
+    with pytest.raises(ArtifactError, match="a link"):
+        write_json(tmp_path / "new" / "x.json", {})
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"cannot write .*x\.json") as caught:
+        write_json(tmp_path / "missing" / "x.json", {})
+    assert caught.value.hint
+
+
+def test_a_copy_has_the_name_and_the_content(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    content = os.urandom((1 << 20) + 7)
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    copy_file(tmp_path / "tokenizer.json", tmp_path / "new")
+    assert (tmp_path / "new" / "tokenizer.json").read_bytes() == content
+
+
+def test_provenance_holds_the_hash_of_every_file(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"abc")
+    (tmp_path / PROGRESS_FILE).write_text("{}")
+    finish(tmp_path, "x.bin", {"recipe": "q4f16"})
+    values = json.loads((tmp_path / abi.PROVENANCE_FILE).read_text())
+    digest = hashlib.sha256(b"abc").hexdigest()
+    assert values["files"] == {"x.bin": {"nbytes": 3, "sha256": digest}}
+    assert not (tmp_path / PROGRESS_FILE).exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
+def test_only_files_of_a_package_are_kept(kind: str, victim: Path, tmp_path: Path) -> None:
+    package, directory = tmp_path / "package", tmp_path / "new"
+    package.mkdir()
+    directory.mkdir()
+    if kind == "link":
+        (package / "shard").symlink_to(victim)
+    elif kind == "pipe":
+        os.mkfifo(package / "shard")
+    else:
+        (package / "shard").mkdir()
+    with pytest.raises(ArtifactError, match="cannot keep `shard`"):
+        take_over(package, ["shard"], directory)
+    assert not list(directory.iterdir())
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_kept_takes_the_place_of_a_planted_link(
+    linked: bool, victim: Path, tmp_path: Path
+) -> None:
+    package, directory = tmp_path / "package", tmp_path / "new"
+    package.mkdir()
+    directory.mkdir()
+    (package / "content").write_text("good")
+    if linked:  # inside of the package: allowed, and its content is what counts
+        (package / "shard").symlink_to("content")
+    else:
+        (package / "content").rename(package / "shard")
+    (directory / "shard").symlink_to(victim)
+    take_over(package, ["shard"], directory)
+    finish(directory, None, {})
+    assert (directory / "shard").read_text() == "good"
+    assert not (directory / "shard").is_symlink()
+
+
+def test_a_link_is_never_packed(victim: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "shard").symlink_to(victim)
+    with pytest.raises(ArtifactError, match="a link"):
+        finish(tmp_path / "new", None, {})
+
+
+def test_files_are_linked_and_copied_where_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, directory = tmp_path / "package", tmp_path / "new"
+    package.mkdir()
+    directory.mkdir()
+    for name in "ab":
+        (package / name).write_text(name)
+    take_over(package, ["a"], directory)
+    assert (directory / "a").samefile(package / "a")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", refuse)
+    take_over(package, ["b"], directory)
+    assert (directory / "b").read_text() == "b"
+    assert not (directory / "b").samefile(package / "b")
+
+
+def test_a_missing_file_cannot_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"cannot keep `shard`.*No such file") as caught:
+        take_over(tmp_path, ["shard"], tmp_path / "new")
+    assert "--force" in str(caught.value.hint)
+
+
+def test_a_finished_package_is_readable_and_lists_all_but_the_run_s_own(tmp_path: Path) -> None:
+    for name in ("a.bin", "b.bin", LOCK_FILE):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "a.bin").chmod(0o600)
+    made = finish(tmp_path, None, {"recipe": "f32"}, {"b.bin": "known"})
+    assert set(made.files) == {"a.bin", "b.bin"}
+    assert made.files["b.bin"] == (5, "known"), "not read again"
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
+    values = json.loads((tmp_path / abi.PROVENANCE_FILE).read_text())
+    assert Provenance.from_json(values) == made
+    assert finish(tmp_path, None, {"recipe": "f32"}, {"b.bin": "known"}) == made, "and again"

@@ -1,0 +1,191 @@
+"""Messages, declared tools and the choice among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.messages import (
+    MAX_TOOLS,
+    read_messages,
+    read_tool_choice,
+    read_tools,
+)
+from gemma4_compile.runtime.tool_calls import ToolCall
+
+
+def read(*messages: Any, most: int = 10) -> tuple[Message, ...]:
+    return read_messages(Fields({"messages": list(messages)}), most)
+
+
+def refused(param: str, *messages: Any, most: int = 10) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        read(*messages, most=most)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    return caught.value
+
+
+def user(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **fields}
+
+
+def call(arguments: Any = "{}", name: str = "f", call_id: str = "c1") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def test_roles_and_contents() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    found = read({"role": "developer", "content": "d"}, user(parts), user(""), user([]))
+    assert found == (
+        Message("developer", "d"),
+        Message("user", "ab"),
+        Message("user", ""),
+        Message("user", ""),
+    )
+
+
+def test_a_reply_is_taken_as_it_was_given() -> None:
+    (found,) = read(
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "hm",
+            "refusal": None,
+            "annotations": [],
+            "tool_calls": [call('{"a": [1]}'), call("", call_id="c2")],
+        }
+    )
+    calls = (ToolCall("f", {"a": [1]}, "c1"), ToolCall("f", {}, "c2"))
+    assert found == Message("assistant", "", reasoning="hm", tool_calls=calls)
+    (other,) = read({"role": "assistant", "content": "x", "reasoning": "hm"})
+    assert other.reasoning == "hm"
+
+
+def test_a_result_belongs_to_a_call_before_it() -> None:
+    asked = {"role": "assistant", "tool_calls": [call()]}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "r", "name": "f"}
+    assert read(asked, result)[1] == Message("tool", "r", tool_call_id="c1", name="f")
+    refused("messages[0].tool_call_id", result, asked)
+    refused("messages[1].tool_call_id", asked, {**result, "tool_call_id": "c2"})
+    refused("messages[1].tool_call_id", asked, {"role": "tool", "content": "r"})
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_the_number_of_messages_is_bounded(count: int) -> None:
+    error = refused("messages", *[user()] * count, most=2)
+    assert error.message == f"`messages`: expected 1 to 2 messages, found {count}"
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (user(mood=1), ".mood"),
+        (user(audio={}), ".audio"),
+        (user(function_call={}), ".function_call"),
+        ({"content": "x"}, ".role"),
+        ({"role": "robot", "content": "x"}, ".role"),
+        ({"role": "user"}, ".content"),
+        ({"role": "assistant", "tool_calls": []}, ".content"),
+        (user(5), ".content"),
+        (user([{"type": "image_url", "image_url": {}}]), ".content[0].type"),
+        (user([{"type": "text"}]), ".content[0].text"),
+        ("x", ""),
+        ({"role": "assistant", "tool_calls": [call("[1]")]}, ".tool_calls[0].function.arguments"),
+        ({"role": "assistant", "tool_calls": [call("{")]}, ".tool_calls[0].function.arguments"),
+        ({"role": "assistant", "tool_calls": [call(name="a b")]}, ".tool_calls[0].function.name"),
+        ({"role": "assistant", "tool_calls": [{"id": "x"}]}, ".tool_calls[0].function"),
+        (
+            {"role": "assistant", "tool_calls": [{**call(), "type": "x"}]},
+            ".tool_calls[0].type",
+        ),
+    ],
+)
+def test_a_damaged_message_is_named(message: Any, field: str) -> None:
+    refused(f"messages[1]{field}", user(), message)
+
+
+def tool(name: str = "f", **fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+def tools_of(*tools: Any) -> Any:
+    return read_tools(Fields({"tools": list(tools)}))
+
+
+def test_tools_have_what_templates_read() -> None:
+    schema = {"type": "object"}
+    found = tools_of(tool(), tool("g-1.x_", description="d", parameters=schema, strict=True))
+    assert found == (
+        {"type": "function", "function": {"name": "f", "description": ""}},
+        {
+            "type": "function",
+            "function": {"name": "g-1.x_", "description": "d", "parameters": schema},
+        },
+    )
+    assert read_tools(Fields({})) == ()
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([{"type": "retrieval"}], "tools[0].type"),
+        ([tool(), tool("")], "tools[1].function.name"),
+        ([tool("x" * 65)], "tools[0].function.name"),
+        ([tool("a\n")], "tools[0].function.name"),
+        ([tool(parameters=[])], "tools[0].function.parameters"),
+        ([tool(colour="red")], "tools[0].function.colour"),
+        ([tool()] * (MAX_TOOLS + 1), "tools"),
+    ],
+)
+def test_a_damaged_tool_is_named(tools: list[Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        tools_of(*tools)
+    assert caught.value.param == param
+
+
+F, G = tools_of(tool("f"), tool("g"))
+
+
+def choice(value: object, tools: Any = (F, G)) -> Any:
+    return read_tool_choice(Fields({"tool_choice": value}), tools)
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "needed", "more"),
+    [
+        (None, (F, G), (), True),
+        ("auto", (F, G), (), True),
+        ("none", (), (), True),
+        ("required", (F, G), (F, G), True),
+        ({"type": "function", "function": {"name": "g"}}, (F, G), (G,), False),
+    ],
+)
+def test_a_choice_says_what_is_declared_and_what_must_be_called(
+    value: object, declared: Any, needed: Any, more: bool
+) -> None:
+    assert choice(value) == (declared, needed, more)
+
+
+@pytest.mark.parametrize(
+    ("value", "tools", "words"),
+    [
+        ("required", (), "needs `tools`"),
+        ("sometimes", (F,), "expected auto, none, required or a function"),
+        (5, (F,), "expected an object"),
+        ({"type": "x"}, (F,), "only functions"),
+        ({"type": "function", "function": {"name": "h"}}, (F, G), "declares no `h`"),
+    ],
+)
+def test_a_choice_that_cannot_be_kept_is_refused(value: object, tools: Any, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as caught:
+        choice(value, tools)
+    assert str(caught.value.param).startswith("tool_choice")
+
+
+def test_without_tools_there_is_nothing_to_choose() -> None:
+    assert choice("auto", ()) == choice("none", ()) == ((), (), True)

@@ -1,0 +1,48 @@
+"""A request to compile: the defaults of the command line, and the values of --modalities."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import options
+from gemma4_compile.errors import UsageError
+from gemma4_compile.model_spec.modality import ALL_MODALITIES, TEXT_ONLY, Modality
+from gemma4_compile.request import AUTO, CompileRequest, modalities_of
+
+REQUEST = CompileRequest("tiny", "cpu", "f32", Path("out"))
+
+
+def test_what_is_not_asked_for_is_as_on_the_command_line() -> None:
+    default = options.make_parser().get_default
+    same = ("limits", "activations", "prefill_chunk", "only", "revision", "force", "dump_ir")
+    for name in (*same, "allow_nonfinite"):
+        assert getattr(REQUEST, name) == default(name), name
+    assert REQUEST.context_length == default("context")
+    assert REQUEST.modalities == modalities_of(default("modalities")) == TEXT_ONLY
+    assert REQUEST.overrides == ()
+    assert not REQUEST.probe, "nobody asks for it there"
+
+
+def test_activations_are_left_to_the_target() -> None:
+    assert AUTO == "auto"
+    assert REQUEST.activations == AUTO
+
+
+def test_a_request_stays_as_it_was_made() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        REQUEST.force = True  # type: ignore[misc]
+
+
+def test_text_is_always_there_and_all_is_left_to_the_checkpoint() -> None:
+    assert modalities_of("image") == frozenset({Modality.TEXT, Modality.IMAGE})
+    assert modalities_of("audio, image,audio") == ALL_MODALITIES
+    assert modalities_of("all") is None
+
+
+@pytest.mark.parametrize("text", ["", "video", "text,,image", "image,all", "Image"])
+def test_other_names_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown modality"):
+        modalities_of(text)
