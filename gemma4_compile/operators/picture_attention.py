@@ -91,8 +91,8 @@ class PicturePrefillAttention(PrefillAttention):
 
     References
     ----------
-    transformers 5.23.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py: sliding
-    layers only. The window bounds what lies behind a row, and nothing that lies ahead.
+    transformers 5.23.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
+    sliding layers have it; the window bounds what lies behind a row, not what lies ahead.
     """
 
     kind: ClassVar[str] = "picture_prefill_attention"
