@@ -211,7 +211,7 @@ class Gemma4ForCausalLM(nn.Module):
             pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
             tokens = nn.op.where(is_text, tokens, pad)
         last_rows = None
-        if self.config.bidirectional_images and self.config.vision is not None:
+        if self.config.whole_images:
             last_rows = last_visible_rows(nn.op.reshape(modality, (length,)))
         logits, probes = self._decode_stream(residual, tokens, kv, None, last_rows)
         return logits, kv, *probes
