@@ -62,10 +62,10 @@ _VISION: dict[str, Any] = {
     "head_dim": 16,
 }
 _IMAGE_TOKENS = {
-    "boi_token_id": 248,
-    "image_token_id": hf_media.PICTURE_ID,
-    "eoi_token_id": 249,
-    "video_token_id": hf_media.SOUND_ID,
+    "boi_token_id": 250,
+    "image_token_id": 251,
+    "eoi_token_id": 252,
+    "video_token_id": 253,
 }
 
 
