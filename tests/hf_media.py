@@ -23,9 +23,9 @@ from tests import hf
 Float32Array = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-# Placeholders beyond the vocabulary: a greedy token that is one would be taken for a picture's. Rows
-# of sounds come in by that of videos: both are replaced in the same way, and their types decide
-# what they see.
+# Placeholders beyond the vocabulary: a greedy token that is one would be taken for a row of a
+# picture. Rows of sounds come in by the placeholder of videos: both are replaced in the same way,
+# and their types decide what they see.
 PICTURE_ID, SOUND_ID, AUDIO_ID = 1000, 1001, 1002
 _PICTURE_TYPE, _SOUND_TYPE = 1, 3
 _IDS = {abi.MODALITY_MEDIA: PICTURE_ID, abi.MODALITY_AUDIO: SOUND_ID}

@@ -52,5 +52,5 @@ def test_without_a_mistake_nothing_is_caught(
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistake_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = compiled_with(MISTAKES[name], tmp_path, monkeypatch)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
         run(case)
