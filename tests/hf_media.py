@@ -80,7 +80,7 @@ def load(
         video_token_id=SOUND_ID,
         audio_token_id=AUDIO_ID,
     )
-    model: Gemma4ForConditionalGeneration = kind._from_config(
+    model: Gemma4ForConditionalGeneration = kind._from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation="eager", dtype=torch.float32
     ).eval()
     prefix = "model.language_model."
@@ -100,7 +100,8 @@ def _inputs(context: Context) -> dict[str, Any]:
     for name, modality in (("image", abi.MODALITY_MEDIA), ("video", abi.MODALITY_AUDIO)):
         rows = context.rows[context.modality == modality]
         if len(rows):
-            encoded[name] = BaseModelOutputWithPooling(pooler_output=[torch.from_numpy(rows)])
+            of_encoder: Any = [torch.from_numpy(rows)]  # the annotation leaves lists out
+            encoded[name] = BaseModelOutputWithPooling(pooler_output=of_encoder)
     return {
         "input_ids": torch.from_numpy(ids)[None],
         "mm_token_type_ids": torch.from_numpy(types)[None],
@@ -135,8 +136,9 @@ def generate(
 
     With a cache of fixed size, for which `generate` makes the masks as `logits` does.
     """
+    generating: Any = model
     with torch.no_grad():
-        result = model.generate(
+        result = generating.generate(
             **_inputs(context),
             max_new_tokens=count,
             do_sample=False,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, decoder_options
@@ -116,7 +117,7 @@ def _exchange_library(package: Path, config: Gemma4Config) -> None:
     plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
     options = decoder_options(recipe, spec, PREFILL_CHUNK)
     module = lower(build_module(config, recipe, spec, options, plan, (TEXT,)), spec)
-    attach: Callable[..., Any] = AttachMetadata(metadata)
+    attach: Pass = AttachMetadata(metadata)
     # The file is loaded: to write into it would change this process.
     exchanged = library.with_name(f"pictures-{library.name}")
     link(generate(attach(module), spec), exchanged, spec)
