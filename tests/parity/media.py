@@ -8,7 +8,7 @@ input, which takes the same weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import RECIPES, Recipe, storage_plan
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.chunks import chunks
@@ -40,7 +40,6 @@ Float32Array = npt.NDArray[np.float32]
 Letters = Sequence[tuple[str, int]]
 
 CONTEXT_LENGTH, PREFILL_CHUNK = 160, 40
-RECIPE = "f32"
 ROW_DEVIATION = 3.0  # about that of a scaled token embedding
 
 BIDIRECTIONAL = {"use_bidirectional_attention": "vision"}
@@ -93,26 +92,27 @@ def compile_with_pictures(
     text: Mapping[str, Any],
     weights: Mapping[str, Float32Array],
     folder: Path,
-    config: Gemma4Config | None = None,
-) -> Path:
-    """A package for the CPU; `config` is what its library is built of, if that is another."""
+    config: Gemma4Config,
+    recipe: str,
+) -> tuple[Path, dict[str, Float32Array]]:
+    """A package for the CPU whose library is built of `config`, and what its weights mean."""
     checkpoint = models.write_checkpoint(folder / "checkpoint", text, weights=weights)
     package = folder / "package"
     request = CompileRequest(
         model=str(checkpoint.path),
         target="cpu",
-        quant=RECIPE,
+        quant=recipe,
         output=package,
         context_length=CONTEXT_LENGTH,
         prefill_chunk=PREFILL_CHUNK,
     )
     compile_model(request, packages.Silent())
-    _exchange_library(package, config or config_with_pictures(text))
-    return package
+    _exchange_library(package, config, RECIPES[recipe])
+    return package, packages.dequantised_weights(package, checkpoint, recipe)
 
 
-def _exchange_library(package: Path, config: Gemma4Config) -> None:
-    spec, recipe, library = target_spec("cpu"), RECIPES[RECIPE], Package.open(package).library_path
+def _exchange_library(package: Path, config: Gemma4Config, recipe: Recipe) -> None:
+    spec, library = target_spec("cpu"), Package.open(package).library_path
     metadata = str(NativeLibrary(library).compiled_function(abi.METADATA)())
     plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
     options = decoder_options(recipe, spec, PREFILL_CHUNK)
@@ -133,6 +133,7 @@ class MediaCase:
     engine: Engine
     model: Any
     whole_images: bool
+    tolerance: float
     routing_gap: float
     _truths: dict[bytes, Float32Array] = field(default_factory=dict)
 
@@ -180,9 +181,9 @@ class MediaCase:
             expected = truth[position]
             assert np.isfinite(logits).all()
             np.testing.assert_allclose(
-                logits, expected, rtol=0, atol=tolerances.LOGITS_F32, err_msg=f"row {position}"
+                logits, expected, rtol=0, atol=self.tolerance, err_msg=f"row {position}"
             )
-            if margin(expected) > 2 * tolerances.LOGITS_F32:
+            if margin(expected) > 2 * self.tolerance:
                 assert logits.argmax() == expected.argmax(), f"row {position}"
 
 
@@ -206,17 +207,22 @@ def prefill_rows(engine: Engine, given: Context) -> Float32Array:
 
 
 def make_case(
-    kind: str, folder: Path, config: Callable[[Gemma4Config], Gemma4Config] = lambda same: same
+    kind: str,
+    folder: Path,
+    config: Callable[[Gemma4Config], Gemma4Config] = lambda same: same,
+    recipe: str = "f32",
 ) -> MediaCase:
     """Compile a kind; the truth is that of `KINDS`, whatever `config` makes of the library's."""
     text = KINDS[kind]
-    weights = models.random_weights(text)
     right = config_with_pictures(text)
-    package = compile_with_pictures(text, weights, folder, config(replace(right)))
+    package, weights = compile_with_pictures(
+        text, models.random_weights(text), folder, config(right), recipe
+    )
     return MediaCase(
         config=right,
         engine=Engine.open(package),
         model=hf_media.load(text, weights),
         whole_images=right.whole_images,
-        routing_gap=tolerances.ROUTING_GAPS[RECIPE],
+        tolerance=tolerances.ACTIVATIONS[recipe],
+        routing_gap=tolerances.ROUTING_GAPS[recipe],
     )

@@ -14,6 +14,7 @@ from gemma4_compile.model_spec.text import reference
 from gemma4_compile.runtime.chunks import whole_rows
 from tests import hf_media, models, tolerances
 from tests.hf_media import Context
+from tests.marks import slow_unless
 from tests.parity.media import (
     KINDS,
     PREFILL_CHUNK,
@@ -27,7 +28,7 @@ from tests.parity.media import (
 
 pytestmark = pytest.mark.parity
 
-CaseOf = Callable[[str], MediaCase]
+CaseOf = Callable[..., MediaCase]
 
 # Windows are 8 to 16 rows: pictures below and above, one right after the last row of a chunk.
 CONTEXTS: dict[str, Letters] = {
@@ -50,7 +51,12 @@ NEW_TOKENS = 6
 @pytest.fixture(scope="session")
 def case(tmp_path_factory: pytest.TempPathFactory) -> CaseOf:
     """Compile a kind, once a run."""
-    return cache(lambda kind: make_case(kind, tmp_path_factory.mktemp(f"media-{kind}")))
+
+    @cache
+    def make(kind: str, recipe: str = "f32") -> MediaCase:
+        return make_case(kind, tmp_path_factory.mktemp(f"media-{kind}"), recipe=recipe)
+
+    return make
 
 
 def runs_of(letters: Letters) -> Letters:
@@ -66,6 +72,18 @@ def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -
     count = len(given) - NEW_TOKENS
     compiled.engine.clear()
     found = compiled.prefill(given, 0, count)
+    found |= compiled.decode(given, count, len(given))
+    compiled.check(given, found)
+
+
+@pytest.mark.parametrize("recipe", ["f16", "q4f16"])
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", KINDS))
+def test_recipes_with_f16_activations(case: CaseOf, kind: str, recipe: str) -> None:
+    compiled = case(kind, recipe)
+    given = compiled.context(runs_of(CONTEXTS["several pictures"]))
+    count = len(given) - NEW_TOKENS
+    compiled.engine.clear()
+    found = compiled.prefill(given, 0, count, 19)
     found |= compiled.decode(given, count, len(given))
     compiled.check(given, found)
 

@@ -57,7 +57,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/layers/mlp.py",
         "model_spec/layers/moe.py",
         "model_spec/layers/norm.py",
-        "model_spec/text/decoder.py",
         "model_spec/text/export.py",
         "model_spec/text/kv_cache.py",
         "model_spec/text/per_layer_embedding.py",
