@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -65,23 +66,35 @@ def routing_gaps(model: Gemma4ForCausalLM, ids: npt.NDArray[np.int64]) -> Float3
     The smallest distance, over layers and positions, of the last chosen score from the first that
     is not; infinite for a model without experts.
     """
-    gaps = [np.full(ids.shape, np.inf, np.float32)]
+    with noted_gaps(model, ids.shape) as gaps:
+        if getattr(model.config, "enable_moe_block", False):
+            last_logits(model, ids)
+    return np.asarray(np.min(gaps, axis=(0, 2)))
+
+
+@contextmanager
+def noted_gaps(model: torch.nn.Module, shape: tuple[int, ...]) -> Iterator[list[Float32Array]]:
+    """The distances that `routing_gaps` is of, an array of `shape` for each router and call.
+
+    The first one is infinite, and the only one of a model without experts.
+    """
+    gaps = [np.full(shape, np.inf, np.float32)]
 
     def note(router: Any, inputs: Any, outputs: Any) -> None:
         chosen = router.config.top_k_experts
         scores = outputs[0].log().sort(dim=-1, descending=True).values
-        gaps.append((scores[:, chosen - 1] - scores[:, chosen]).reshape(ids.shape).numpy())
+        gaps.append((scores[:, chosen - 1] - scores[:, chosen]).reshape(shape).numpy())
 
     hooks = [
         module.register_forward_hook(note)
         for module in model.modules()
         if type(module).__name__ == "Gemma4TextRouter"
     ]
-    if hooks:
-        last_logits(model, ids)
-    for hook in hooks:
-        hook.remove()
-    return np.asarray(np.min(gaps, axis=(0, 2)))
+    try:
+        yield gaps
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def hidden_states(model: Gemma4ForCausalLM, ids: Ids) -> tuple[Float32Array, ...]:

@@ -37,6 +37,7 @@ from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.picture_attention import example_last_rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets.spec import TargetSpec
@@ -78,6 +79,7 @@ ROLES = (
     _Role("int8 rounding", ("quantize_rows",)),
     _Role("writing keys and values", ("qk_norm_rope_cache",)),
     _Role("attention of a prompt", ("prefill_attention",)),
+    _Role("attention of a picture", ("picture_prefill_attention",)),
     _Role(
         "attention of one token",
         ("decode_attention",),
@@ -157,6 +159,8 @@ class _Kernel:
         if name == "positions":
             before, rows = self.sizes.before, _rows(self.operator) or self.sizes.rows
             return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
+        if name == "last_rows":
+            return KnownInput(dtype, shape, data=tuple(example_last_rows(*shape).tolist()))
         if name == "temperature":
             return KnownInput(dtype, shape, data=(0.75,))
         return KnownInput(dtype, shape, _spreads(self.operator, name, dtype), seed)

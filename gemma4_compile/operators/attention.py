@@ -20,7 +20,14 @@ from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import ATTENTION_F32, Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
+from gemma4_compile.operators.tir import (
+    FunctionBuilder,
+    LocalVar,
+    bind,
+    function,
+    i32,
+    store,
+)
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
@@ -196,6 +203,10 @@ class PrefillAttention(_OverCache):
     kind: ClassVar[str] = "prefill_attention"
     out_dtype: str = "float32"
 
+    def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
+        """The argument with the last row that each row sees; None where that is the row itself."""
+        return None
+
     def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
         with function(scheduled=False) as build:
@@ -204,11 +215,15 @@ class PrefillAttention(_OverCache):
             key = build.arg("key", shape, self.cache_dtype)
             value = build.arg("value", shape, self.cache_dtype)
             positions = build.arg("positions", (4,), "int32")
+            last_rows = self.declare_last_rows(build, rows)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
             with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
                 position = bind(positions[2] - i32(rows) + i32(i))
+                last = position
+                if last_rows is not None:
+                    last = bind(positions[2] - i32(rows) + last_rows[i])
                 total, _, weights = self._online(
-                    q, key, value, i, h, self.first_key(position), position + 1
+                    q, key, value, i, h, self.first_key(position), last + 1
                 )
                 with T.serial(0, dim) as d:
                     store(out, (total[d] / weights.value).astype(self.out_dtype), i, h * dim + d)

@@ -25,6 +25,7 @@ from gemma4_compile.operators.base import (
     emit,
     emit_inplace,
 )
+from gemma4_compile.operators.picture_attention import LastVisibleRows, PicturePrefillAttention
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class SplitFields(TypedDict):
     grain: int
 
 
+def last_visible_rows(modality: nn.Tensor) -> nn.Tensor:
+    """The last row of a chunk that each row sees where pictures see themselves: (n,) int32."""
+    return emit(LastVisibleRows(), [modality], [(tuple(modality.shape), "int32")])[0]
+
+
 class Attention(nn.Module):
     """Attention as the layer's plan describes it.
 
@@ -117,7 +123,12 @@ class Attention(nn.Module):
         self.o_proj = matrices.matrix(f"{prefix}.o_proj")
 
     def forward(
-        self, hidden: nn.Tensor, kv: KvTensors, rows: int | None, last_row_only: bool
+        self,
+        hidden: nn.Tensor,
+        kv: KvTensors,
+        rows: int | None,
+        last_row_only: bool,
+        last_rows: nn.Tensor | None = None,
     ) -> nn.Tensor:
         """Attend.
 
@@ -126,6 +137,8 @@ class Attention(nn.Module):
         hidden : (rows, hidden_size), the normed input
         rows : number of positions, None for a prefill chunk
         last_row_only : K and V of all rows are written, but only the last position attends
+        last_rows : (rows,) int32, the last row of the chunk that each row sees on sliding layers;
+            None where that is the row itself. The chunk's last row never sees more than itself.
 
         Returns
         -------
@@ -138,7 +151,7 @@ class Attention(nn.Module):
         q = self._prepare(qkv, kv, rows)
         if rows is None and last_row_only:
             return self.o_proj.matmul(self._combine(*self._last_row(take_last_row(q), kv)), 1)
-        return self.o_proj.matmul(self._chunk(q, kv, rows), rows)
+        return self.o_proj.matmul(self._chunk(q, kv, rows, last_rows), rows)
 
     def _rotary_fields(self, kv: KvTensors) -> RotaryFields:
         plan = self.plan
@@ -185,14 +198,20 @@ class Attention(nn.Module):
         width = plan.num_attention_heads * plan.head_dim
         return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
 
-    def _chunk(self, q: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
-        operator = PrefillAttention(
+    def _chunk(
+        self, q: nn.Tensor, kv: KvTensors, rows: int | None, last_rows: nn.Tensor | None
+    ) -> nn.Tensor:
+        sees_pictures = last_rows is not None and self.plan.window is not None
+        kind = PicturePrefillAttention if sees_pictures else PrefillAttention
+        operator = kind(
             rows=rows,
             window=self.plan.window,
             out_dtype=self.activation_dtype,
             **self._cache_fields(kv),
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]
+        if last_rows is not None and sees_pictures:
+            args.append(last_rows)
         return emit(operator, args, [(tuple(q.shape), self.activation_dtype)])[0]
 
     def _split_fields(self) -> SplitFields:

@@ -115,6 +115,11 @@ class Gemma4Config:
         given = {Modality.IMAGE: self.vision, Modality.AUDIO: self.audio}
         return TEXT_ONLY | {modality for modality, section in given.items() if section is not None}
 
+    @property
+    def whole_images(self) -> bool:
+        """Return whether the rows of a picture see each other, so that no chunk may cut it."""
+        return self.bidirectional_images and self.vision is not None
+
     @classmethod
     def from_dict(
         cls,

@@ -17,7 +17,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import ExportOptions
-from gemma4_compile.model_spec.layers.attention import Attention
+from gemma4_compile.model_spec.layers.attention import Attention, last_visible_rows
 from gemma4_compile.model_spec.layers.mlp import FeedForward
 from gemma4_compile.model_spec.layers.moe import (
     ExpertWeights,
@@ -55,12 +55,15 @@ class Stream:
     hidden : (rows, hidden_size) activation dtype, the normed input of the next layer
     ple : (rows, layers * ple width) float32, per-layer inputs of all layers, or None
     rows : number of positions, None for a prefill chunk
+    last_rows : (rows,) int32, the last row of the chunk that each row sees on sliding layers, or
+        None where that is the row itself
     """
 
     residual: nn.Tensor
     hidden: nn.Tensor
     ple: nn.Tensor | None
     rows: int | None
+    last_rows: nn.Tensor | None = None
 
     def last_row(self) -> Stream:
         """Only the last position, where nobody reads the others."""
@@ -107,7 +110,9 @@ class DecoderLayer(nn.Module):
         next_norm : the weight of the norm that follows the layer
         last_row_only : nobody reads the other rows of the result (K and V are written for all)
         """
-        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        attended = self.self_attn.forward(
+            stream.hidden, kv, stream.rows, last_row_only, stream.last_rows
+        )
         stream = stream.last_row() if last_row_only else stream
         rows, ple = stream.rows, stream.ple
         add = partial(add_normed_and_norm, rows=rows, eps=self.eps, dtype=self.dtype)
@@ -120,7 +125,7 @@ class DecoderLayer(nn.Module):
             branch = inject(gate, projection, residual, ple, self.plan.index, rows)
             norm = self.post_per_layer_input_norm
         residual, hidden = add(residual, branch, norm, next_norm, scalar=self.layer_scalar)
-        return Stream(residual, hidden, ple, rows)
+        return Stream(residual, hidden, ple, rows, stream.last_rows)
 
 
 class MoeDecoderLayer(nn.Module):
@@ -148,7 +153,9 @@ class MoeDecoderLayer(nn.Module):
         self, stream: Stream, kv: KvTensors, next_norm: Vector, last_row_only: bool
     ) -> Stream:
         """Run the layer; parameters as of `DecoderLayer.forward`."""
-        attended = self.self_attn.forward(stream.hidden, kv, stream.rows, last_row_only)
+        attended = self.self_attn.forward(
+            stream.hidden, kv, stream.rows, last_row_only, stream.last_rows
+        )
         stream = stream.last_row() if last_row_only else stream
         sizes, norms, rows = self.sizes, self.pre_feedforward_vectors, stream.rows
         residual, hidden = add_attention(sizes, stream.residual, attended, norms, rows)
@@ -158,7 +165,7 @@ class MoeDecoderLayer(nn.Module):
         residual, hidden = add_branches(
             sizes, residual, dense, chosen, norms, scalar, next_norm, rows
         )
-        return Stream(residual, hidden, None, rows)
+        return Stream(residual, hidden, None, rows, stream.last_rows)
 
 
 class Gemma4ForCausalLM(nn.Module):
@@ -187,7 +194,7 @@ class Gemma4ForCausalLM(nn.Module):
     def prefill_tokens(
         self, embeddings: nn.Tensor, ids: nn.Tensor, modality: nn.Tensor, kv: nn.Object
     ) -> tuple[nn.Tensor | nn.Object, ...]:
-        """Run a chunk.
+        """Run a chunk; a picture is in one chunk where its rows see one another.
 
         (1, n, hidden_size) f32, (1, n) int32, (1, n) int32 -> logits (1, 1, vocab) f32, state, and
         with `probe` the residual stream (1, hidden_size) f32 of the last position after each layer.
@@ -203,7 +210,10 @@ class Gemma4ForCausalLM(nn.Module):
             )
             pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
             tokens = nn.op.where(is_text, tokens, pad)
-        logits, probes = self._decode_stream(residual, tokens, kv, None)
+        last_rows = None
+        if self.config.whole_images:
+            last_rows = last_visible_rows(nn.op.reshape(modality, (length,)))
+        logits, probes = self._decode_stream(residual, tokens, kv, None, last_rows)
         return logits, kv, *probes
 
     def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
@@ -246,14 +256,19 @@ class Gemma4ForCausalLM(nn.Module):
         )
 
     def _decode_stream(
-        self, residual: nn.Tensor, tokens: nn.Tensor, state: nn.Object, rows: int | None
+        self,
+        residual: nn.Tensor,
+        tokens: nn.Tensor,
+        state: nn.Object,
+        rows: int | None,
+        last_rows: nn.Tensor | None = None,
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         config = self.config
         kv = KvTensors(self.layout, state)
         ple = self._per_layer_inputs(tokens, residual, rows)
         eps, dtype = config.rms_norm_eps, self.options.activation_dtype
         hidden = rms_norm(residual, self.layers[0].input_layernorm, rows, eps, dtype)
-        stream = Stream(residual, hidden, ple, rows)
+        stream = Stream(residual, hidden, ple, rows, last_rows)
         following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
         streams = []
         for layer, next_norm in zip(self.layers, following, strict=True):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile import abi
 from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
 from gemma4_compile.model_spec.text.scales import (
     PER_LAYER_INPUT_SCALE,
@@ -30,6 +31,27 @@ Weights = Mapping[str, Float32Array]
 
 _SQRT_2_OVER_PI = np.float32(np.sqrt(2.0 / np.pi))
 ATTENTION_SCALE = np.float32(1.0)  # scores are not divided by sqrt(head_dim)
+
+
+@dataclass(frozen=True)
+class MediaRows:
+    """Rows of pictures and sounds in the places of a sequence's placeholder tokens.
+
+    Attributes
+    ----------
+    modality : (S,) of every position: `abi.MODALITY_TEXT`, `MODALITY_MEDIA` (pictures) or
+        `MODALITY_AUDIO`
+    rows : (media positions, hidden_size), in their order; not times sqrt(hidden_size)
+    """
+
+    modality: IntArray
+    rows: Float32Array
+
+    @property
+    def positions(self) -> npt.NDArray[np.bool_]:
+        """Return the positions that are no tokens: (S,)."""
+        positions: npt.NDArray[np.bool_] = self.modality != abi.MODALITY_TEXT
+        return positions
 
 
 @dataclass(frozen=True)
@@ -89,11 +111,29 @@ def rotate(x: Float32Array, frequencies: Float32Array) -> Float32Array:
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-def visible(length: int, kind: AttentionKind, window: int) -> npt.NDArray[np.bool_]:
-    """Return the keys (columns) that a query (row) sees: up to itself, `window` if sliding."""
+def visible(
+    length: int, kind: AttentionKind, window: int, pictures: IntArray | None = None
+) -> npt.NDArray[np.bool_]:
+    """Return the keys (columns) that a query (row) sees.
+
+    Up to itself; on sliding layers `window` of them, and the other rows of its picture, also those
+    ahead. `pictures` (S,) numbers the picture of each row, -1 for none; None where rows of pictures
+    are causal.
+    """
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]
     seen = distance >= 0
-    return seen & (distance < window) if kind is AttentionKind.SLIDING else seen
+    if kind is AttentionKind.FULL:
+        return seen
+    if pictures is not None:
+        seen |= (pictures[:, None] == pictures[None, :]) & (pictures[:, None] >= 0)
+    return seen & (distance < window)
+
+
+def picture_numbers(modality: IntArray) -> IntArray:
+    """The picture of each row, -1 for none: a maximal run of `abi.MODALITY_MEDIA` is a picture."""
+    inside = modality == abi.MODALITY_MEDIA
+    begins = inside & ~np.concatenate([[False], inside[:-1]])
+    return np.where(inside, np.cumsum(begins) - 1, -1)
 
 
 def attend(
@@ -189,7 +229,9 @@ def expert_block(
     return first + rms_norm(total, weights[prefix + "post_feedforward_layernorm_2.weight"], eps)
 
 
-def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardResult:
+def forward(
+    config: Gemma4Config, weights: Weights, ids: IntArray, media: MediaRows | None = None
+) -> ForwardResult:
     """Run the model on one sequence.
 
     Parameters
@@ -197,9 +239,15 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
     config : the model
     weights : float32 by checkpoint name without `model.language_model.` or `model.`, (out, in)
     ids : (S,), token ids from position 0 on
+    media : what replaces the embeddings of some of them; those ids are not read
     """
-    eps = config.rms_norm_eps
+    eps, pictures = config.rms_norm_eps, None
+    if media is not None:
+        ids = np.where(media.positions, config.pad_token_id, ids)
+        pictures = picture_numbers(media.modality) if config.bidirectional_images else None
     x: Float32Array = weights["embed_tokens.weight"][ids] * np.float32(embedding_scale(config))
+    if media is not None:
+        x[media.positions] = media.rows
     ple = per_layer_inputs(config, weights, ids, x) if config.hidden_size_per_layer_input else None
     stored: dict[int, tuple[Float32Array, Float32Array]] = {}
     hidden_states = []
@@ -219,7 +267,7 @@ def forward(config: Gemma4Config, weights: Weights, ids: IntArray) -> ForwardRes
         source = kv_source(config, layer)
         if source == layer:
             stored[layer] = keys_and_values(config, weights, layer, normed)
-        mask = visible(len(ids), kind, config.sliding_window)
+        mask = visible(len(ids), kind, config.sliding_window, pictures)
         attended = linear(
             attend(query, *stored[source], mask), weights[prefix + "self_attn.o_proj.weight"]
         )

@@ -18,6 +18,7 @@ from gemma4_compile.targets.kernels.attention.decode import (
     make_decode_attention,
     make_split_attention,
 )
+from gemma4_compile.targets.kernels.attention.last_visible_rows import make_last_visible_rows
 from gemma4_compile.targets.kernels.attention.prefill import make_prefill_attention
 from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_qk_norm_rope_cache
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
@@ -88,6 +89,7 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_combined_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,
     "int8_routed_linear": make_int8_gemv,
+    "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
     "logit_bias": make_logit_bias,
     "combine_splits": make_combine_splits,
@@ -95,6 +97,7 @@ FACTORIES: Mapping[str, Factory] = {
     "normed_linear": make_normed_gemv,
     "top_p_histogram": make_top_p_histogram,
     "penalty": make_penalty,
+    "picture_prefill_attention": make_prefill_attention,
     "per_layer_inputs": make_per_layer_inputs,
     "qk_norm_rope_cache": make_qk_norm_rope_cache,
     "residual_norm": make_residual_norm,

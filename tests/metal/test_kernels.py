@@ -16,6 +16,7 @@ from gemma4_compile.operators.moe import RouterScores
 from tests import models
 from tests.metal import emulator
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
+from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 
@@ -50,7 +51,9 @@ def all_operators() -> tuple[Operator, ...]:
 
 @pytest.fixture(scope="module")
 def cases() -> list[KernelCase]:
-    return [make_case(operator, seed) for seed, operator in enumerate(all_operators())]
+    made = [make_case(operator, seed) for seed, operator in enumerate(all_operators())]
+    shapes = ("tiny heads", "groups of three", "heads of 26 vectors")
+    return [*made, *all_rows_cases(), *(case for name in shapes for case in cases_of(name))]
 
 
 @pytest.fixture(scope="module")

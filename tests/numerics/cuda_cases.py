@@ -23,6 +23,11 @@ from gemma4_compile.targets.spec import FLOAT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
 from tests.numerics import test_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
+from tests.numerics.attention.test_picture_attention_kernels import (
+    SHAPES,
+    all_rows_cases,
+    cases_of,
+)
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.linear import test_gemm_kernels, test_int8_kernels
 from tests.numerics.moe import test_expert_kernels
@@ -116,6 +121,11 @@ def _attention() -> Group:
     return Group(CUDA, cases, differences)
 
 
+def _pictures() -> Group:
+    cases = [*all_rows_cases(), *(case for name in SHAPES for case in cases_of(name))]
+    return Group(CUDA, cases, differences)
+
+
 def _with_unlike_tiles() -> Group:
     """The tile of wide matrices, which the released ones choose by their true sizes only."""
     large = replace(CUDA.tuning.gemm, small_to=0, medium_to=0, large_from=0)
@@ -141,4 +151,5 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     **{f"int8 gemm, {name}": partial(_int8_gemm, name) for name in test_gemm_kernels.INT8_TUNINGS},
     "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
+    "attention of pictures": _pictures,
 }

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.operators.picture_attention import LastVisibleRows
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.linker import ptx
 from tests.numerics import cuda_cases
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
+from tests.numerics.attention.test_picture_attention_kernels import SHAPES
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, make_case
 from tests.numerics.linear import test_gemm_kernels, test_int8_kernels
@@ -69,6 +71,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *(DECODE[name] for name in ("groups of five", "three vectors a half")),
         *PADDED_DECODE,
         *(CHUNK[name] for name in ("groups of three", "heads of two vectors")),
+        *(LastVisibleRows(), SHAPES["groups of three"]),
     ]
     cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]
     spec = target_spec("cuda")

@@ -42,6 +42,7 @@ class _Operands:
     first_head, g : query heads of the block from this one on, and their KV head
     first_token, last_token : rows of the chunk: the block's first, and the chunk's last
     offset : of a token's position
+    last_rows : the last row of the chunk that each row sees, None where that is the row itself
     """
 
     q: Buffer
@@ -52,6 +53,13 @@ class _Operands:
     first_token: Expr
     last_token: Expr
     offset: Expr
+    last_rows: Buffer | None
+
+    def key_end(self, token: Expr) -> Expr | None:
+        """The position after the last key that a row sees, where that is not the row's own."""
+        if self.last_rows is None:
+            return None
+        return self.offset + self.last_rows[tirx.min(token, self.last_token)] + 1
 
 
 class _Block:
@@ -81,6 +89,8 @@ class _Block:
         for index in range(shape.own_rows):
             store(self.total, shape.vectors.splat(zero()), shape.vectors.at(index))
         self.vec4, self.scored_row = self._place_in_scores()
+        ends = [args.key_end(self.token(self._scored(i))) for i in range(shape.scored_rows)]
+        self.row_ends = [LocalVar("int32", end) for end in ends if end is not None]
         self.column = bind(below(thread, shape.columns))
         # Threads beyond the last group repeat its work and drop it.
         group = tirx.floordiv(thread, shape.columns)
@@ -228,7 +238,8 @@ class _Block:
         scores = []
         for lane, dot in enumerate(QUAD.lanes(self.dots[QUAD.at(index)])):
             t = materialize(base + self.vec4 + lane * self.shape.vec4s)
-            seen = (t <= at) & (t >= first) & (t < end)
+            is_before = t < self.row_ends[index].value if self.row_ends else t <= at
+            seen = is_before & (t >= first) & (t < end)
             scores.append(tirx.Select(seen, dot, f32(LOWEST)))
         store(self.dots, QUAD.join(scores), QUAD.at(index))
 
@@ -289,7 +300,7 @@ def _weight(score: Expr, highest: Expr) -> Expr:
 
 
 def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx.PrimFunc:
-    """Causal (and sliding) attention of all positions of a chunk.
+    """Causal (and sliding) attention of all positions of a chunk, and that of pictures.
 
     Grid: heads / heads of a block x chunk rows / positions of a block. Shared: chunks of q and K in
     float32, the weights of a tile, and the maxima of its scores. V goes straight to registers.
@@ -303,16 +314,23 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
         key = build.arg("key", cache, operator.cache_dtype)
         value = build.arg("value", cache, operator.cache_dtype)
         positions = build.arg("positions", (4,), "int32")
+        last_rows = operator.declare_last_rows(build, n)
         out = build.arg("out", (n, heads * dim), operator.out_dtype)
         tiles = tirx.floordiv(n + (shape.positions - 1), shape.positions)
         with launch(shape.threads, heads // shape.heads, tiles) as (part, tile, thread):
             first_head, first_token = bind(part * shape.heads), bind(tile * shape.positions)
             offset = materialize(positions[2] - i32(n))
             begin = materialize(operator.first_key(offset + first_token))
-            end = materialize(tirx.min(offset + first_token + shape.positions, positions[2]))
             g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
             last_token = bind(i32(n) - 1)
-            args = _Operands(q, key, value, first_head, g, first_token, last_token, offset)
+            args = _Operands(
+                q, key, value, first_head, g, first_token, last_token, offset, last_rows
+            )
+            # Last rows never fall: that of a block's last row is the furthest.
+            end = args.key_end(first_token + (shape.positions - 1))
+            if end is None:
+                end = tirx.min(offset + first_token + shape.positions, positions[2])
+            end = materialize(end)
             block = _Block(operator, shape, args, thread)
             block.load(0, begin, end - 1)
             with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:

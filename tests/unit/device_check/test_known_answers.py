@@ -16,10 +16,15 @@ from gemma4_compile.device_check import known_answers as module_under_test
 from gemma4_compile.device_check.known_answers import VERSION, choose, known_answers
 from gemma4_compile.device_check.known_inputs import KnownInput, Spread, sample_positions
 from gemma4_compile.operators.activation_quantization import QuantizeRows
-from gemma4_compile.operators.attention import DecodeAttention, QkNormRopeCache
+from gemma4_compile.operators.attention import (
+    DecodeAttention,
+    PrefillAttention,
+    QkNormRopeCache,
+)
 from gemma4_compile.operators.base import Operator, description_of
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.picture_attention import PicturePrefillAttention, example_last_rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import webgpu
 from gemma4_compile.targets.schedules import schedule_rules
@@ -126,6 +131,23 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
     assert positions[0] > 24
     assert sorted(case["launches"][0]["buffers"]) == list(range(len(case["buffers"])))
     assert {result["name"] for result in case["results"]} == {"means", "stats"}
+
+
+@pytest.mark.parametrize("chunk", [1, 2, CHUNK])
+def test_attention_of_pictures_is_given_some(chunk: int) -> None:
+    fields = (None, 2, 1, 32, 16, "float32", 40)
+    answers = answers_of(
+        chunk, causal=PrefillAttention(*fields), own=PicturePrefillAttention(*fields)
+    )
+    causal, pictures = answers["cases"]
+    assert (causal["title"], pictures["title"]) == (
+        "attention of a prompt",
+        "attention of a picture",
+    )
+    rows = min(chunk, 19)
+    ends = [buffer_of(one) for one in pictures["buffers"] if one["dtype"] == "int32"]
+    np.testing.assert_array_equal(ends[1], example_last_rows(rows))
+    assert [result["name"] for result in pictures["results"]] == ["out"]
 
 
 def test_no_chunk_is_longer_than_the_package_s() -> None:
