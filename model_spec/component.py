@@ -30,6 +30,7 @@ class ExportOptions:
     probe : return the residual stream of the last position after every layer, too
     package : names the package in checkpoints of the KV state
     softmax_blocks : blocks of the softmax over the vocabulary
+    image_rows : blocks of a picture, at most, for which memory is planned
     """
 
     activation_dtype: str
@@ -40,6 +41,7 @@ class ExportOptions:
     probe: bool = False
     package: str = ""
     softmax_blocks: int = 64
+    image_rows: int = 280
 
 
 @dataclass(frozen=True)
