@@ -14,10 +14,6 @@ from gemma4_compile.model_spec.vision.tower import TowerEmbedder
 from gemma4_compile.model_spec.vision.unified import UnifiedEmbedder
 
 
-class PictureModule(nn.Module):
-    """Its methods are the exported functions (abi.py); parameters are the embedder's."""
-
-
 def export_vision(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:
     """Build `embed_image`; `options.image_rows` bounds the blocks of a picture."""
     vision, dtype = config.vision, options.activation_dtype
