@@ -99,12 +99,11 @@ class QuantizedMatrix(StoredMatrix):
             layout=self._layout,
             in_dtype=x.dtype,
             epilogue=epilogue.value,
-            ple_width=0 if partner is None else int(partner.shape[1]),
             clipped=bounds is not None,
             out_dtype=out_dtype,
         )
         before = [] if bounds is None else [bounds]
-        behind = [] if partner is None else [partner, tirx.const(0, "int64")]
+        behind = [] if partner is None else [partner]
         args = [*before, x, *self._tensors, *behind]
         return emit(operator, args, [((x.shape[0], operator.outputs), out_dtype)])[0]
 

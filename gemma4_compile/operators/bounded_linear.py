@@ -12,7 +12,7 @@ from gemma4_compile.operators.base import symbolic_rows, te_prim_func
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.types import Array
 
@@ -26,8 +26,9 @@ class BoundedLinear(Linear):
     """``y = epilogue(clip(clip(x) W^T))``, sums in float32.
 
     Arguments: with `clipped` first the bounds (4,) f32: input's lowest and highest, output's lowest
-    and highest; then those of `Linear`. With GELU_GATE the gate's partner, which is `ple` of layer
-    0, comes last. Result: (rows, outputs) out_dtype; a float16 one is held within its range.
+    and highest; x (rows, cols) in_dtype; the tensors of all row splits; with GELU_GATE what the
+    gate multiplies, (rows, outputs) f32. Result: (rows, outputs) out_dtype; a float16 one is held
+    within its range.
 
     References
     ----------
@@ -41,6 +42,11 @@ class BoundedLinear(Linear):
     @property
     def name(self) -> str:
         return f"bounded_{self.layout.label}_{self.epilogue}"
+
+    @property
+    def is_gate(self) -> bool:
+        """Return whether the result is multiplied by an argument."""
+        return self.epilogue == Epilogue.GELU_GATE.value
 
     def clip(self, value: Expr, bounds: te.Tensor, first: int) -> Expr:
         """`value` within two of the bounds."""
@@ -76,12 +82,17 @@ class BoundedLinear(Linear):
         )
         if self.clipped:
             sums = te.compute(sums.shape, lambda i, j: self.clip(sums[i, j], bounds, 2), name="cut")
-        assert self.epilogue in (item.value for item in _EPILOGUES), "epilogue of a tower"
-        epilogue_args, y = self.apply_epilogue(sums)
-        if self.out_dtype != "float32":
-            y = te.compute(y.shape, lambda i, j: self.result(y[i, j]), name="out")
+        shape = (rows, self.outputs)
+        partner = te.placeholder(shape, "float32", name="partner")
+
+        def finished(i: Expr, j: Expr) -> Expr:
+            if self.epilogue == Epilogue.GELU_PAIRS.value:
+                return self.result(gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1])
+            if self.is_gate:
+                return self.result(gelu_tanh(sums[i, j]) * partner[i, j])
+            assert self.epilogue == Epilogue.NONE.value, "epilogue of a tower"
+            return self.result(sums[i, j])
+
+        y = te.compute(shape, finished, name="y")
         args = [bounds] if self.clipped else []
-        return te_prim_func([*args, x, *weights, *epilogue_args, y])
-
-
-_EPILOGUES = (Epilogue.NONE, Epilogue.GELU_PAIRS, Epilogue.GELU_GATE)
+        return te_prim_func([*args, x, *weights, *([partner] if self.is_gate else []), y])

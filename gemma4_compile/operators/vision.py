@@ -43,8 +43,10 @@ def patch_coordinate(position: Expr, within: Index, pooling: int) -> Expr:
 
 def patch_of(row: Expr, pooling: int) -> tuple[Expr, Expr, Expr]:
     """Block of a patch's row, and its column and row in the block."""
-    block, inside = row // (pooling * pooling), row % (pooling * pooling)
-    return block, inside % pooling, inside // pooling
+    # No row is negative; of a floor division that is not seen, and costs an offset beyond int32.
+    block = tirx.truncdiv(row, pooling * pooling)
+    inside = tirx.truncmod(row, pooling * pooling)
+    return block, tirx.truncmod(inside, pooling), tirx.truncdiv(inside, pooling)
 
 
 @dataclass(frozen=True)
