@@ -75,6 +75,10 @@ from gemma4_compile.targets.kernels.vision.patches import (
     make_pixel_patches,
     make_pool_patches,
 )
+from gemma4_compile.targets.kernels.vision.picture import (
+    make_picture_blocks,
+    make_picture_positions,
+)
 from gemma4_compile.targets.kernels.vision.unified import make_pixel_norm, make_position_norms
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -88,6 +92,8 @@ FACTORIES: Mapping[str, Factory] = {
     "patch_attention": make_patch_attention,
     "patch_qk_norm_rope": make_patch_qk_norm_rope,
     "patch_rotary": make_patch_rotary,
+    "picture_blocks": make_picture_blocks,
+    "picture_positions": make_picture_positions,
     "pixel_norm": make_pixel_norm,
     "pixel_patches": make_pixel_patches,
     "pool_patches": make_pool_patches,
