@@ -256,20 +256,25 @@ class Truth:
         text, vision = KINDS[kind]
         self._unified = vision["model_type"] == "gemma4_unified_vision"
         self._tensors = {name: torch.from_numpy(np.array(v)) for name, v in weights.items()}
-        text_values = models.KINDS[text]
         if self._unified:
-            config = Gemma4UnifiedVisionConfig(**vision)
-            embedder = Gemma4UnifiedVisionEmbedder(config, Gemma4UnifiedTextConfig(**text_values))
-            renamed = {"multimodal_embedder.embedding_projection.weight": self._projection()}
-            embedder.load_state_dict({**self._state("model.vision_embedder."), **renamed})
-            self._embedder = embedder.eval()
-            return
+            self._load_unified(vision, models.KINDS[text])
+        else:
+            self._load_tower(vision, models.KINDS[text])
+
+    def _load_unified(self, vision: dict[str, Any], text: dict[str, Any]) -> None:
+        config = Gemma4UnifiedVisionConfig(**vision)
+        embedder = Gemma4UnifiedVisionEmbedder(config, Gemma4UnifiedTextConfig(**text))
+        renamed = {"multimodal_embedder.embedding_projection.weight": self._projection()}
+        embedder.load_state_dict({**self._state("model.vision_embedder."), **renamed})
+        self._embedder: Any = embedder.eval()
+
+    def _load_tower(self, vision: dict[str, Any], text: dict[str, Any]) -> None:
         config = Gemma4VisionConfig(**vision)
         self._tower = Gemma4VisionModel._from_config(  # type: ignore[no-untyped-call]
             config, attn_implementation="eager", dtype=torch.float32
         ).eval()
         self._tower.load_state_dict(self._state("model.vision_tower."), strict=True)
-        embedder = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(**text_values))
+        embedder = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(**text))
         embedder.load_state_dict({"embedding_projection.weight": self._projection()}, strict=True)
         self._embedder = embedder.eval()
 

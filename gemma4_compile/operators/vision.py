@@ -175,7 +175,8 @@ class PatchRotary(Operator):
         """Radians a patch, of the pairs of an axis."""
         spatial = self.head_dim // 2
         pairs = np.arange(0, spatial, 2, dtype=np.float64)
-        return [float(value) for value in np.float32(self.theta ** -(pairs / spatial))]
+        values = (self.theta ** -(pairs / spatial)).astype(np.float32)
+        return [float(value) for value in values]
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
@@ -199,9 +200,7 @@ class PatchRotary(Operator):
 
         out = te.compute(
             (n * self.pooling**2, 2 * count, 2),
-            lambda r, p, k: tirx.if_then_else(
-                k == 0, tirx.cos(angle(r, p)), tirx.sin(angle(r, p))
-            ),
+            lambda r, p, k: tirx.if_then_else(k == 0, tirx.cos(angle(r, p)), tirx.sin(angle(r, p))),
             name="rotary",
         )
         return te_prim_func([positions, out])
@@ -243,9 +242,7 @@ class PoolPatches(Operator):
         positions = te.placeholder((n, 2), "int32", name="positions")
         x = te.placeholder((n * count, width), "float32", name="x")
         s = te.reduce_axis((0, count), name="s")
-        sums = te.compute(
-            (n, width), lambda i, j: te.sum(x[i * count + s, j], axis=s), name="sums"
-        )
+        sums = te.compute((n, width), lambda i, j: te.sum(x[i * count + s, j], axis=s), name="sums")
         args = [positions, x]
         if self.standardize:
             vectors = te.placeholder((2, width), "float32", name="vectors")

@@ -45,9 +45,7 @@ def _linear(name: str, rows: int, cols: int, is_clipped: bool) -> list[Parameter
     if is_clipped:
         sources = tuple(_source(f"{name}.{bound}") for bound in BOUNDS)
         shape = (len(sources),)
-        table.append(
-            Parameter(f"{name}.bounds", Role.VECTOR, shape, sources, Arrangement.SCALARS)
-        )
+        table.append(Parameter(f"{name}.bounds", Role.VECTOR, shape, sources, Arrangement.SCALARS))
     return table
 
 
@@ -102,9 +100,7 @@ def _unified(config: UnifiedVisionConfig) -> list[Parameter]:
     size, name = config.position_embedding_size, f"{EMBEDDER}.pos_embedding"
     ends = ("weight", "bias")
     first = tuple(f"{EMBEDDER}.patch_ln1.{end}" for end in ends)
-    after = tuple(
-        f"{EMBEDDER}.{norm}.{end}" for norm in ("patch_ln2", "pos_norm") for end in ends
-    )
+    after = tuple(f"{EMBEDDER}.{norm}.{end}" for norm in ("patch_ln2", "pos_norm") for end in ends)
     return [
         _stack(f"{EMBEDDER}.pixel_vectors", first, pixels),
         _matrix(f"{EMBEDDER}.patch_dense", width, pixels),

@@ -91,9 +91,7 @@ def feed_forward(
     return clipped_linear(weights, f"{prefix}.down_proj", gelu(gate) * up, clipped)
 
 
-def tower(
-    config: VisionConfig, weights: Weights, picture: npt.NDArray[np.uint8]
-) -> Float32Array:
+def tower(config: VisionConfig, weights: Weights, picture: npt.NDArray[np.uint8]) -> Float32Array:
     """Pooled rows of a picture, row-major over its blocks."""
     prefix, eps = "vision_tower", config.rms_norm_eps
     pixels, positions = squares(picture, config.patch_size)

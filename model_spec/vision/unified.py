@@ -1,4 +1,7 @@
-"""The patch projection of 12B, which has no tower: LN -> dense -> LN -> positions -> LN -> linear."""
+"""The patch projection of 12B, which has no tower.
+
+LayerNorm, dense, LayerNorm, positions, LayerNorm, then the norm and projection of any embedder.
+"""
 
 from __future__ import annotations
 

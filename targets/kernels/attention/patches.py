@@ -17,6 +17,7 @@ from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 from gemma4_compile.targets.kernels.attention.prefill import PrefillBlock, PrefillOperands
 from gemma4_compile.targets.kernels.attention.prefill_shape import QUAD, ChunkShape, chunk_shape
+from gemma4_compile.targets.kernels.common.blocks import Block as Threads
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
     barrier,
@@ -27,7 +28,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.blocks import Block as Threads
 from gemma4_compile.targets.spec import TargetSpec
 
 LANES = 8  # threads of a head

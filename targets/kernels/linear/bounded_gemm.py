@@ -16,7 +16,7 @@ from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import launch
-from gemma4_compile.targets.kernels.common.tile_loaders import splat
+from gemma4_compile.targets.kernels.common.tile_loaders import Change, splat
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.gemm import clamped, gemm_shape, step_count
 from gemma4_compile.targets.kernels.linear.tiles import FloatTileProduct
@@ -24,7 +24,7 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFunc:
-    """x is clipped on its way to shared memory, sums before the epilogue.
+    """Clip x on its way to shared memory, sums before the epilogue.
 
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
@@ -45,14 +45,9 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
             last = bind(i32(n) - 1)
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
-            low, high = [splat(limit) for limit in limits[:2]] or [None, None]
-
-            def clip(value: Expr) -> Expr:
-                return tirx.max(tirx.min(value, high), low)
-
             product = FloatTileProduct(
                 *(shape, x, weights, thread, clamped(first_m, last), row_of_w),
-                change=clip if limits else None,
+                change=_clip(limits),
             )
             product.run(i32(step_count(shape, cols)))
 
@@ -64,6 +59,14 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
 
             product.finish(finish)
     return build.result
+
+
+def _clip(limits: Sequence[Expr]) -> Change | None:
+    """Hold four values at a time within the first two limits, if there are any."""
+    if not limits:
+        return None
+    low, high = (splat(limit) for limit in limits[:2])
+    return lambda value: tirx.max(tirx.min(value, high), low)
 
 
 def _store(

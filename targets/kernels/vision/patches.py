@@ -121,8 +121,6 @@ def make_pool_patches(operator: PoolPatches, spec: TargetSpec) -> tirx.PrimFunc:
             if vectors is not None:
                 shift, factor = (row_slice.load(StackRow(vectors, row)) for row in (0, 1))
                 y = row_slice.map(lambda a, b, c: (a - b) * c, y, shift, factor)
-            inverse = row_slice.splat(
-                inverse_rms(reduce(row_slice.dot(y, y)), width, operator.eps)
-            )
+            inverse = row_slice.splat(inverse_rms(reduce(row_slice.dot(y, y)), width, operator.eps))
             row_slice.store(out, row_slice.map(lambda a: a * inverse, y), i)
     return build.result

@@ -79,7 +79,10 @@ def make_pixel_norm(operator: PixelNorm, spec: TargetSpec) -> tirx.PrimFunc:
 
 
 def make_position_norms(operator: PositionNorms, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: blocks of pixels. Shared: one float32 a thread. Reference: `PositionNorms.definition`."""
+    """Grid: blocks of pixels. Shared: one float32 a thread.
+
+    Reference: `PositionNorms.definition`.
+    """
     n, width, layout = symbolic_rows(None), operator.width, operator.layout
     threads = row_threads(width, spec.max_threads_per_block)
     with function(scheduled=True) as build:
