@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "per_layer_projections": "per-layer projections",
     "token_embedding": "token embedding (and head)",
     "per_layer_embedding": "per-layer embedding table",
+    "vision_linear": "image input",
     "vectors": "norms and scalars",
 }
 """Names of the kinds of parameters, for people."""

@@ -7,8 +7,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+import tvm
 
+from gemma4_compile import abi
+from gemma4_compile.device_check.definitions import run
+from gemma4_compile.model_spec.vision.picture import ACROSS, DOWN
 from gemma4_compile.model_spec.vision.reference import embed_image
+from gemma4_compile.operators.picture import PicturePositions, mark_row
 from tests import tolerances
 from tests.vision_models import (
     KINDS,
@@ -85,6 +90,68 @@ def test_the_reference_is_transformers(kind: str) -> None:
         named = {name.removeprefix("model."): value for name, value in weights.items()}
         found = embed_image(config_of(kind), named, picture.pixels)
         check(found, truth.rows(picture, patch_of(kind)), "f32")
+
+
+def container(picture: Picture, columns: int, rows: int, noise: int = 1) -> Float32Array:
+    """A picture's blocks as the stock client is given them: (1, height, width, 3)."""
+    block, cells = picture.block, ACROSS * DOWN
+    filled = np.random.default_rng(noise).integers(0, 256, (cells, block * block * 3))
+    pixels, _ = picture.cells(block)
+    filled[: len(pixels)] = pixels
+    grid = filled.reshape(DOWN, ACROSS, block, block, 3).swapaxes(1, 2)
+    body = grid.reshape(1, DOWN * block, ACROSS * block, 3)
+    row = mark_row(columns, rows, ACROSS * block)
+    return np.concatenate([body, row[None, None]], axis=1).astype(np.uint32)
+
+
+def adapted(library: Compiled, pixels: Float32Array) -> Float32Array:
+    picture = tvm.runtime.tensor(pixels.astype(np.uint32))
+    return np.asarray(library.vm[abi.IMAGE_ADAPTER](picture, library.params).numpy())
+
+
+@pytest.mark.parametrize("kind", ["clipped", "unified"])
+@pytest.mark.parametrize("grid", [(7, 9), (20, 14), (1, 19), (1, 1)], ids=str)
+def test_a_containers_rows_are_those_of_its_picture(kind: str, grid: tuple[int, int]) -> None:
+    library, truth = case(kind, "f32")
+    picture = random_picture(*grid, library.block)
+    found = adapted(library, container(picture, *grid))
+    assert found.shape == (280, library.config.hidden_size)
+    assert np.isfinite(found).all()
+    check(found[: grid[0] * grid[1]], truth.rows(picture, patch_of(kind)), "f32")
+
+
+WRONG_GRIDS = [(0, 9), (9, 0), (29, 10), (281, 1), (1, 22), (65_535, 65_535)]
+"""Of no block, of more than 280, and of sides beyond the position table."""
+
+
+def test_an_unmarked_picture_is_a_stretched_one() -> None:
+    library, truth = case("clipped", "f32")
+    picture = random_picture(ACROSS, DOWN, library.block)
+    expected = truth.rows(picture, patch_of("clipped"))
+    whole = container(picture, ACROSS, DOWN)
+    unmarked = [container(picture, *grid) for grid in WRONG_GRIDS]
+    for place in (0, 31, 40, 70):  # one bit of the mark, of the grid, of its inverted copy
+        flipped = container(picture, 7, 9)
+        flipped[0, -1, place] = 255 - flipped[0, -1, place]
+        unmarked.append(flipped)
+    for line in (0, 255):
+        unmarked.append(whole.copy())
+        unmarked[-1][0, -1] = line
+    positions = positions_of(library, [whole, *unmarked])
+    assert all(np.array_equal(positions[0], other) for other in positions[1:])
+    check(adapted(library, unmarked[0]), expected, "f32")
+
+
+def positions_of(library: Compiled, pictures: list[Float32Array]) -> list[Float32Array]:
+    """What the adapter of a library makes of the mark, without the tower behind it."""
+    longest = library.config.vision.grid_size if library.config.vision else 0
+    operator = PicturePositions(ACROSS, DOWN, library.block, longest)
+    found = []
+    for picture in pictures:
+        positions = np.full((ACROSS * DOWN, 2), -9, np.int32)
+        run(operator, picture, positions)
+        found.append(positions)
+    return found
 
 
 def changed(kind: str, change: Callable[[str, Float32Array], Float32Array]) -> Weights:

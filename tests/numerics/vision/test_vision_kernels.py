@@ -10,6 +10,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.picture import PictureBlocks, PicturePositions
 from gemma4_compile.operators.vision import (
     AddPatchPositions,
     PatchRotary,
@@ -22,8 +23,6 @@ from gemma4_compile.targets import target_spec
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
-
-pytestmark = pytest.mark.dawn
 
 F16, F32 = "float16", "float32"
 GATE, PAIRS, NONE = Epilogue.GELU_GATE.value, Epilogue.GELU_PAIRS.value, Epilogue.NONE.value
@@ -59,6 +58,12 @@ OPERATORS: dict[str, tuple[Operator, ...]] = {
         PatchQkNormRope(5, 8, 1e-6, F16),
         PatchQkNormRope(40, 24, 1e-6, F32),
     ),
+    "picture": (
+        PictureBlocks(20, 14, 12, 169),
+        PictureBlocks(3, 2, 48, 96),
+        PicturePositions(20, 14, 12, 280),  # a container of 93 x 2 blocks
+        PicturePositions(20, 14, 12, 92),  # of which the table holds fewer: stretched
+    ),
     "pooling": (
         PoolPatches(768, 3, 1e-6, False, F16),
         PoolPatches(1152, 3, 1e-6, True, F32),
@@ -82,6 +87,7 @@ OPERATORS: dict[str, tuple[Operator, ...]] = {
 }
 
 
+@pytest.mark.dawn
 @pytest.mark.parametrize("limits", ["default", "compat"])
 @pytest.mark.parametrize("family", OPERATORS)
 def test_every_kernel_computes_its_definition(
