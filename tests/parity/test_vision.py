@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import tvm
 
@@ -142,7 +143,7 @@ def test_an_unmarked_picture_is_a_stretched_one() -> None:
     check(adapted(library, unmarked[0]), expected, "f32")
 
 
-def positions_of(library: Compiled, pictures: list[Float32Array]) -> list[Float32Array]:
+def positions_of(library: Compiled, pictures: list[Float32Array]) -> list[npt.NDArray[np.int32]]:
     """What the adapter of a library makes of the mark, without the tower behind it."""
     longest = library.config.vision.grid_size if library.config.vision else 0
     operator = PicturePositions(ACROSS, DOWN, library.block, longest)

@@ -50,6 +50,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/text/component.py",
     ),
     "tests/unit/model_spec/text/test_parameters.py": ("model_spec/parameters.py",),
+    "tests/parity/test_vision.py; signatures: tests/unit/model_spec/vision/test_component.py": (
+        "model_spec/vision/export.py",
+        "model_spec/vision/projection.py",
+        "model_spec/vision/tower.py",
+        "model_spec/vision/unified.py",
+    ),
     "tests/unit/model_spec/text/test_layer_plan.py": ("model_spec/text/kv_sharing.py",),
     "tests/unit/reports/test_plan.py": ("model_spec/text/memory.py",),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (

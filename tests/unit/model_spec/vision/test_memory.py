@@ -19,7 +19,8 @@ def config(size: str) -> Gemma4Config:
 
 def test_a_text_model_has_none() -> None:
     memory = picture_memory(Gemma4Config.from_preset("gemma-4-E2B-it"), "float16")
-    assert memory.tensors == memory.together == ()
+    assert memory.tensors == ()
+    assert memory.together == ()
 
 
 def test_the_largest_tensors_of_a_block() -> None:
