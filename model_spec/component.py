@@ -16,6 +16,9 @@ from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 
+DEFAULT_IMAGE_ROWS = 280
+"""Rows of a picture, at most: the default of transformers' image processor."""
+
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -30,6 +33,7 @@ class ExportOptions:
     probe : return the residual stream of the last position after every layer, too
     package : names the package in checkpoints of the KV state
     softmax_blocks : blocks of the softmax over the vocabulary
+    image_rows : blocks of a picture, at most, for which memory is planned
     """
 
     activation_dtype: str
@@ -40,6 +44,7 @@ class ExportOptions:
     probe: bool = False
     package: str = ""
     softmax_blocks: int = 64
+    image_rows: int = DEFAULT_IMAGE_ROWS
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,12 @@ class ActivationMemory:
     ----------
     tensors : of each tensor
     together : of the tensors that live at the same time, for each such set
+    positions : at a time; None for those of a prefill chunk
     """
 
     tensors: tuple[int, ...]
     together: tuple[tuple[int, ...], ...]
+    positions: int | None = None
 
 
 def _all_used(name: str, config: Gemma4Config) -> bool:

@@ -32,8 +32,33 @@ class Matrix(Protocol):
         Columns in `suppressed` are MASKED instead, so low that no sampler chooses them.
         """
 
+    def bounded(
+        self,
+        x: nn.Tensor,
+        bounds: nn.Tensor | None,
+        epilogue: Epilogue = Epilogue.NONE,
+        *,
+        partner: nn.Tensor | None = None,
+        out_dtype: str = "float32",
+    ) -> nn.Tensor:
+        """``epilogue(clip(clip(x) W^T))`` of any number of rows, in `out_dtype`.
+
+        Parameters
+        ----------
+        bounds : (4,) float32, lowest and highest of input and output, or None
+        partner : what GELU_GATE multiplies by
+        """
+
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
+
+    def add_positions(self, x: nn.Tensor, positions: nn.Tensor, pooling: int) -> nn.Tensor:
+        """``x`` and its patches' rows of this table: (patches, cols) float32."""
+
+    def position_norms(
+        self, x: nn.Tensor, positions: nn.Tensor, vectors: nn.Tensor, eps: float, out_dtype: str
+    ) -> nn.Tensor:
+        """`PositionNorms` of x with this table: (blocks, cols) in `out_dtype`."""
 
 
 class Experts(Protocol):

@@ -16,7 +16,8 @@ class Role(str, Enum):
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
     EXPERTS = "experts"
     ROUTER = "router"  # its choice is discrete, so it is never quantised
-    VECTOR = "vector"  # norm weights and layer scalars
+    VISION_LINEAR = "vision_linear"  # of the vision tower, its position table too
+    VECTOR = "vector"  # norm weights, layer scalars and clips
 
 
 class Arrangement(str, Enum):
@@ -27,6 +28,7 @@ class Arrangement(str, Enum):
     INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
     INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
     STACK = "stack"  # each source is a vector, and a row
+    SCALARS = "scalars"  # each source is a scalar, and an element
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,9 @@ def read_parameter_rows(
     elif parameter.arrangement is Arrangement.STACK:
         taken = parameter.sources[begin:end]
         rows = np.stack([read_rows(source.name, 0, *source.shape) for source in taken])
+    elif parameter.arrangement is Arrangement.SCALARS:
+        taken = parameter.sources[begin:end]
+        rows = np.concatenate([read_rows(source.name, 0, 1).reshape(1) for source in taken])
     else:
         rows = _interleave_halves(parameter, read_rows, begin, end)
     return rows if parameter.scale == 1.0 else rows * np.float32(parameter.scale)
@@ -130,7 +133,7 @@ def _refuse_not_finite(source: Source, read_rows: RowReader) -> None:
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Rows [begin, end) of a checkpoint tensor's blocks: elements, of a vector."""
-    count = prod(shape[:-1]) if len(shape) > 1 else shape[0]
+    count = prod(shape[:-1]) if len(shape) > 1 else prod(shape)  # 1 of a scalar
     size = max(1, BLOCK_BYTES // (4 * prod(shape[1:][-1:])))
     for begin in range(0, count, size):
         yield begin, min(begin + size, count)

@@ -9,10 +9,13 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm, OverExperts
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.operators.types import Index
+from gemma4_compile.operators.vision import AddPatchPositions
+from gemma4_compile.operators.vision_unified import PositionNorms
 from gemma4_compile.quantization.recipe import StoredParameter
 from gemma4_compile.quantization.scheme import DenseScheme
 
@@ -80,6 +83,43 @@ class QuantizedMatrix(StoredMatrix):
         behind = [] if ple is None else [ple, tirx.const(layer, "int64")]
         args = [x, *self._tensors, *behind]
         return emit(operator, args, [((x.shape[0], operator.outputs), "float32")])[0]
+
+    def bounded(
+        self,
+        x: nn.Tensor,
+        bounds: nn.Tensor | None,
+        epilogue: Epilogue = Epilogue.NONE,
+        *,
+        partner: nn.Tensor | None = None,
+        out_dtype: str = "float32",
+    ) -> nn.Tensor:
+        """``epilogue(clip(clip(x) W^T))`` of any number of rows, in `out_dtype`."""
+        operator = BoundedLinear(
+            rows=None,
+            layout=self._layout,
+            in_dtype=x.dtype,
+            epilogue=epilogue.value,
+            clipped=bounds is not None,
+            out_dtype=out_dtype,
+        )
+        before = [] if bounds is None else [bounds]
+        behind = [] if partner is None else [partner]
+        args = [*before, x, *self._tensors, *behind]
+        return emit(operator, args, [((x.shape[0], operator.outputs), out_dtype)])[0]
+
+    def add_positions(self, x: nn.Tensor, positions: nn.Tensor, pooling: int) -> nn.Tensor:
+        """``x`` and its patches' rows of this table: (patches, cols) float32."""
+        operator = AddPatchPositions(pooling, self._layout)
+        args = [positions, x, *self._tensors]
+        return emit(operator, args, [(tuple(x.shape), "float32")])[0]
+
+    def position_norms(
+        self, x: nn.Tensor, positions: nn.Tensor, vectors: nn.Tensor, eps: float, out_dtype: str
+    ) -> nn.Tensor:
+        """`PositionNorms` of x with this table: (blocks, cols) in `out_dtype`."""
+        operator = PositionNorms(self._layout, eps, out_dtype)
+        args = [positions, x, vectors, *self._tensors]
+        return emit(operator, args, [(tuple(x.shape), out_dtype)])[0]
 
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""

@@ -11,6 +11,9 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
 
+TOWER_ROLES = (Role.VISION_LINEAR,)
+"""Of matrices whose steps are those of `small`; dense where groups do not fit or rows are short."""
+MIN_TOWER_COLS = 256
 ROW_ALIGNMENT = 64  # rows of a row split are a multiple of it: a GEMM tile lies in one
 
 
@@ -37,7 +40,12 @@ class Recipe:
         for pattern, scheme in reversed(self.overrides):
             if fnmatchcase(parameter.name, pattern):
                 return scheme
-        return self.schemes[parameter.role]
+        scheme = self.schemes[parameter.role]
+        if parameter.role in TOWER_ROLES and isinstance(scheme, GroupScheme):
+            cols = parameter.shape[-1]
+            if cols < MIN_TOWER_COLS or cols % scheme.group_size:
+                return DenseScheme(scheme.scale_dtype)
+        return scheme
 
     @property
     def all_schemes(self) -> tuple[Scheme, ...]:
@@ -49,7 +57,8 @@ def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> 
     schemes = {role: scheme for role in Role}
     # Coarse steps in these few rows cost far more quality than their bytes are worth (under 2 % of
     # an E2B token).
-    schemes[Role.PER_LAYER_LINEAR] = small
+    for role in (Role.PER_LAYER_LINEAR, *TOWER_ROLES):
+        schemes[role] = small
     schemes[Role.VECTOR] = DenseScheme("float32")
     schemes[Role.ROUTER] = DenseScheme(activation_dtype)
     return Recipe(name, activation_dtype, MappingProxyType(schemes))

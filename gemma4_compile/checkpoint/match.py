@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from gemma4_compile import regular_files
 from gemma4_compile.chat_template import special_tokens, template_of
 from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
@@ -39,12 +41,9 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
-# Parts of the multimodal model that no component reads yet: image and audio input.
+# Parts of the multimodal model that no component reads yet: audio input.
 SKIPPED_PREFIXES = (
-    "model.vision_tower.",
-    "model.vision_embedder.",
     "model.audio_tower.",
-    "model.embed_vision.",
     "model.embed_audio.",
 )
 MAX_SHARDS = 4096
@@ -336,9 +335,15 @@ def _check_tensor(tensor: TensorInfo, source: Source) -> None:
 
 
 def row_reader(matched: Mapping[str, TensorInfo]) -> Callable[[str, int, int], Float32Array]:
-    """A function that reads rows [begin, end) of a source by its name, as float32."""
+    """A function that reads rows [begin, end) of a source by its name, as float32.
+
+    Scalars are bounds of clips: an infinite one, which bounds nothing, is read as the largest
+    float32, so that a package holds finite numbers only.
+    """
+    largest = np.finfo(np.float32).max
 
     def read(name: str, begin: int, end: int) -> Float32Array:
-        return read_rows(matched[name], begin, end)
+        rows = read_rows(matched[name], begin, end)
+        return rows if matched[name].shape else np.clip(rows, -largest, largest)
 
     return read

@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "per_layer_projections": "per-layer projections",
     "token_embedding": "token embedding (and head)",
     "per_layer_embedding": "per-layer embedding table",
+    "vision_linear": "image input",
     "vectors": "norms and scalars",
 }
 """Names of the kinds of parameters, for people."""
@@ -234,7 +235,7 @@ def _read_per_token(config: Gemma4Config, sizes: Iterable[tuple[Parameter, int]]
     for parameter, size in sizes:
         if parameter.role is Role.EXPERTS:
             total += size * config.top_k_experts // config.num_experts
-        elif parameter.role not in (Role.VECTOR, Role.PER_LAYER_EMBEDDING):
+        elif parameter.role not in (Role.VECTOR, Role.PER_LAYER_EMBEDDING, Role.VISION_LINEAR):
             total += size
     return total
 
@@ -306,7 +307,7 @@ def make_plan(
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(config, layer_plans(config), dtype, prefill_chunk)
-    memory = [component.activations(config, dtype) for component in COMPONENTS]
+    memory = [one.activations(config, dtype) for one in COMPONENTS if one.parameters(config)]
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     uses_f16 = dtype == "float16" or any(
         "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
@@ -327,8 +328,14 @@ def make_plan(
             DTYPE_BYTES[dtype] * (slot.rows or context_length) * slot.kv_heads * slot.head_dim
             for slot in layout.slots
         ),
-        activation_tensor_bytes=prefill_chunk * max(max(one.tensors) for one in memory),
-        activation_bytes=prefill_chunk * max(sum(sizes) for one in memory for sizes in one.together)
+        activation_tensor_bytes=max(
+            (one.positions or prefill_chunk) * max(one.tensors) for one in memory
+        ),
+        activation_bytes=max(
+            (one.positions or prefill_chunk) * sum(sizes)
+            for one in memory
+            for sizes in one.together
+        )
         + logits,
         features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
     )

@@ -19,8 +19,13 @@ from gemma4_compile.targets.kernels.attention.decode import (
     make_split_attention,
 )
 from gemma4_compile.targets.kernels.attention.last_visible_rows import make_last_visible_rows
+from gemma4_compile.targets.kernels.attention.patches import (
+    make_patch_attention,
+    make_patch_qk_norm_rope,
+)
 from gemma4_compile.targets.kernels.attention.prefill import make_prefill_attention
 from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_qk_norm_rope_cache
+from gemma4_compile.targets.kernels.linear.bounded_gemm import make_bounded_gemm
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
@@ -65,13 +70,35 @@ from gemma4_compile.targets.kernels.sampling.softmax import (
 )
 from gemma4_compile.targets.kernels.sampling.top_p import make_sample_top_p
 from gemma4_compile.targets.kernels.sampling.top_p_histogram import make_top_p_histogram
+from gemma4_compile.targets.kernels.vision.patches import (
+    make_add_patch_positions,
+    make_patch_rotary,
+    make_pixel_patches,
+    make_pool_patches,
+)
+from gemma4_compile.targets.kernels.vision.picture import (
+    make_picture_blocks,
+    make_picture_positions,
+)
+from gemma4_compile.targets.kernels.vision.unified import make_pixel_norm, make_position_norms
 from gemma4_compile.targets.spec import TargetSpec
 
 Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 """Makes the kernel of one class of operators, or of several; it knows which it is given."""
 
 FACTORIES: Mapping[str, Factory] = {
+    "add_patch_positions": make_add_patch_positions,
     "bitmask": make_bitmask,
+    "bounded_linear": make_bounded_gemm,
+    "patch_attention": make_patch_attention,
+    "patch_qk_norm_rope": make_patch_qk_norm_rope,
+    "patch_rotary": make_patch_rotary,
+    "picture_blocks": make_picture_blocks,
+    "picture_positions": make_picture_positions,
+    "pixel_norm": make_pixel_norm,
+    "pixel_patches": make_pixel_patches,
+    "pool_patches": make_pool_patches,
+    "position_norms": make_position_norms,
     "prefill_attention": make_prefill_attention,
     "top_k_experts": make_top_k_experts,
     "combine_experts": make_combine_experts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import chain
 
 import pytest
 import tvm
@@ -17,8 +18,11 @@ from tests import models
 from tests.metal import emulator
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
+from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
+from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
+from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
 
 PART_BYTES = 1 << 14  # matrices of some operators come in several parts
 
@@ -46,6 +50,7 @@ def all_operators() -> tuple[Operator, ...]:
     # Where an index has one value, TVM makes no vectors of the memory that threads share.
     found[CombineSplits(8, 64, 1, "float16")] = None
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
+    found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES]))
     return tuple(found)
 
 

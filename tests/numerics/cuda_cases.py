@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
 from tests.numerics import test_kernels
+from tests.numerics.attention import test_patch_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import (
     SHAPES,
@@ -29,10 +31,11 @@ from tests.numerics.attention.test_picture_attention_kernels import (
     cases_of,
 )
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
-from tests.numerics.linear import test_gemm_kernels, test_int8_kernels
+from tests.numerics.linear import test_bounded_kernels, test_gemm_kernels, test_int8_kernels
 from tests.numerics.moe import test_expert_kernels
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
+from tests.numerics.vision import test_vision_kernels
 
 CUDA = target_spec("cuda")
 ONE_POSITION = {"routed_linear", "int8_routed_linear", "top_k_experts"}  # the router's halves
@@ -100,6 +103,12 @@ def _whole_vocabulary() -> Group:
     return Group(CUDA, cases, differences)
 
 
+def picture_operators() -> list[Operator]:
+    """Of vision towers and of the patch projection without one."""
+    around = chain.from_iterable(test_vision_kernels.OPERATORS.values())
+    return [*around, *test_patch_kernels.OPERATORS, *test_bounded_kernels.OPERATORS]
+
+
 def _gemm(tuning: str) -> Group:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, gemm=test_gemm_kernels.TUNINGS[tuning]))
     found = [make_case(op, seed) for seed, op in enumerate(test_gemm_kernels.OPERATORS)]
@@ -152,4 +161,5 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
     "attention of pictures": _pictures,
+    "pictures": lambda: _group(picture_operators()),
 }

@@ -73,6 +73,7 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *(CHUNK[name] for name in ("groups of three", "heads of two vectors")),
         *(LastVisibleRows(), SHAPES["groups of three"]),
     ]
+    shapes += cuda_cases.picture_operators()
     cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]
     spec = target_spec("cuda")
     link(cases_executable(cases, spec), tmp_path / "model.so", spec)

@@ -17,7 +17,12 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
-from gemma4_compile.targets.kernels.attention.prefill_shape import QUAD, ChunkShape, chunk_shape
+from gemma4_compile.targets.kernels.attention.prefill_shape import (
+    QUAD,
+    ChunkOperator,
+    ChunkShape,
+    chunk_shape,
+)
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
     barrier,
@@ -34,7 +39,7 @@ WARP_WIDTH, WARP_HEIGHT = 8, 4  # neighbouring threads: keys x rows, so that bot
 
 
 @dataclass(frozen=True)
-class _Operands:
+class PrefillOperands:
     """Arguments of the kernel, and where the block begins in them.
 
     Attributes
@@ -53,7 +58,7 @@ class _Operands:
     first_token: Expr
     last_token: Expr
     offset: Expr
-    last_rows: Buffer | None
+    last_rows: Buffer | None = None
 
     def key_end(self, token: Expr) -> Expr | None:
         """The position after the last key that a row sees, where that is not the row's own."""
@@ -62,11 +67,11 @@ class _Operands:
         return self.offset + self.last_rows[tirx.min(token, self.last_token)] + 1
 
 
-class _Block:
+class PrefillBlock:
     """One block's operands, registers and shared memory."""
 
     def __init__(
-        self, operator: PrefillAttention, shape: ChunkShape, args: _Operands, thread: Expr
+        self, operator: ChunkOperator, shape: ChunkShape, args: PrefillOperands, thread: Expr
     ) -> None:
         self.operator, self.shape, self.thread = operator, shape, thread
         self.q, self.key, self.value = args.q, args.key, args.value
@@ -323,7 +328,7 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
             begin = materialize(operator.first_key(offset + first_token))
             g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
             last_token = bind(i32(n) - 1)
-            args = _Operands(
+            args = PrefillOperands(
                 q, key, value, first_head, g, first_token, last_token, offset, last_rows
             )
             # Last rows never fall: that of a block's last row is the furthest.
@@ -331,7 +336,7 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
             if end is None:
                 end = tirx.min(offset + first_token + shape.positions, positions[2])
             end = materialize(end)
-            block = _Block(operator, shape, args, thread)
+            block = PrefillBlock(operator, shape, args, thread)
             block.load(0, begin, end - 1)
             with T.serial(0, tirx.floordiv(end - begin + (shape.keys - 1), shape.keys)) as step:
                 base = materialize(begin + step * shape.keys)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from gemma4_compile.errors import LoweringError
-from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.heads import CacheShape
+from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.kernels.common.blocks import power_of_two_at_most
 from gemma4_compile.targets.kernels.common.vectors import Vectors
@@ -13,6 +15,39 @@ from gemma4_compile.targets.spec import TargetSpec
 
 QUAD = Vectors(4)  # of scores: keys u, u + a quarter, ... of a tile, which one thread scores
 MAX_CHUNK = 8  # vectors of q and K in shared memory at a time
+
+
+class ChunkOperator(Protocol):
+    """An attention of many rows whose keys are all there."""
+
+    kind: ClassVar[str]
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+
+    @property
+    def cache(self) -> CacheShape:
+        """Where K and V of a position are."""
+
+    @property
+    def cache_dtype(self) -> str:
+        """Type of K and V."""
+
+    @property
+    def out_dtype(self) -> str:
+        """Type of the result."""
+
+    def first_key(self, position: Expr) -> Expr:
+        """The first position that `position` attends to."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +110,7 @@ class ChunkShape:
         return self.threads >= self.rows and 4 * floats <= spec.max_shared_memory_bytes
 
 
-def chunk_shape(operator: PrefillAttention, spec: TargetSpec) -> ChunkShape:
+def chunk_shape(operator: ChunkOperator, spec: TargetSpec) -> ChunkShape:
     """The largest tile that tuning, shared memory and the head allow; LoweringError if none."""
     check_head_dim(operator.head_dim, spec)
     tuning, dim = spec.tuning.prefill_attention, operator.head_dim

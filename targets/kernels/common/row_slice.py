@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -88,6 +88,14 @@ class RowSlice:
             store(buffer, vectors.cast(value, buffer.dtype), *row, place)
 
         self._each(values, put)
+
+    def numbered(self, values: Sequence[Expr]) -> Iterator[tuple[Expr, Expr]]:
+        """Group and value of each; groups beyond the end are the last one, as of `load`."""
+        for iteration, value in enumerate(values):
+            group = self._group(iteration)
+            if self._is_ragged(iteration):
+                group = tirx.min(group, self.groups - 1)
+            yield bind(group), value
 
     def visit(self, values: Sequence[Expr], body: Callable[[Expr, Expr], None]) -> None:
         """`body(channel, value)` for every channel of the row_slice."""

@@ -23,6 +23,7 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader
 VECTOR = 4
 BANK_VECTORS = 8  # vectors of float32 that lie side by side in the banks of shared memory
 RowOf = Callable[[Expr], Expr]  # row within a tile -> row of the tensor
+Change = Callable[[Expr], Expr]
 
 
 def vector(buffer: Buffer, index: Index) -> Expr:
@@ -165,12 +166,25 @@ class Loader(ABC):
 
 
 class DenseLoader(Loader):
-    """Rows of one tensor of floats; channels beyond its last are 0."""
+    """Rows of one tensor of floats; channels beyond its last are 0.
+
+    Parameters
+    ----------
+    change : of what was read, four float32 at a time, or None
+    """
 
     def __init__(
-        self, tile: Tile, thread: Expr, threads: int, skipped: int, row_of: RowOf, source: Buffer
+        self,
+        tile: Tile,
+        thread: Expr,
+        threads: int,
+        skipped: int,
+        row_of: RowOf,
+        source: Buffer,
+        change: Change | None = None,
     ) -> None:
         super().__init__(tile, thread, threads, skipped, row_of)
+        self._change = change
         self._source, self._cols = source, int(source.shape[1])
         self._raw = local((self._iterations * VECTOR * VECTOR,), str(source.dtype))
 
@@ -182,7 +196,10 @@ class DenseLoader(Loader):
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         rows = [vector(self._raw, iteration * VECTOR + i) for i in range(VECTOR)]
-        values = transposed([row.astype("float32x4") for row in rows])
+        rows = [row.astype("float32x4") for row in rows]
+        if self._change is not None:
+            rows = [self._change(bind(row)) for row in rows]
+        values = transposed(rows)
         if self._cols % self._tile.depth == 0:
             return values
         return [

@@ -58,8 +58,8 @@ def make_gemm(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
         with launch(shape.threads, *grid) as (block_n, block_m, thread):
             last = bind(i32(n) - 1)
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
-            row_of_w = _clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
-            row_of_x = _clamped(first_m, last)
+            row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
+            row_of_x = clamped(first_m, last)
             product = tile_product(shape, x, weights, thread, row_of_x, row_of_w)
             product.run(i32(step_count(shape, cols)))
 
@@ -121,6 +121,6 @@ def shape_of(size: GemmTuning, spec: TargetSpec, rows: int, is_int8: bool) -> Ti
     return fit_shape(shape, spec)
 
 
-def _clamped(first: Expr, last: Index) -> RowOf:
+def clamped(first: Expr, last: Index) -> RowOf:
     """Rows beyond the last repeat it; they are never stored."""
     return lambda i: tirx.min(first + i, last)

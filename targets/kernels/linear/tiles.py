@@ -23,6 +23,7 @@ from gemma4_compile.targets.kernels.common.blocks import barrier, local, shared
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     BANK_VECTORS,
     VECTOR,
+    Change,
     DenseLoader,
     Loader,
     RowOf,
@@ -255,6 +256,7 @@ class FloatTileProduct(TileProduct):
     ----------
     x : (any, cols), the left matrix
     row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
+    change : of x, four channels at a time, or None
     """
 
     def __init__(
@@ -265,11 +267,12 @@ class FloatTileProduct(TileProduct):
         thread: Expr,
         row_of_x: RowOf,
         row_of_w: RowOf,
+        change: Change | None = None,
     ) -> None:
         super().__init__(shape, thread, "float32")
         threads = shape.threads
         self._loaders = (
-            DenseLoader(self._x, thread, threads, 0, row_of_x, x),
+            DenseLoader(self._x, thread, threads, 0, row_of_x, x, change),
             WeightLoader(self._w, thread, threads, self._x.blocks, row_of_w, weights),
         )
 

@@ -11,6 +11,7 @@ from gemma4_compile.quantization.convert import (
     RowReader,
     conversion_steps,
     read_parameter_rows,
+    row_blocks,
 )
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
@@ -25,7 +26,8 @@ TENSORS = {
     "n": RNG.standard_normal(96).astype(np.float32),
     "m": RNG.standard_normal(96).astype(np.float32),
 }
-OF_ROWS = [arrangement for arrangement in Arrangement if arrangement is not Arrangement.STACK]
+OF_VECTORS = (Arrangement.STACK, Arrangement.SCALARS)
+OF_ROWS = [arrangement for arrangement in Arrangement if arrangement not in OF_VECTORS]
 
 
 def reader() -> tuple[RowReader, list[int]]:
@@ -189,3 +191,21 @@ def test_weight_that_is_not_finite_is_named_as_the_checkpoint_names_it(
     (stored,) = storage_plan([param], RECIPES[recipe], None)
     with pytest.raises(QuantizationError, match=f"checkpoint tensor `{spoilt}`: row 150 holds a"):
         _ = [step.run(read_rows) for step in conversion_steps(stored)]
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 3), (1, 2), (2, 3)])
+def test_scalars_are_elements_of_a_vector(begin: int, end: int) -> None:
+    values = {"low": -1.5, "high": 2.0, "end": 0.25}
+    sources = tuple(Source(name, ()) for name in values)
+    param = Parameter("p", Role.VECTOR, (3,), sources, Arrangement.SCALARS)
+
+    def read_rows(name: str, first: int, last: int) -> np.ndarray:
+        assert (first, last) == (0, 1)
+        return np.array([values[name]], np.float32)
+
+    rows = read_parameter_rows(param, read_rows, begin, end)
+    assert rows.tolist() == list(values.values())[begin:end]
+
+
+def test_a_scalar_is_one_block() -> None:
+    assert list(row_blocks(())) == [(0, 1)]

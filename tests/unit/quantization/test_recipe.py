@@ -139,3 +139,18 @@ def test_q4f16_bytes_of_e2b() -> None:
     large = sum(elements.values()) - small - vectors
     stored = sum(tensor.nbytes for entry in plan for tensor in entry.tensors)
     assert stored * 8 == large * 4.5 + small * 8.5 + vectors * 32
+
+
+@pytest.mark.parametrize("recipe", ["q4f16", "q4f32", "q8f16"])
+def test_towers_have_eight_bits_and_dense_rows_where_groups_do_not_fit(recipe: str) -> None:
+    dtype = RECIPES[recipe].activation_dtype
+    for cols in (256, 768, 1152):
+        assert RECIPES[recipe].scheme(matrix(64, cols, Role.VISION_LINEAR)) == GroupScheme(8, dtype)
+    for cols in (4304, 224, 48, 1):  # no multiple of a group, or narrow
+        assert RECIPES[recipe].scheme(matrix(64, cols, Role.VISION_LINEAR)) == DenseScheme(dtype)
+
+
+@pytest.mark.parametrize("recipe", ["f16", "f32"])
+def test_towers_are_dense_in_float_recipes(recipe: str) -> None:
+    dense = DenseScheme(RECIPES[recipe].activation_dtype)
+    assert RECIPES[recipe].scheme(matrix(64, 768, Role.VISION_LINEAR)) == dense

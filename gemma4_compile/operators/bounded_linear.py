@@ -1,0 +1,98 @@
+"""Matmul between clips: of the linear layers of the vision and audio towers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from tvm import te, tirx
+
+from gemma4_compile.operators.base import symbolic_rows, te_prim_func
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.math import as_f32, f32, gelu_tanh
+from gemma4_compile.operators.types import Expr
+from gemma4_compile.types import Array
+
+LARGEST_F16 = 65_504.0
+CLIPS = 4
+"""Bounds of a layer: of its input, lowest and highest, and of its output."""
+
+
+@dataclass(frozen=True)
+class BoundedLinear(Linear):
+    """``y = epilogue(clip(clip(x) W^T))``, sums in float32.
+
+    Arguments: with `clipped` first the bounds (4,) f32: input's lowest and highest, output's lowest
+    and highest; x (rows, cols) in_dtype; the tensors of all row splits; with GELU_GATE what the
+    gate multiplies, (rows, outputs) f32. Result: (rows, outputs) out_dtype; a float16 one is held
+    within its range.
+
+    References
+    ----------
+    transformers 5.23.0, `Gemma4ClippableLinear`.
+    """
+
+    kind: ClassVar[str] = "bounded_linear"
+    clipped: bool = False
+    out_dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        return f"bounded_{self.layout.label}_{self.epilogue}"
+
+    @property
+    def is_gate(self) -> bool:
+        """Return whether the result is multiplied by an argument."""
+        return self.epilogue == Epilogue.GELU_GATE.value
+
+    def clip(self, value: Expr, bounds: te.Tensor, first: int) -> Expr:
+        """`value` within two of the bounds."""
+        if not self.clipped:
+            return value
+        return tirx.max(tirx.min(value, bounds[first + 1]), bounds[first])
+
+    def result(self, value: Expr) -> Expr:
+        """`value` in the result's type."""
+        if self.out_dtype == "float16":
+            value = tirx.max(tirx.min(value, f32(LARGEST_F16)), f32(-LARGEST_F16))
+        return value.astype(self.out_dtype)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "bounds":
+            return np.array([-1.25, 0.75, -0.5, 1.5])
+        return super().example_input(name, shape, rng, sizes)
+
+    def definition(self) -> tirx.PrimFunc:
+        rows, layout = symbolic_rows(self.rows), self.layout
+        bounds = te.placeholder((CLIPS,), "float32", name="bounds")
+        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        weights = layout.placeholders()
+        k = te.reduce_axis((0, self.cols), name="k")
+        sums = te.compute(
+            (rows, layout.rows),
+            lambda i, j: te.sum(
+                self.clip(as_f32(x[i, k]), bounds, 0) * layout.value(weights, j, k), axis=k
+            ),
+            name="sums",
+        )
+        if self.clipped:
+            sums = te.compute(sums.shape, lambda i, j: self.clip(sums[i, j], bounds, 2), name="cut")
+        shape = (rows, self.outputs)
+        partner = te.placeholder(shape, "float32", name="partner")
+
+        def finished(i: Expr, j: Expr) -> Expr:
+            if self.epilogue == Epilogue.GELU_PAIRS.value:
+                return self.result(gelu_tanh(sums[i, 2 * j]) * sums[i, 2 * j + 1])
+            if self.is_gate:
+                return self.result(gelu_tanh(sums[i, j]) * partner[i, j])
+            assert self.epilogue == Epilogue.NONE.value, "epilogue of a tower"
+            return self.result(sums[i, j])
+
+        y = te.compute(shape, finished, name="y")
+        args = [bounds] if self.clipped else []
+        return te_prim_func([*args, x, *weights, *([partner] if self.is_gate else []), y])

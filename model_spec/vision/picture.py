@@ -1,0 +1,45 @@
+"""The stock client's picture: one size, with or without the row that makes it a container.
+
+The format: gemma4_compile/operators/picture.py.
+"""
+
+from __future__ import annotations
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.vision.config import CHANNELS, AnyVisionConfig
+from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.picture import (
+    DTYPE,
+    MARK_PIXELS,
+    PictureBlocks,
+    PicturePositions,
+)
+
+ACROSS, DOWN = 20, 14
+"""Blocks of the client's picture: exactly the default budget, 280."""
+
+
+class ClientPicture:
+    """The picture that the client's adapter takes, of a model with such blocks."""
+
+    def __init__(self, config: AnyVisionConfig) -> None:
+        self.config, self.block = config, config.block_size
+        self.width = ACROSS * self.block
+        # Blocks of a few pixels leave no room for the mark.
+        self.height = DOWN * self.block + (self.width >= MARK_PIXELS)
+
+    @property
+    def spec(self) -> nn.spec.Tensor:
+        """Shape and type of the adapter's argument."""
+        return nn.spec.Tensor([1, self.height, self.width, CHANNELS], DTYPE)
+
+    def read(self, picture: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
+        """Pixels of the blocks and their positions, as `embed_image` takes them."""
+        pixels, cells = self.block**2 * CHANNELS, ACROSS * DOWN
+        cut = PictureBlocks(ACROSS, DOWN, self.block, self.height)
+        (blocks,) = emit(cut, [picture], [((cells, pixels), "float32")])
+        longest = min(self.config.grid_size, cells)
+        place = PicturePositions(ACROSS, DOWN, self.block, longest)
+        (positions,) = emit(place, [picture], [((cells, 2), "int32")])
+        return blocks, positions

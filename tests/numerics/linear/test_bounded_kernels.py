@@ -1,0 +1,46 @@
+"""Matmuls between clips: WebGPU kernels against the definitions, on Dawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.kernel_cases import differences, make_case
+from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
+from tests.web.dawn import VulkanDriver
+
+GATE, PAIRS, NONE = Epilogue.GELU_GATE.value, Epilogue.GELU_PAIRS.value, Epilogue.NONE.value
+
+
+def bounded(layout: WeightLayout, dtype: str, epilogue: str = NONE, **fields: object) -> Operator:
+    values = {"clipped": True, "out_dtype": F32, **fields}
+    return BoundedLinear(None, layout, dtype, epilogue, **values)  # type: ignore[arg-type]
+
+
+OPERATORS = (
+    bounded(eight_bits(768, 256), F16),
+    bounded(dense(200, 208), F16, out_dtype=F16),
+    bounded(dense(130, 96, F32), F32, GATE),
+    bounded(eight_bits(320, 288), F16, GATE, out_dtype=F16),
+    bounded(eight_bits(384, 256, F32), F32, PAIRS, clipped=False),
+    bounded(dense(416, 144), F16, PAIRS, clipped=False, out_dtype=F16),
+    bounded(eight_bits(2112, 256), F16, clipped=False),
+)
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_every_kernel_computes_its_definition(
+    limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    spec = target_spec("webgpu", limits)
+    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)

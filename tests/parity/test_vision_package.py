@@ -1,0 +1,65 @@
+"""A package that takes pictures: compiled from a checkpoint, opened, beside transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm_ffi
+
+from gemma4_compile import abi
+from gemma4_compile.model_spec.modality import Modality
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
+from gemma4_compile.runtime import Package
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.native_library import NativeLibrary
+from gemma4_compile.tiny.safetensors_file import write_safetensors
+from tests import models, tolerances
+from tests.packages import CONTEXT_LENGTH, PREFILL_CHUNK, Silent
+from tests.vision_models import (
+    KINDS,
+    Truth,
+    compiled,
+    config_of,
+    config_values,
+    random_picture,
+    random_weights,
+)
+
+pytestmark = pytest.mark.parity
+
+
+@pytest.mark.parametrize("kind", ["clipped", "unified"])
+def test_its_rows_are_those_of_its_checkpoint(kind: str, tmp_path: Path) -> None:
+    text = models.KINDS[KINDS[kind][0]]
+    checkpoint = models.write_checkpoint(tmp_path / "checkpoint", text, dtype="float32").path
+    decoder = models.random_weights(text, dtype="float32")
+    tensors = {f"model.language_model.{name}": value for name, value in decoder.items()}
+    tensors |= random_weights(config_of(kind))
+    write_safetensors(checkpoint / "model.safetensors", tensors, "float32")
+    (checkpoint / "config.json").write_text(json.dumps(config_values(kind)))
+    request = CompileRequest(
+        model=str(checkpoint),
+        target="cpu",
+        quant="q8f16",
+        output=tmp_path / "package",
+        context_length=CONTEXT_LENGTH,
+        prefill_chunk=PREFILL_CHUNK,
+        modalities=frozenset({Modality.TEXT, Modality.IMAGE}),
+    )
+    compile_model(request, Silent())
+
+    package, device = Package.open(tmp_path / "package"), Device.open("cpu")
+    library = NativeLibrary(package.library_path, device)
+    metadata = str(library.compiled_function(abi.METADATA)())
+    params = tvm_ffi.Array(package.load_parameters(metadata, device.place))
+    picture = random_picture(4, 3, compiled(kind, "q8f16").block)
+    args = [device.place(values) for values in picture.cells(picture.block)]
+    found = device.read(library.compiled_function(abi.EMBED_IMAGE)(*args, params))
+
+    truth = Truth(kind, compiled(kind, "q8f16").weights)
+    expected = truth.rows(picture, int(KINDS[kind][1]["patch_size"]))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerances.VISION_ROWS["q8f16"])
