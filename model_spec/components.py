@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.text.component import TEXT
 
-COMPONENTS: tuple[Component, ...] = (TEXT,)
+COMPONENTS: tuple[Component, ...] = (TEXT, AUDIO)

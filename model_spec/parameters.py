@@ -15,6 +15,7 @@ class Role(str, Enum):
     LINEAR = "linear"
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
     EXPERTS = "experts"
+    AUDIO_LINEAR = "audio_linear"
     ROUTER = "router"  # its choice is discrete, so it is never quantised
     VECTOR = "vector"  # norm weights and layer scalars
 
@@ -27,6 +28,7 @@ class Arrangement(str, Enum):
     INTERLEAVE_ROWS = "interleave_rows"  # row 2r from the first source, row 2r + 1 from the second
     INTERLEAVE_HALVES = "interleave_halves"  # the same for the halves of each matrix of a stack
     STACK = "stack"  # each source is a vector, and a row
+    SCALARS = "scalars"  # each source is a scalar, and an element
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Parameter:
     Attributes
     ----------
     name : as in the checkpoint, or the fused name; without `.weight`
-    shape : (rows, cols) of a matrix, (n,) of a vector
+    shape : (rows, cols) of a matrix, (n,) of a vector; of a convolution's weight all dimensions
+        but the last are its rows
     scale : a power of two that the stored weight carries (so folding it is exact)
     row_group : rows that stay together when the parameter is split: those of one expert
     """

@@ -11,6 +11,8 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
 
+NARROW = 256  # columns of a matrix of a media part, below which few bytes are saved
+MEDIA_ROLES = (Role.AUDIO_LINEAR,)
 ROW_ALIGNMENT = 64  # rows of a row split are a multiple of it: a GEMM tile lies in one
 
 
@@ -33,11 +35,18 @@ class Recipe:
     overrides: tuple[tuple[str, Scheme], ...] = ()
 
     def scheme(self, parameter: Parameter) -> Scheme:
-        """Storage scheme of a parameter."""
+        """Storage scheme of a parameter: a matrix of a media part that is no multiple of a group,
+        or narrow, is dense.
+        """
         for pattern, scheme in reversed(self.overrides):
             if fnmatchcase(parameter.name, pattern):
                 return scheme
-        return self.schemes[parameter.role]
+        scheme = self.schemes[parameter.role]
+        if parameter.role in MEDIA_ROLES and isinstance(scheme, GroupScheme):
+            cols = parameter.shape[1]
+            if cols % scheme.group_size or cols < NARROW:
+                return DenseScheme(self.activation_dtype)
+        return scheme
 
     @property
     def all_schemes(self) -> tuple[Scheme, ...]:
@@ -50,6 +59,8 @@ def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> 
     # Coarse steps in these few rows cost far more quality than their bytes are worth (under 2 % of
     # an E2B token).
     schemes[Role.PER_LAYER_LINEAR] = small
+    for role in MEDIA_ROLES:
+        schemes[role] = small
     schemes[Role.VECTOR] = DenseScheme("float32")
     schemes[Role.ROUTER] = DenseScheme(activation_dtype)
     return Recipe(name, activation_dtype, MappingProxyType(schemes))

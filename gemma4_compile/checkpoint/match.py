@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from gemma4_compile import regular_files
 from gemma4_compile.chat_template import special_tokens, template_of
 from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
@@ -39,15 +41,14 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
-# Parts of the multimodal model that no component reads yet: image and audio input.
+# Parts of the multimodal model that no component reads yet: image input.
 SKIPPED_PREFIXES = (
     "model.vision_tower.",
     "model.vision_embedder.",
-    "model.audio_tower.",
     "model.embed_vision.",
-    "model.embed_audio.",
 )
 MAX_SHARDS = 4096
+_UNBOUNDED = np.finfo(np.float32).max
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16
@@ -336,9 +337,14 @@ def _check_tensor(tensor: TensorInfo, source: Source) -> None:
 
 
 def row_reader(matched: Mapping[str, TensorInfo]) -> Callable[[str, int, int], Float32Array]:
-    """A function that reads rows [begin, end) of a source by its name, as float32."""
+    """A function that reads rows [begin, end) of a source by its name, as float32.
+
+    Scalars without dimensions are bounds of clipped matmuls, of which infinity stands for none: it
+    is read as the largest float32, and bounds as little.
+    """
 
     def read(name: str, begin: int, end: int) -> Float32Array:
-        return read_rows(matched[name], begin, end)
+        rows = read_rows(matched[name], begin, end)
+        return rows if matched[name].shape else np.clip(rows, -_UNBOUNDED, _UNBOUNDED)
 
     return read

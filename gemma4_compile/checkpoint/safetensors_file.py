@@ -170,7 +170,7 @@ def check_unchanged(tensors: Iterable[TensorInfo]) -> None:
 
 
 def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
-    """Read rows [begin, end) of a tensor (elements, of a vector), widened to float32.
+    """Read rows [begin, end) of a tensor (elements, of a vector or a scalar), widened to float32.
 
     A tensor of several matrices has the rows of all of them, one matrix after the other.
 
@@ -179,7 +179,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     CheckpointError
         If the file changed since its header was read, or the dtype is no float of FLOAT_DTYPES.
     """
-    count = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else tensor.shape[0]
+    count = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else prod(tensor.shape)
     assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
     if tensor.dtype not in FLOAT_DTYPES:
         raise CheckpointError(

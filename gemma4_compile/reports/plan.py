@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "per_layer_projections": "per-layer projections",
     "token_embedding": "token embedding (and head)",
     "per_layer_embedding": "per-layer embedding table",
+    "audio_linear": "audio tower and projection",
     "vectors": "norms and scalars",
 }
 """Names of the kinds of parameters, for people."""
@@ -230,11 +231,12 @@ def _kind(parameter: Parameter) -> str:
 
 def _read_per_token(config: Gemma4Config, sizes: Iterable[tuple[Parameter, int]]) -> int:
     """Sum of sizes that a decoded token reads: no vectors, no table rows, the chosen experts."""
+    unread = (Role.VECTOR, Role.PER_LAYER_EMBEDDING, Role.AUDIO_LINEAR)
     total = 0
     for parameter, size in sizes:
         if parameter.role is Role.EXPERTS:
             total += size * config.top_k_experts // config.num_experts
-        elif parameter.role not in (Role.VECTOR, Role.PER_LAYER_EMBEDDING):
+        elif parameter.role not in unread:
             total += size
     return total
 
