@@ -117,7 +117,7 @@ class Truth(nn.Module):
 
     def features(self, samples: Float32Array) -> tuple[Float32Array, npt.NDArray[np.bool_]]:
         """The extractor's features and mask of one sound."""
-        made = self.extractor(samples, return_tensors="np", sampling_rate=RATE)
+        made = self.extractor([samples], return_tensors="np", sampling_rate=RATE)
         return made["input_features"][0], made["input_features_mask"][0].astype(bool)
 
     def rows(self, samples: Float32Array) -> Float32Array:

@@ -21,6 +21,7 @@ from gemma4_compile.operators.examples import ATTENTION_F32, Sizes
 from gemma4_compile.operators.math import as_f32, f32, softcap
 from gemma4_compile.operators.norms import inverse_rms
 from gemma4_compile.operators.pointwise import Pointwise
+from gemma4_compile.operators.tir import i32
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
@@ -174,10 +175,10 @@ class GatedConv(_Bounded, Pointwise):
         total = f32(0.0)
         for tap in range(self.taps):
             before = self.taps - 1 - tap
-            row = tirx.max(i - before, tirx.const(0, i.dtype)) if before else i
+            row = tirx.max(i32(i) - before, i32(0)) if before else i
             gate = sigmoid(clipped(x[row, j + self.width], bounds, RESULT))
             gated = clipped(x[row, j], bounds, RESULT) * gate
-            seen = tirx.Select(i >= before, gated, f32(0.0)) if before else gated
+            seen = tirx.Select(i32(i) >= before, gated, f32(0.0)) if before else gated
             total = total + w[j, tap] * seen
         return total
 
@@ -311,7 +312,7 @@ class RelativeAttention(_Bounded):
         args = {name: te.placeholder(*spec, name=name) for name, spec in self.arguments(rows)}
 
         def before(i: Expr, t: Expr) -> Expr:
-            return tirx.max(i - t, tirx.const(0, i.dtype))
+            return tirx.max(i32(i) - i32(t), i32(0))
 
         q = te.compute(
             (rows, self.heads, dim), lambda i, h, d: self.query(args, i, h, d), name="scaled"
@@ -327,7 +328,7 @@ class RelativeAttention(_Bounded):
         )
         scores = te.compute(
             shape,
-            lambda i, h, t: tirx.Select(i >= t, softcap(sums[i, h, t], self.cap), f32(LOWEST)),
+            lambda i, h, t: tirx.Select(i32(i) >= i32(t), softcap(sums[i, h, t], self.cap), f32(LOWEST)),
             name="scores",
         )
         t1 = te.reduce_axis((0, self.context), name="t1")
