@@ -20,6 +20,10 @@ from gemma4_compile.targets.kernels.attention.decode import (
 )
 from gemma4_compile.targets.kernels.attention.prefill import make_prefill_attention
 from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_qk_norm_rope_cache
+from gemma4_compile.targets.kernels.audio.clipped_norm import make_clipped_norm
+from gemma4_compile.targets.kernels.audio.relative_attention import make_relative_attention
+from gemma4_compile.targets.kernels.audio.subsample_conv import make_subsample_conv
+from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
@@ -70,8 +74,11 @@ Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 """Makes the kernel of one class of operators, or of several; it knows which it is given."""
 
 FACTORIES: Mapping[str, Factory] = {
+    "add_clipped": make_pointwise,
     "bitmask": make_bitmask,
     "prefill_attention": make_prefill_attention,
+    "clip": make_pointwise,
+    "clipped_norm": make_clipped_norm,
     "top_k_experts": make_top_k_experts,
     "combine_experts": make_combine_experts,
     "decode_attention": make_decode_attention,
@@ -89,6 +96,12 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_normed_linear": make_int8_gemv,
     "int8_routed_linear": make_int8_gemv,
     "linear": make_gemm,
+    "gated_conv": make_pointwise,
+    "log_mel": make_pointwise,
+    "magnitude": make_pointwise,
+    "relative_attention": make_relative_attention,
+    "sound_frames": make_pointwise,
+    "subsample_conv": make_subsample_conv,
     "logit_bias": make_logit_bias,
     "combine_splits": make_combine_splits,
     "combined_linear": make_combined_gemv,

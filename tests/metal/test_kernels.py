@@ -15,6 +15,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.moe import RouterScores
 from tests import models
 from tests.metal import emulator
+from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
@@ -44,7 +45,7 @@ def all_operators() -> tuple[Operator, ...]:
     found[CombineSplits(8, 64, 20, "float16")] = None
     # Where an index has one value, TVM makes no vectors of the memory that threads share.
     found[CombineSplits(8, 64, 1, "float16")] = None
-    found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
+    found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2], *AUDIO]))
     return tuple(found)
 
 
