@@ -16,7 +16,6 @@ from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 
-
 # Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
 # not each leave buffers of their own in the client's pool.
 VAR_BOUNDS_ATTR = "tir_var_upper_bound"

@@ -35,8 +35,9 @@ class Recipe:
     overrides: tuple[tuple[str, Scheme], ...] = ()
 
     def scheme(self, parameter: Parameter) -> Scheme:
-        """Storage scheme of a parameter: a matrix of a media part that is no multiple of a group,
-        or narrow, is dense.
+        """Storage scheme of a parameter.
+
+        A matrix of a media part that groups do not divide, or that is narrow, is dense.
         """
         for pattern, scheme in reversed(self.overrides):
             if fnmatchcase(parameter.name, pattern):

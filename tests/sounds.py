@@ -72,6 +72,24 @@ def config_of(audio: Mapping[str, Any]) -> Gemma4Config:
     return Gemma4Config.from_dict(values, modalities={Modality.TEXT, Modality.AUDIO})
 
 
+def _bound(name: str) -> float:
+    """A bound that some of the values at its place are beyond.
+
+    Of the two around SiLU one hides the other, so the first feed-forward block has one that clips,
+    and the second block the other.
+    """
+    *_, block, linear, place = name.split(".")
+    side, end = place.split("_")
+    if linear == "ffw_layer_1" and side == "output":
+        size = {"feed_forward1": (0.35, 0.7)}.get(block, (3.0, 3.0))[end == "max"]
+    elif side == "input" and linear in ("ffw_layer_2", "linear_end"):  # results of SiLU
+        size = 0.15 if end == "min" else 0.6
+    else:
+        sizes = {"post": (0.2, 0.1), "ffw_layer_2": (0.0, 0.25), "linear_end": (0.0, 0.25)}
+        size = sizes.get(linear, (1.2, 1.0))[side == "output"]
+    return -size if end == "min" else size
+
+
 def random_weights(audio: Mapping[str, Any], seed: int = 0) -> Weights:
     """Values by checkpoint name; bounds of which every one clips some values."""
     config = config_of(audio)
@@ -82,9 +100,8 @@ def random_weights(audio: Mapping[str, Any], seed: int = 0) -> Weights:
             values = random_tensor(name, shape, seed)
             if name.endswith(".bias") or name.endswith("per_dim_scale"):
                 values = random_tensor(name, (*shape, 1), seed)[:, 0]
-        else:  # deviations at which a bell curve is cut, inputs in front of silu wider
-            size = 1.5 + 0.5 * abs(float(bell_curve(name, seed, 1)[0]))
-            values = np.float32(-size if name.endswith("min") else size)
+        else:
+            values = np.float32(_bound(name) * (1.0 + 0.1 * float(bell_curve(name, seed, 1)[0])))
         weights[name] = np.asarray(values, np.float32)
     return weights
 
@@ -138,7 +155,8 @@ def _stored(stored: StoredParameter, weights: Weights) -> list[Array]:
         return values.reshape((-1, *values.shape[1:][-1:]))[begin:end]
 
     steps = [step.run(read) for step in conversion_steps(stored)]
-    return [np.concatenate([blocks[index].data for blocks in steps]) for index in range(len(steps[0]))]
+    count = len(stored.tensors)
+    return [np.concatenate([blocks[index].data for blocks in steps]) for index in range(count)]
 
 
 @dataclass(frozen=True)

@@ -244,9 +244,7 @@ class ClippedNorm(_Bounded):
         shape = (rows, self.width)
         x = te.compute(shape, lambda i, j: self.entering(args, i, j), name="entering")
         inverse = inverse_rms(x, rows, self.width, self.eps, "x")
-        y = te.compute(
-            shape, lambda i, j: self.leaving(args, x[i, j] * inverse[i], i, j), name="y"
-        )
+        y = te.compute(shape, lambda i, j: self.leaving(args, x[i, j] * inverse[i], i, j), name="y")
         return te_prim_func([*args.values(), y])
 
 
@@ -321,14 +319,14 @@ class RelativeAttention(_Bounded):
         shape = (rows, self.heads, self.context)
         sums = te.compute(
             shape,
-            lambda i, h, t: te.sum(
-                q[i, h, d] * self.key(args, before(i, t), h, d, t), axis=d
-            ),
+            lambda i, h, t: te.sum(q[i, h, d] * self.key(args, before(i, t), h, d, t), axis=d),
             name="sums",
         )
         scores = te.compute(
             shape,
-            lambda i, h, t: tirx.Select(i32(i) >= i32(t), softcap(sums[i, h, t], self.cap), f32(LOWEST)),
+            lambda i, h, t: tirx.Select(
+                i32(i) >= i32(t), softcap(sums[i, h, t], self.cap), f32(LOWEST)
+            ),
             name="scores",
         )
         t1 = te.reduce_axis((0, self.context), name="t1")
@@ -337,9 +335,7 @@ class RelativeAttention(_Bounded):
             shape, lambda i, h, t: tirx.exp(scores[i, h, t] - top[i, h]), name="weights"
         )
         t2 = te.reduce_axis((0, self.context), name="t2")
-        total = te.compute(
-            shape[:2], lambda i, h: te.sum(weights[i, h, t2], axis=t2), name="total"
-        )
+        total = te.compute(shape[:2], lambda i, h: te.sum(weights[i, h, t2], axis=t2), name="total")
         t3 = te.reduce_axis((0, self.context), name="t3")
         v, bounds = args["v"], args.get("v_bounds")
         means = te.compute(

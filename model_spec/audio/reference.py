@@ -76,13 +76,12 @@ def subsample(config: AudioConfig, weights: Weights, x: Float32Array, mask: Mask
 
 def clipped_linear(weights: Weights, name: str, x: Float32Array) -> Float32Array:
     """``bound(W bound(x))``, with bounds where the checkpoint has them."""
-    bounds = [
-        weights.get(f"{name}.{side}_{end}", np.float32(sign * np.inf))
-        for side in ("input", "output")
-        for end, sign in (("min", -1), ("max", 1))
-    ]
-    inner = linear(np.clip(x, *bounds[:2]), weights[f"{name}.linear.weight"])
-    return np.clip(inner, *bounds[2:])
+
+    def bound(values: Float32Array, side: str) -> Float32Array:
+        low, high = weights.get(f"{name}.{side}_min"), weights.get(f"{name}.{side}_max")
+        return values if low is None or high is None else np.clip(values, low, high)
+
+    return bound(linear(bound(x, "input"), weights[f"{name}.linear.weight"]), "output")
 
 
 def sigmoid(x: Float32Array) -> Float32Array:
@@ -136,9 +135,7 @@ def attention(
     return clipped_linear(weights, f"{prefix}.post", mixed)
 
 
-def light_conv(
-    config: AudioConfig, weights: Weights, prefix: str, x: Float32Array
-) -> Float32Array:
+def light_conv(config: AudioConfig, weights: Weights, prefix: str, x: Float32Array) -> Float32Array:
     """Gated linear unit, causal convolution by channel, SiLU, with its residual."""
     eps, limit = config.rms_norm_eps, np.float32(config.gradient_clipping)
     inner = rms_norm(x, weights[f"{prefix}.pre_layer_norm.weight"], eps)
@@ -148,9 +145,7 @@ def light_conv(
     mixed = np.zeros_like(x)
     for tap in range(taps.shape[1]):
         mixed += padded[tap : tap + len(x)] * taps[:, tap]
-    normed = rms_norm(
-        np.clip(mixed, -limit, limit), weights[f"{prefix}.conv_norm.weight"], eps
-    )
+    normed = rms_norm(np.clip(mixed, -limit, limit), weights[f"{prefix}.conv_norm.weight"], eps)
     return x + clipped_linear(weights, f"{prefix}.linear_end", normed * sigmoid(normed))
 
 

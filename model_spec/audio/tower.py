@@ -162,9 +162,7 @@ class Attention(nn.Module):
     def forward(self, hidden: nn.Tensor) -> nn.Tensor:
         """(rows, hidden_size) to the same in float32, without the bounds of `post`'s result."""
         config, projections = self.config, (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (
-            one.forward(clip(hidden, hidden.dtype, before=one)) for one in projections
-        )
+        q, k, v = (one.forward(clip(hidden, hidden.dtype, before=one)) for one in projections)
         positions = nn.Tensor.from_const(relative_positions(config))
         operator = RelativeAttention(
             heads=config.num_attention_heads,

@@ -15,8 +15,8 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.moe import RouterScores
 from tests import models
 from tests.metal import emulator
-from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
+from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 

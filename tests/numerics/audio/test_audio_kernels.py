@@ -26,7 +26,8 @@ OPERATORS: tuple[Operator, ...] = (
     SoundFrames(162, 162, 0, "float16"),
     Magnitude(40),
     LogMel(131, 1e-3),
-    # One channel in; widths of float16 are even, as the client copies words. Channels that no power of two is; more channels than a block has threads.
+    # Widths of float16 are even: the client copies words. One channel in; channels that are no
+    # power of two; more channels than a block has threads.
     SubsampleConv(12, 1, 128, EPS, "float32", "float16"),
     SubsampleConv(7, 6, 24, EPS, "float16", "float16"),
     SubsampleConv(3, 2, 300, EPS, "float32", "float32"),
