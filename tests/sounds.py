@@ -101,7 +101,7 @@ def random_weights(audio: Mapping[str, Any], seed: int = 0) -> Weights:
             if name.endswith(".bias") or name.endswith("per_dim_scale"):
                 values = random_tensor(name, (*shape, 1), seed)[:, 0]
         else:
-            values = np.float32(_bound(name) * (1.0 + 0.1 * float(bell_curve(name, seed, 1)[0])))
+            values = np.asarray(_bound(name) * (1.0 + 0.1 * float(bell_curve(name, seed, 1)[0])))
         weights[name] = np.asarray(values, np.float32)
     return weights
 
@@ -113,6 +113,7 @@ class Truth(nn.Module):
         super().__init__()
         self.is_unified = audio["model_type"] == "gemma4_unified_audio"
         self.extractor: Any
+        self.embed_audio: nn.Module
         if self.is_unified:
             text = Gemma4UnifiedTextConfig(**UNIFIED_LIKE)
             config = Gemma4UnifiedAudioConfig(**audio)
@@ -120,7 +121,7 @@ class Truth(nn.Module):
             self.extractor = Gemma4UnifiedAudioFeatureExtractor()
         else:
             tower = Gemma4AudioConfig(**audio)
-            self.audio_tower = Gemma4AudioModel._from_config(
+            self.audio_tower = Gemma4AudioModel._from_config(  # type: ignore[no-untyped-call]  # so it is there
                 tower, attn_implementation="eager", dtype=torch.float32
             )
             self.embed_audio = Gemma4MultimodalEmbedder(tower, Gemma4TextConfig(**E2B_LIKE))

@@ -34,7 +34,7 @@ def tensors(tmp_path: Path) -> dict[str, TensorInfo]:
     """A checkpoint with a tower, of which the first bound is infinite."""
     text = {f"model.language_model.{n}": v for n, v in random_weights(E2B_LIKE).items()}
     first = next(name for name, value in AUDIO_WEIGHTS.items() if not value.shape)
-    weights = {**AUDIO_WEIGHTS, first: np.float32(-np.inf)}
+    weights = {**AUDIO_WEIGHTS, first: np.asarray(-np.inf, np.float32)}
     write_safetensors(tmp_path / "model.safetensors", {**text, **weights}, "float32")
     return read_header(tmp_path / "model.safetensors")
 
