@@ -37,7 +37,7 @@ from gemma4_compile.quantization.convert import conversion_steps
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DenseScheme
-from gemma4_compile.targets import target_spec
+from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.types import Array
 from tests.models import E2B_LIKE, UNIFIED_LIKE, config_file
 from tests.random_values import bell_curve, random_tensor
@@ -175,27 +175,46 @@ class Sound:
         return np.asarray(self.vm[name](tvm.runtime.tensor(samples), self.params).numpy())
 
 
-def build(audio: Mapping[str, Any], recipe_name: str, weights: Weights | None = None) -> Sound:
-    """Compile for the CPU; the weights are those of transformers after they were stored."""
+@dataclass(frozen=True)
+class Model:
+    """A sound input in a recipe: its module for a target, its stored tensors, their truth."""
+
+    config: Gemma4Config
+    module: tvm.IRModule
+    tensors: list[Array]
+    weights: Weights
+    truth: Truth
+
+
+def model(audio: Mapping[str, Any], recipe_name: str, target: TargetSpec) -> Model:
+    """The weights are those of transformers after they were stored."""
     config, recipe = config_of(audio), RECIPES[recipe_name]
-    given = random_weights(audio) if weights is None else weights
-    plan = storage_plan(parameter_table(config), recipe, CPU.max_binding_bytes)
+    given = random_weights(audio)
+    plan = storage_plan(parameter_table(config), recipe, target.max_binding_bytes)
     held: Weights = {}
-    params = []
+    tensors: list[Array] = []
     for stored in plan:
-        tensors = _stored(stored, given)
-        params += [tvm.runtime.tensor(np.ascontiguousarray(tensor)) for tensor in tensors]
+        arrays = _stored(stored, given)
+        tensors += arrays
         if isinstance(stored.scheme, DenseScheme):
-            values = tensors[0].astype(np.float32)
+            values = arrays[0].astype(np.float32)
         else:
-            values = dequantize(tensors[0], tensors[1], stored.scheme)
+            values = dequantize(arrays[0], arrays[1], stored.scheme)
         sources = stored.parameter.sources
         parts = values if len(sources) > 1 else [values]
         for source, value in zip(sources, parts, strict=True):
             held[source.name] = np.asarray(value, np.float32).reshape(source.shape)
-    module = build_module(config, recipe, CPU, decoder_options(recipe, CPU, 16), plan, (AUDIO,))
-    vm = relax.VirtualMachine(generate(lower(module, CPU), CPU), tvm.cpu())
-    return Sound(vm, params, Truth(audio, held), held, config)
+    options = decoder_options(recipe, target, 16)
+    module = lower(build_module(config, recipe, target, options, plan, (AUDIO,)), target)
+    return Model(config, module, tensors, held, Truth(audio, held))
+
+
+def build(audio: Mapping[str, Any], recipe_name: str) -> Sound:
+    """Compile for the CPU."""
+    made = model(audio, recipe_name, CPU)
+    vm = relax.VirtualMachine(generate(made.module, CPU), tvm.cpu())
+    params = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in made.tensors]
+    return Sound(vm, params, made.truth, made.weights, made.config)
 
 
 def speech(samples: int, seed: int = 0, level: float = 0.3) -> Float32Array:

@@ -64,6 +64,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/text/sampler.py",
         "quantization/matrix.py",
     ),
+    "tests/parity/test_audio_mel.py": ("model_spec/audio/mel.py",),
+    "tests/parity/test_audio_rows.py": (
+        "model_spec/audio/export.py",
+        "model_spec/audio/tower.py",
+        "model_spec/audio/unified.py",
+    ),
     "tests/passes/test_schedule_rules.py": (
         "targets/schedules/own_kernels.py",
         "targets/schedules/plain_loops.py",
@@ -77,6 +83,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "tests/numerics: every definition is made of them": (
         "gemma4_compile/operators/heads.py",
         "gemma4_compile/operators/math.py",
+        "gemma4_compile/operators/pointwise.py",
         "gemma4_compile/operators/tir.py",
     ),
     "tests/numerics/test_kernels.py": (
