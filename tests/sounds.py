@@ -209,10 +209,10 @@ def model(audio: Mapping[str, Any], recipe_name: str, target: TargetSpec) -> Mod
     return Model(config, module, tensors, held, Truth(audio, held))
 
 
-def build(audio: Mapping[str, Any], recipe_name: str) -> Sound:
+def build(audio: Mapping[str, Any], recipe_name: str, target: TargetSpec = CPU) -> Sound:
     """Compile for the CPU."""
-    made = model(audio, recipe_name, CPU)
-    vm = relax.VirtualMachine(generate(made.module, CPU), tvm.cpu())
+    made = model(audio, recipe_name, target)
+    vm = relax.VirtualMachine(generate(made.module, target), tvm.cpu())
     params = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in made.tensors]
     return Sound(vm, params, made.truth, made.weights, made.config)
 

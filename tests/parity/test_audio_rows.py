@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.model_spec.audio import reference
 from gemma4_compile.model_spec.audio.sizes import MAX_SAMPLES, min_samples, sound_rows
+from gemma4_compile.targets.spec import INT8
 from tests import sounds, tolerances
 from tests.marks import slow_unless
 from tests.sounds import RATE, Float32Array, Sound
@@ -65,6 +67,14 @@ def test_rows_equal_transformers_at_every_length(name: str, length: int) -> None
 def test_rows_of_every_recipe(name: str, recipe: str) -> None:
     for length in (161, RATE + 5, 2 * RATE):
         compare(compiled(name, recipe), sounds.speech(length), recipe)
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda n: n == "wide", ["wide", "unified"]))
+def test_rows_with_int8_activations(name: str) -> None:
+    sound = sounds.build(AUDIOS[name], "q8f16", replace(sounds.CPU, activations=INT8))
+    samples = sounds.speech(RATE)
+    error = np.abs(sound.rows(samples) - sound.truth.rows(samples)).max()
+    assert tolerances.SOUND_ROWS_F16 / 4 < error < tolerances.SOUND_ROWS_INT8
 
 
 @pytest.mark.parametrize("name", ["tower", "unified"])

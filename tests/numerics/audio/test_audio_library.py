@@ -1,4 +1,4 @@
-"""A whole sound input on Dawn in Node, called as the WebLLM client calls it, beside transformers."""
+"""A whole sound input on Dawn in Node, called as WebLLM calls it, beside transformers."""
 
 from __future__ import annotations
 

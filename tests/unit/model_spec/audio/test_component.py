@@ -10,9 +10,10 @@ import tvm
 
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import match, row_reader
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo, read_header
-from gemma4_compile.errors import CheckpointError
+from gemma4_compile.errors import CheckpointError, QuantizationError
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.audio.parameters import parameter_table
 from gemma4_compile.model_spec.component import model_parameters
@@ -73,6 +74,29 @@ def test_infinite_bounds_are_stored_as_none(tensors: dict[str, TensorInfo]) -> N
     expected = [AUDIO_WEIGHTS[source.name] for source in stored.parameter.sources]
     np.testing.assert_array_equal(block.data[1:], expected[1:])
     assert block.data[0] == -np.finfo(np.float32).max
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "subsample_conv_projection.layer0.norm",
+        "layers.1.feed_forward2.pre_layer_norm",
+        "layers.0.norm_pre_attn",
+        "layers.0.lconv1d.conv_norm",
+    ],
+)
+def test_norms_beyond_float16_are_refused(norm: str) -> None:
+    weights = dict(AUDIO_WEIGHTS)
+    name = f"model.audio_tower.{norm}.weight"
+    weights[name] = weights[name] * np.float32(1e5)
+    table = parameter_table(sounds.config_of(sounds.TOWER))
+
+    def read(source: str, begin: int, end: int) -> sounds.Float32Array:
+        return weights[source][begin:end]
+
+    check_norms(table, RECIPES["q4f32"], read)
+    with pytest.raises(QuantizationError, match=f"`{name}` makes values"):
+        check_norms(table, RECIPES["q4f16"], read)
 
 
 def test_text_alone_is_exported_as_without_the_component() -> None:
