@@ -18,6 +18,9 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 
 DEFAULT_IMAGE_ROWS = 280
 """Rows of a picture, at most: the default of transformers' image processor."""
+# Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
+# not each leave buffers of their own in the client's pool.
+VAR_BOUNDS_ATTR = "tir_var_upper_bound"
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import Component
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.vision.component import VISION
 
-COMPONENTS: tuple[Component, ...] = (TEXT, VISION)
+COMPONENTS: tuple[Component, ...] = (TEXT, VISION, AUDIO)

@@ -15,6 +15,7 @@ class Role(str, Enum):
     LINEAR = "linear"
     PER_LAYER_LINEAR = "per_layer_linear"  # the small projections around the per-layer embedding
     EXPERTS = "experts"
+    AUDIO_LINEAR = "audio_linear"
     ROUTER = "router"  # its choice is discrete, so it is never quantised
     VISION_LINEAR = "vision_linear"  # of the vision tower, its position table too
     VECTOR = "vector"  # norm weights, layer scalars and clips
@@ -46,7 +47,8 @@ class Parameter:
     Attributes
     ----------
     name : as in the checkpoint, or the fused name; without `.weight`
-    shape : (rows, cols) of a matrix, (n,) of a vector
+    shape : (rows, cols) of a matrix, (n,) of a vector; of a convolution's weight all dimensions
+        but the last are its rows
     scale : a power of two that the stored weight carries (so folding it is exact)
     row_group : rows that stay together when the parameter is split: those of one expert
     """

@@ -53,6 +53,9 @@ def read_parameter_rows(
         rows = np.empty((end - begin, *parameter.shape[1:]), np.float32)
         rows[begin % 2 :: 2] = read_rows(even.name, (begin + 1) // 2, (end + 1) // 2)
         rows[(begin + 1) % 2 :: 2] = read_rows(odd.name, begin // 2, end // 2)
+    elif parameter.arrangement is Arrangement.SCALARS:
+        rows = np.concatenate([read_rows(source.name, 0, 1) for source in parameter.sources])
+        rows = rows[begin:end]
     elif parameter.arrangement is Arrangement.STACK:
         taken = parameter.sources[begin:end]
         rows = np.stack([read_rows(source.name, 0, *source.shape) for source in taken])
@@ -132,8 +135,8 @@ def _refuse_not_finite(source: Source, read_rows: RowReader) -> None:
 
 
 def row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Rows [begin, end) of a checkpoint tensor's blocks: elements, of a vector."""
-    count = prod(shape[:-1]) if len(shape) > 1 else prod(shape)  # 1 of a scalar
+    """Rows [begin, end) of a checkpoint tensor's blocks: elements, of a vector or a scalar."""
+    count = prod(shape[:-1]) if len(shape) > 1 else prod(shape)
     size = max(1, BLOCK_BYTES // (4 * prod(shape[1:][-1:])))
     for begin in range(0, count, size):
         yield begin, min(begin + size, count)

@@ -11,7 +11,7 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
 
-TOWER_ROLES = (Role.VISION_LINEAR,)
+TOWER_ROLES = (Role.VISION_LINEAR, Role.AUDIO_LINEAR)
 """Of matrices whose steps are those of `small`; dense where groups do not fit or rows are short."""
 MIN_TOWER_COLS = 256
 ROW_ALIGNMENT = 64  # rows of a row split are a multiple of it: a GEMM tile lies in one
@@ -36,7 +36,10 @@ class Recipe:
     overrides: tuple[tuple[str, Scheme], ...] = ()
 
     def scheme(self, parameter: Parameter) -> Scheme:
-        """Storage scheme of a parameter."""
+        """Storage scheme of a parameter.
+
+        A matrix of a media part that groups do not divide, or that is narrow, is dense.
+        """
         for pattern, scheme in reversed(self.overrides):
             if fnmatchcase(parameter.name, pattern):
                 return scheme

@@ -89,3 +89,29 @@ VISION_ROWS = {
     "q8f16": VISION_ROWS_F16,
 }
 """Tolerance of a picture's rows by recipe, against the same (dequantised) weights in float32."""
+# Rows of a sound are sums of a normed vector (deviation 1) with weights of deviation N^-0.5: an
+# error of the vector is the rows'. A tower of two layers has 4 blocks in each, and subsampling of
+# up to 9 x 128 terms before them: 8e-5. Largest error seen: 3e-5. The mildest of the mistakes that
+# tests plant costs 1e-3.
+_SOUND_BLOCKS = 2 * 4 + 3
+_SOUND_REDUCTION = 9 * 128
+SOUND_ROWS_F32 = _SAFETY * _LARGEST_OF_MANY * sqrt(_SOUND_BLOCKS * _SOUND_REDUCTION) * 2.0**-24
+
+# In the f16 recipes each matmul's input is rounded that a norm bounds: five in a layer, one in each
+# step of subsampling, and the vector of the projection. Bounds that clip take the size of a block's
+# result, not the errors of what they leave: twice. 1.7e-2; largest error seen: 1.1e-2.
+_SOUND_ROUNDINGS_F16 = 2 * 5 + 3
+SOUND_ROWS_F16 = 2 * _SAFETY * _LARGEST_OF_MANY * sqrt(_SOUND_ROUNDINGS_F16) * 0.4 * 2.0**-11
+
+# With int8 activations those and the inputs that no norm bounds, three in a layer, have the even
+# error of `RELATIVE_INT8` for a vector, in one layer: 0.14. Largest error seen: 0.06.
+_SOUND_ROUNDINGS_INT8 = 8 + 3
+SOUND_ROWS_INT8 = 2 * _LARGEST_OF_MANY * sqrt(_SOUND_ROUNDINGS_INT8) * 2.4 / 127 / sqrt(12)
+
+SOUND_ROWS = {
+    recipe: SOUND_ROWS_F32 if bound == LOGITS_F32 else SOUND_ROWS_F16
+    for recipe, bound in ACTIVATIONS.items()
+}
+
+# Two orders of a sum of 320 products, relative to the largest band of a sound: 3e-6.
+MEL_F32 = _SAFETY * sqrt(320) * 2.0**-24

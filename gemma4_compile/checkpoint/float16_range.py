@@ -28,6 +28,10 @@ _STORED = (
     "pre_feedforward_layernorm.weight",
     "pre_feedforward_layernorm_2.weight",
     "self_attn.k_norm.weight",
+    # Of the audio tower; a LayerNorm is bounded as they are.
+    *("subsample_conv_projection.layer0.norm.weight", "conv_norm.weight"),
+    *("subsample_conv_projection.layer1.norm.weight", "pre_layer_norm.weight"),
+    "norm_pre_attn.weight",
 )
 _FINAL = "norm.weight"
 _ROUTER = "router.scale"  # its normed input is divided by sqrt(N), too

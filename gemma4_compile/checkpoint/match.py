@@ -41,12 +41,10 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
-# Parts of the multimodal model that no component reads yet: audio input.
-SKIPPED_PREFIXES = (
-    "model.audio_tower.",
-    "model.embed_audio.",
-)
+# Parts of the multimodal model that no component reads.
+SKIPPED_PREFIXES: tuple[str, ...] = ()
 MAX_SHARDS = 4096
+_UNBOUNDED = np.finfo(np.float32).max
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
 # six values: a word, and a merge of two in the list and in their own.
 _TOKENIZER_BYTES, _TOKENIZER_VALUES = 256, 16

@@ -32,6 +32,7 @@ HALF_ULP_F16 = 2.0**-11
 OWN_VECTOR_F16 = HALF_ULP_F16
 OWN_VECTOR_INT8 = 2 * (2.2 * 2 / 127) / 3.5
 MOVED_BYTES = 1e-3  # share of packed channels that two ways of summing put one unit apart
+SOUND_HOP = 160  # samples of a row of the frames of a sound, at least
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Sizes:
         """A tensor's dimension with the symbolic sizes in it replaced."""
         if isinstance(dimension, tirx.Var):
             symbols = {"n": self.rows, "m": 1, "capacity": self.capacity, "chunk": self.chunk}
+            symbols["samples"] = self.rows * SOUND_HOP - 1  # the last frame is not full
             return symbols[dimension.name]
         for kind, combine in _ARITHMETIC.items():
             if isinstance(dimension, kind):

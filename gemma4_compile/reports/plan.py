@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
-from gemma4_compile.model_spec.component import model_parameters
+from gemma4_compile.model_spec.component import DEFAULT_IMAGE_ROWS, model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -38,6 +38,7 @@ KINDS: Mapping[str, str] = {
     "token_embedding": "token embedding (and head)",
     "per_layer_embedding": "per-layer embedding table",
     "vision_linear": "image input",
+    "audio_linear": "sound input",
     "vectors": "norms and scalars",
 }
 """Names of the kinds of parameters, for people."""
@@ -134,7 +135,7 @@ class BuildPlan:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """The checkpoint's text model; what it holds for images and sound comes on top."""
+        """What is read of the checkpoint; parts that the package does not take come on top."""
         return self.parameter_count * _CHECKPOINT_BYTES[self.config.dtype]
 
     @property
@@ -192,6 +193,7 @@ class BuildPlan:
         """
         for layer in layer_plans(self.config):
             check_head_dim(layer.head_dim, self.target)
+        self._check_pictures()
         if self.recipe.problem is not None:
             raise QuantizationError(self.recipe.problem)
         limit = self.target.max_binding_bytes
@@ -213,6 +215,19 @@ class BuildPlan:
                 ),
             )
 
+    def _check_pictures(self) -> None:
+        """Refuse chunks that would cut a picture whose rows see each other."""
+        config, rows = self.config, DEFAULT_IMAGE_ROWS
+        if config.vision is None or not config.bidirectional_images:
+            return
+        if self.prefill_chunk < rows:
+            option = "--prefill-chunk" if self.context_length >= rows else "--context"
+            raise UsageError(
+                f"--prefill-chunk {self.prefill_chunk}: a picture takes {rows} rows, which see "
+                "each other in this model, so that no chunk may cut them",
+                hint=f"{option} {rows} or more, or leave `image` out of --modalities",
+            )
+
 
 def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
     """The hint of an option whose bytes grow with its value."""
@@ -231,11 +246,12 @@ def _kind(parameter: Parameter) -> str:
 
 def _read_per_token(config: Gemma4Config, sizes: Iterable[tuple[Parameter, int]]) -> int:
     """Sum of sizes that a decoded token reads: no vectors, no table rows, the chosen experts."""
+    unread = (Role.VECTOR, Role.PER_LAYER_EMBEDDING, Role.VISION_LINEAR, Role.AUDIO_LINEAR)
     total = 0
     for parameter, size in sizes:
         if parameter.role is Role.EXPERTS:
             total += size * config.top_k_experts // config.num_experts
-        elif parameter.role not in (Role.VECTOR, Role.PER_LAYER_EMBEDDING, Role.VISION_LINEAR):
+        elif parameter.role not in unread:
             total += size
     return total
 

@@ -159,7 +159,7 @@ def plan_text(plan: BuildPlan, model: str) -> str:
         "Download",
         *_table(
             [
-                ["checkpoint, its text model", size(plan.checkpoint_bytes)],
+                ["checkpoint, what is read", size(plan.checkpoint_bytes)],
                 ["package, estimated", size(plan.download_bytes)],
             ]
         ),

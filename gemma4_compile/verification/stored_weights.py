@@ -33,6 +33,8 @@ def parameter_rows(parameter: Parameter, source: int, rows: IntArray) -> IntArra
         matrix, row = rows // size, rows % size
         half = size // 2
         return matrix * size + np.where(row < half, 2 * row, 2 * (row - half) + 1)
+    if parameter.arrangement is Arrangement.SCALARS:
+        return rows + source
     return rows + sum(item.shape[0] for item in parameter.sources[:source])
 
 

@@ -56,6 +56,8 @@ class AudioConfig:
     conv_channels : of the two convolutions that halve time and frequency
     conv_kernel_size : frames of the depthwise convolution
     attention_context : frames that a frame sees, itself included
+    position_offset : relative position of distance 0: the middle of a chunk's context, which the
+        chunk and the frames before it share
     gradient_clipping : bound of the clamps between the parts of a layer
     output_dim : width of the tower's result
     """
@@ -67,6 +69,7 @@ class AudioConfig:
     conv_kernel_size: int
     residual_weight: float
     attention_context: int
+    position_offset: int
     attention_logit_cap: float
     use_clipped_linears: bool
     rms_norm_eps: float
@@ -164,10 +167,11 @@ def _read_tower(fields: ConfigFields, tokens: AudioTokens) -> AudioConfig:
             f"config key `{fields.key('subsampling_conv_channels')}`: expected two integers from 1 "
             f"to {MAX_CHANNELS}, found {channels}"
         )
-    # Of the layout of the computation, and -1e9, which is as good as minus infinity.
-    fields.get("attention_chunk_size"), fields.get("attention_invalid_logits_value")
-    # A frame sees the frames of its chunk up to itself and `context_left - 1` before the chunk's
-    # frame, by a mask of that distance: the chunks are a layout, not part of the result.
+    fields.get("attention_invalid_logits_value")  # -1e9, as good as minus infinity
+    # Chunks are a layout of transformers' computation: what a frame sees is a matter of distance
+    # alone. Only the relative position of distance 0 depends on them, 0 in every released model.
+    before = fields.integer("attention_context_left", 2, 1 << 12) - 1
+    chunk = fields.integer("attention_chunk_size", 1, 1 << 12)
     return AudioConfig(
         hidden_size=hidden,
         num_hidden_layers=fields.integer("num_hidden_layers", 1, MAX_LAYERS),
@@ -175,7 +179,8 @@ def _read_tower(fields: ConfigFields, tokens: AudioTokens) -> AudioConfig:
         conv_channels=(int(str(channels[0])), int(str(channels[1]))),
         conv_kernel_size=fields.integer("conv_kernel_size", 1, 64),
         residual_weight=fields.number("residual_weight", 0.0, 1e3),
-        attention_context=fields.integer("attention_context_left", 2, 1 << 12) - 1,
+        attention_context=before,
+        position_offset=(chunk + before) // 2 - before,
         attention_logit_cap=fields.number("attention_logit_cap", 0.0, 1e6),
         use_clipped_linears=fields.boolean("use_clipped_linears"),
         rms_norm_eps=fields.number("rms_norm_eps", 0.0, 0.1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.component import Exported, ExportOptions
+from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import Gemma4ForCausalLM
@@ -83,11 +83,6 @@ def _sampler_spec(vocab: int) -> dict[str, dict[str, object]]:
             "$": _mode("none"),
         },
     }
-
-
-# Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
-# not each leave buffers of their own in the client's pool.
-VAR_BOUNDS_ATTR = "tir_var_upper_bound"
 
 
 def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> Exported:

@@ -25,6 +25,10 @@ from gemma4_compile.targets.kernels.attention.patches import (
 )
 from gemma4_compile.targets.kernels.attention.prefill import make_prefill_attention
 from gemma4_compile.targets.kernels.attention.qk_norm_rope_cache import make_qk_norm_rope_cache
+from gemma4_compile.targets.kernels.audio.clipped_norm import make_clipped_norm
+from gemma4_compile.targets.kernels.audio.relative_attention import make_relative_attention
+from gemma4_compile.targets.kernels.audio.subsample_conv import make_subsample_conv
+from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
 from gemma4_compile.targets.kernels.linear.bounded_gemm import make_bounded_gemm
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
@@ -88,6 +92,7 @@ Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 
 FACTORIES: Mapping[str, Factory] = {
     "add_patch_positions": make_add_patch_positions,
+    "add_clipped": make_pointwise,
     "bitmask": make_bitmask,
     "bounded_linear": make_bounded_gemm,
     "patch_attention": make_patch_attention,
@@ -100,6 +105,8 @@ FACTORIES: Mapping[str, Factory] = {
     "pool_patches": make_pool_patches,
     "position_norms": make_position_norms,
     "prefill_attention": make_prefill_attention,
+    "clip": make_pointwise,
+    "clipped_norm": make_clipped_norm,
     "top_k_experts": make_top_k_experts,
     "combine_experts": make_combine_experts,
     "decode_attention": make_decode_attention,
@@ -118,6 +125,12 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_routed_linear": make_int8_gemv,
     "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
+    "gated_conv": make_pointwise,
+    "log_mel": make_pointwise,
+    "magnitude": make_pointwise,
+    "relative_attention": make_relative_attention,
+    "sound_frames": make_pointwise,
+    "subsample_conv": make_subsample_conv,
     "logit_bias": make_logit_bias,
     "combine_splits": make_combine_splits,
     "combined_linear": make_combined_gemv,

@@ -17,8 +17,9 @@ from gemma4_compile.operators.moe import RouterScores
 from tests import models
 from tests.metal import emulator
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
-from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
 from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
+from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
+from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
@@ -50,7 +51,7 @@ def all_operators() -> tuple[Operator, ...]:
     # Where an index has one value, TVM makes no vectors of the memory that threads share.
     found[CombineSplits(8, 64, 1, "float16")] = None
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
-    found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES]))
+    found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES, *AUDIO]))
     return tuple(found)
 
 

@@ -1,7 +1,8 @@
 // Calls functions of a library on Dawn in Node. usage: node dawn_kernels.mjs JOB.json
 //
-// Job: {library, output, cases: [{function, args: [number | {file, shape, dtype, save?}]}]}. Files hold raw
-// bytes; an argument with `save` is written there after the call.
+// Job: {library, output, cases: [{function, args: [number | tensor | [tensor]], result?}]}, a tensor is
+// {file, shape, dtype, save?}. Files hold raw bytes; an argument with `save` is written there after the call, as is the
+// tensor that the function returns to `result`.
 import fs from "node:fs/promises";
 import path from "node:path";
 import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
@@ -16,7 +17,16 @@ async function main() {
   const library = await openLibrary(tvmjs, opened.device, await fs.readFile(job.library), logger);
   const { tvm, gpu, vm } = library;
   await compilePipelines(library);
-  for (const { function: name, args } of job.cases) {
+  const write = async (tensor, file) => {
+    const host = tvm.empty(tensor.shape, tensor.dtype, tvm.cpu()).copyFrom(tensor);
+    await gpu.sync();
+    await fs.writeFile(path.join(job.output, file), host.toRawBytes());
+  };
+  const read = async ({ file, shape, dtype }) => {
+    const bytes = await fs.readFile(path.join(job.output, file));
+    return tvm.empty(shape, dtype, gpu).copyFromRawBytes(new Uint8Array(bytes));
+  };
+  for (const { function: name, args, result } of job.cases) {
     tvm.beginScope();
     const values = [];
     for (const arg of args) {
@@ -24,15 +34,18 @@ async function main() {
         values.push(tvm.scalar(arg, "int64"));
         continue;
       }
-      const bytes = await fs.readFile(path.join(job.output, arg.file));
-      values.push(tvm.empty(arg.shape, arg.dtype, gpu).copyFromRawBytes(new Uint8Array(bytes)));
+      if (Array.isArray(arg)) {
+        const tensors = [];
+        for (const item of arg) tensors.push(await read(item));
+        values.push(tvm.makeTVMArray(tensors));
+        continue;
+      }
+      values.push(await read(arg));
     }
-    vm.getFunction(name)(...values);
+    const returned = vm.getFunction(name)(...values);
+    if (result !== undefined) await write(returned, result);
     for (const [index, arg] of args.entries()) {
-      if (arg.save === undefined) continue;
-      const host = tvm.empty(arg.shape, arg.dtype, tvm.cpu()).copyFrom(values[index]);
-      await gpu.sync();
-      await fs.writeFile(path.join(job.output, arg.save), host.toRawBytes());
+      if (arg.save !== undefined) await write(values[index], arg.save);
     }
     await settle(opened, ` in ${name}`);
     tvm.endScope();

@@ -16,6 +16,7 @@ from gemma4_compile.quantization.convert import (
 from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import RECIPES, storage_plan
 from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.verification.stored_weights import parameter_rows
 
 COLS = 64
 RNG = np.random.default_rng(3)
@@ -25,6 +26,8 @@ TENSORS = {
     "e": RNG.standard_normal((4, 96, COLS)).astype(np.float32),
     "n": RNG.standard_normal(96).astype(np.float32),
     "m": RNG.standard_normal(96).astype(np.float32),
+    "low": np.float32(-2.5).reshape(1),
+    "high": np.float32(1.25).reshape(1),
 }
 OF_VECTORS = (Arrangement.STACK, Arrangement.SCALARS)
 OF_ROWS = [arrangement for arrangement in Arrangement if arrangement not in OF_VECTORS]
@@ -170,6 +173,19 @@ def test_vectors_are_stacked_in_their_order(block_bytes: int) -> None:
     assert np.array_equal(arrays["v.weight"], [TENSORS[source.name] for source in sources])
     read_rows, _ = reader()
     assert np.array_equal(read_parameter_rows(vectors, read_rows, 1, 2), TENSORS["m"][None])
+
+
+@pytest.mark.parametrize("block_bytes", [1, 4 << 20])
+def test_scalars_are_elements_in_their_order(block_bytes: int) -> None:
+    names = ("low", "high", "low")
+    sources = tuple(Source(name, ()) for name in names)
+    scalars = Parameter("s", Role.VECTOR, (3,), sources, Arrangement.SCALARS)
+    arrays, _ = collect(scalars, "q4f16", None, block_bytes)
+    assert np.array_equal(arrays["s.weight"], np.array([-2.5, 1.25, -2.5], np.float32))
+    read_rows, _ = reader()
+    assert np.array_equal(read_parameter_rows(scalars, read_rows, 1, 2), TENSORS["high"])
+    found = [int(parameter_rows(scalars, source, np.arange(1))[0]) for source in range(3)]
+    assert found == [0, 1, 2]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

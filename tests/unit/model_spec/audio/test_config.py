@@ -41,6 +41,7 @@ def test_a_tower_has_transformers_defaults() -> None:
     others = {
         "conv_channels": tuple(theirs.subsampling_conv_channels),
         "attention_context": theirs.attention_context_left - 1,
+        "position_offset": 0,
         "output_dim": theirs.output_proj_dims,
         "tokens": AudioTokens(20, 21, 22),
     }
@@ -63,6 +64,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "conv_kernel_size": {"conv_kernel_size": 3},
     "residual_weight": {"residual_weight": 0.25},
     "attention_context": {"attention_context_left": 9},
+    "position_offset": {"attention_chunk_size": 14},
     "attention_logit_cap": {"attention_logit_cap": 30.0},
     "use_clipped_linears": {"use_clipped_linears": False},
     "rms_norm_eps": {"rms_norm_eps": 1e-5},

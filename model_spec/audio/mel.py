@@ -1,0 +1,77 @@
+"""The log-mel spectrum that the audio tower begins with, as matmuls.
+
+Window, Fourier transform and mel filters are constants that are computed here, once, in float64:
+cosines of a GPU are too coarse for them.
+
+References
+----------
+transformers 5.23.0, `models/gemma4/feature_extraction_gemma4.py`
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ
+from gemma4_compile.model_spec.audio.sizes import FRAME, HOP, mel_frames
+from gemma4_compile.operators.audio_features import LogMel, Magnitude, SoundFrames
+from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.types import Index
+
+Float32Array = npt.NDArray[np.float32]
+
+BANDS = 128
+TRANSFORM = 512
+BINS = TRANSFORM // 2  # the one of half the sample rate is in no band
+MAX_FREQUENCY_HZ = SAMPLE_RATE_HZ / 2
+FLOOR = 1e-3
+
+
+def windowed_transform() -> Float32Array:
+    """The Fourier transform of a windowed frame: (2 * BINS, FRAME), all real parts first."""
+    sample = np.arange(FRAME)
+    window = (0.5 - 0.5 * np.cos(2.0 * np.pi * sample / FRAME)).astype(np.float32)
+    turns = np.outer(np.arange(BINS), sample) % TRANSFORM  # exact, so that angles stay small
+    angle = 2.0 * np.pi * turns / TRANSFORM
+    return (np.concatenate([np.cos(angle), -np.sin(angle)]) * window).astype(np.float32)
+
+
+def mel_filters() -> Float32Array:
+    """Triangles of equal width on HTK's mel scale: (BANDS, BINS)."""
+    highest = 2595.0 * math.log10(1.0 + MAX_FREQUENCY_HZ / 700.0)
+    edges = 700.0 * (10.0 ** (np.linspace(0.0, highest, BANDS + 2) / 2595.0) - 1.0)
+    frequency = np.arange(BINS) * (SAMPLE_RATE_HZ / TRANSFORM)
+    distance = edges[:, None] - frequency
+    width = np.diff(edges)[:, None]
+    rising, falling = -distance[:-2] / width[:-1], distance[2:] / width[1:]
+    return np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+
+
+def _matmul(x: nn.Tensor, matrix: Float32Array) -> nn.Tensor:
+    rows, cols = matrix.shape
+    operator = Linear(None, WeightLayout(0, "float32", 0, cols, (rows,)), "float32")
+    args = [x, nn.Tensor.from_const(matrix)]
+    return emit(operator, args, [((x.shape[0], rows), "float32")])[0]
+
+
+def sound_frames(
+    samples: nn.Tensor, rows: Index, width: int, hop: int, before: int, dtype: str
+) -> nn.Tensor:
+    """Frames of a sound: (rows, width) in `dtype`."""
+    operator = SoundFrames(width, hop, before, dtype)
+    return emit(operator, [samples], [((rows, width), dtype)])[0]
+
+
+def log_mel(samples: nn.Tensor) -> nn.Tensor:
+    """The spectrum of a sound's frames: (count,) -> (frames, BANDS) float32."""
+    frames = mel_frames(samples.shape[0])
+    x = sound_frames(samples, frames, FRAME, HOP, FRAME // 2, "float32")
+    spectrum = _matmul(x, windowed_transform())
+    (magnitude,) = emit(Magnitude(BINS), [spectrum], [((frames, BINS), "float32")])
+    bands = _matmul(magnitude, mel_filters())
+    return emit(LogMel(BANDS, FLOOR), [bands], [((frames, BANDS), "float32")])[0]
