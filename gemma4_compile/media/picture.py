@@ -10,6 +10,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from gemma4_compile.errors import MediaError
 from gemma4_compile.media.limits import MAX_PICTURE_BYTES, MAX_PIXELS, MAX_SIDE
+from gemma4_compile.media.resample import resampled
 from gemma4_compile.media.sizes import target_size
 
 # Not all that Pillow reads: EPS starts a program, and rare formats have rarely read decoders.
@@ -52,15 +53,11 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
 
 
 def fitted(image: Image.Image, fit: object) -> Image.Image:
-    """Scale an RGB picture to what a model takes; `fit` as in `decode`.
-
-    Pillow's bicubic filter is the one that transformers' resampling on the CPU was made after.
-    """
+    """Scale an RGB picture to what a model takes; `fit` as in `decode`."""
     if fit is None:
         return image
     assert isinstance(fit, (list, tuple)), "of two numbers"
-    size = target_size(image.width, image.height, *fit)
-    return image if size == image.size else image.resize(size, Image.Resampling.BICUBIC)
+    return resampled(image, target_size(image.width, image.height, *fit))
 
 
 def check_size(width: int, height: int, what: str) -> None:
