@@ -6,6 +6,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gemma4_compile.media.preprocess import blocks, preprocess_image, scaled, timestamp
 from gemma4_compile.media.sizes import BUDGETS, target_size
@@ -89,7 +90,7 @@ def test_blocks_are_those_of_the_processor(size: tuple[int, int]) -> None:
 
     for budget in (70, 280):
         processor = Gemma4ImageProcessorPil(max_soft_tokens=budget)
-        theirs = processor(noise(*size), return_tensors="np")
+        theirs = processor(Image.fromarray(noise(*size)), return_tensors="np")
         count = theirs["num_soft_tokens_per_image"][0]
         patches = theirs["pixel_values"][0][: 9 * count].reshape(-1, 16, 16, 3)
         places = theirs["image_position_ids"][0][: 9 * count]
