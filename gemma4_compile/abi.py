@@ -45,6 +45,7 @@ PROGRAM_EXPORTS = {
 
 MODALITY_TEXT = 0
 MODALITY_MEDIA = 1  # the client's, for rows that come from an adapter
+MODALITY_AUDIO = 2  # our own runtime's, for rows of sounds: they are causal for every size
 
 KV_CREATE = "gemma4_kv_create"
 KV_KEY = "gemma4_kv_key"

@@ -13,16 +13,30 @@ import numpy.typing as npt
 import soundfile
 from PIL import Image
 
+from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
 
+# Ids of the tiny tokenizer, which has all of these tokens.
 SETTINGS = MediaSettings(
-    ImageSettings(begin=900, soft=901, end=902, video=903, block_size=48, max_budget=280),
-    AudioSettings(begin=904, soft=905, end=906, samples_per_row=640, unused_samples=160),
+    ImageSettings(begin=1017, soft=1019, end=1021, video=1023, block_size=48, max_budget=280),
+    AudioSettings(begin=1018, soft=1020, end=1022, samples_per_row=640, unused_samples=160),
 )
 
 
 def noise(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def picture(rows: int, seed: int = 0) -> Picture:
+    """A picture of so many rows."""
+    return Picture.of(noise(48, 48 * rows, seed), 48)
+
+
+def sound(rows: int, seed: int = 0) -> Sound:
+    """A sound of so many rows."""
+    assert SETTINGS.audio is not None
+    samples = np.random.default_rng(seed).uniform(-0.5, 0.5, 640 * rows).astype(np.float32)
+    return Sound.of(samples, SETTINGS.audio)
 
 
 def smooth(height: int, width: int) -> npt.NDArray[np.uint8]:
