@@ -117,6 +117,11 @@ def load(
         return Sound.of(decode_audio(source), audio)
     image = image_settings(settings, kind)
     block = image.block_size
+    if budget is not None and budget not in image.budgets:
+        raise UsageError(
+            f"this package takes pictures of up to {image.max_budget} tokens; found {budget}",
+            hint=f"ask for {', '.join(map(str, image.budgets))}, or compile it for more",
+        )
     if kind == "image":
         return Picture.of(decode_image(source, (budget or image.budget, block)), block)
     frames = decode_video(source, (image.video_budget, block))

@@ -143,7 +143,11 @@ def _run(arguments: argparse.Namespace) -> None:
             return sampler
         return grammar.constrain(sampler, thinking=arguments.thinking)
 
-    dialogue = Dialogue(answerer, console, new_chooser, arguments.max_tokens)
+    dialogue = Dialogue(
+        answerer, console, new_chooser, arguments.max_tokens, arguments.image_tokens
+    )
+    for kind, path in arguments.attachments:
+        dialogue.attach(kind, path)
     if question is None:
         dialogue.converse(_lines(arguments, console))
     else:

@@ -61,3 +61,9 @@ def test_what_a_package_does_not_take_is_refused(kind: str, asked: str) -> None:
     with pytest.raises(UsageError, match="takes no") as caught:
         load(kind, b"", MediaSettings())
     assert f"--modalities text,{asked}" in (caught.value.hint or "")
+
+
+def test_more_rows_than_the_package_has_room_for_are_refused() -> None:
+    with pytest.raises(UsageError, match="up to 280 tokens; found 560") as caught:
+        load("image", picture_file(), SETTINGS, budget=560)
+    assert "70, 140, 280" in (caught.value.hint or "")

@@ -41,7 +41,7 @@ def processed(media: list[Medium]) -> list[str]:
     """What transformers' processor puts in the places of media."""
     from transformers.models.gemma4.processing_gemma4 import Gemma4Processor
 
-    marks = SimpleNamespace(
+    marks: Any = SimpleNamespace(
         boi_token="<|image>",
         image_token="<|image|>",
         eoi_token="<image|>",
