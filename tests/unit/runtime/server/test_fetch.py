@@ -25,7 +25,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer()
 
     def _answer(self) -> None:
-        port = self.server.server_address[1]
+        assert isinstance(self.server, http.server.HTTPServer)
+        port = self.server.server_port
         moves = {
             "/moved": "/fine",
             "/to-private": "http://10.0.0.1/fine",
@@ -67,7 +68,7 @@ def port() -> Iterator[int]:
     server = http.server.ThreadingHTTPServer((LOCAL, 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server.server_address[1]
+    yield server.server_port
     server.shutdown()
     server.server_close()
 
