@@ -74,6 +74,17 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "gemma4_compile/confined/limits.py",
         "gemma4_compile/confined/schemas.py",
     ),
+    "tests/unit/media/test_decode.py": (
+        "gemma4_compile/confined/media.py",
+        "gemma4_compile/media/limits.py",
+        "gemma4_compile/media/picture.py",
+        "gemma4_compile/media/sound.py",
+        "gemma4_compile/media/video.py",
+    ),
+    "tests/unit/media/test_preprocess.py": (
+        "gemma4_compile/media/resample.py",
+        "gemma4_compile/media/sizes.py",
+    ),
     "tests/numerics: every definition is made of them": (
         "gemma4_compile/operators/heads.py",
         "gemma4_compile/operators/math.py",
