@@ -75,6 +75,14 @@ def decode_video(source: bytes | Path, fit: Fit | None = None) -> list[Frame]:
     return frames
 
 
+def check_readable(path: Path) -> None:
+    """MediaError if there is no regular file of this name that can be read."""
+    try:
+        open_regular(path).close()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
 def _pixels(content: bytes, width: object, height: object) -> Pixels:
     assert isinstance(width, int), "as the process sends it"
     assert isinstance(height, int), "as the process sends it"
@@ -91,8 +99,7 @@ def _decode(kind: str, source: bytes | Path, fit: Fit | None) -> tuple[Mapping[s
         with open_regular(source) as file:
             return _run(kind, {"fit": fit}, name, file.fileno())
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        why = error.strerror if isinstance(error, OSError) else error
-        raise MediaError(f"cannot read {name}: {why}", hint="check the file's name") from error
+        raise _unreadable(source, error) from error
 
 
 def _run(
@@ -127,6 +134,11 @@ def _run(
     if "error" in header:
         raise _failed(name, header["error"], header.get("hint"))
     return header, content
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> MediaError:
+    why = error.strerror if isinstance(error, OSError) else error
+    return MediaError(f"cannot read `{printable(str(path))}`: {why}", hint="check the file's name")
 
 
 def _failed(name: str | None, why: str, hint: str | None = None) -> MediaError:

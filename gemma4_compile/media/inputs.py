@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -126,6 +127,14 @@ def load(
         return Picture.of(decode_image(source, (budget or image.budget, block)), block)
     frames = decode_video(source, (image.video_budget, block))
     return Video(tuple((timestamp(f.seconds), Picture.of(f.pixels, block)) for f in frames))
+
+
+def check_modality(kind: str, modalities: Collection[str]) -> None:
+    """As `check_taken`, by the names of what a package takes: before its library is loaded."""
+    if kind == "audio" and "audio" not in modalities:
+        raise _refused("sounds", "audio")
+    if kind != "audio" and "image" not in modalities:
+        raise _refused("videos" if kind == "video" else "pictures", "image")
 
 
 def check_taken(kind: str, settings: MediaSettings) -> None:

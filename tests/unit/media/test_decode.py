@@ -16,7 +16,12 @@ from PIL import Image
 from gemma4_compile.confined import limits
 from gemma4_compile.errors import MediaError, UsageError
 from gemma4_compile.media import decode
-from gemma4_compile.media.decode import decode_audio, decode_image, decode_video
+from gemma4_compile.media.decode import (
+    check_readable,
+    decode_audio,
+    decode_image,
+    decode_video,
+)
 from tests.media_files import (
     noise,
     picture_file,
@@ -180,7 +185,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, place: str) -> None:
         path.mkdir()
     elif place == "pipe":
         os.mkfifo(path)
-    for read in (decode_image, decode_audio, decode_video):
+    for read in (decode_image, decode_audio, decode_video, check_readable):
         refused(lambda read=read: read(path), "cannot read")  # type: ignore[misc]
 
 
