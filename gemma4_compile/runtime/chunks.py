@@ -1,8 +1,8 @@
 """Cuts a prompt into prefill chunks, and never through a picture whose rows see one another.
 
 Such models (12B, 26B-A4B, 31B with image input) attend from a picture's first row to its last, so
-that all its keys have to be there: `bidirectional_images` of the config. Everything else (text,
-sounds, and pictures of E2B and E4B) is causal and may be cut anywhere.
+that all its keys have to be there: `Gemma4Config.whole_images`. Everything else (text, sounds, and
+pictures of E2B and E4B) is causal and may be cut anywhere.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 
 
-def chunks(modality: Sequence[int], longest: int, *, whole_pictures: bool) -> list[slice]:
+def chunks(modality: Sequence[int], longest: int, *, whole_images: bool) -> list[slice]:
     """Return the rows of each chunk, in order.
 
     Parameters
     ----------
     modality : of every row of the prompt, `abi.MODALITY_TEXT` and so on
     longest : rows that one chunk may have
-    whole_pictures : keep each run of rows of `abi.MODALITY_MEDIA` in one chunk
+    whole_images : keep each run of rows of `abi.MODALITY_MEDIA` in one chunk
 
     Raises
     ------
@@ -30,7 +30,7 @@ def chunks(modality: Sequence[int], longest: int, *, whole_pictures: bool) -> li
     found, begin = [], 0
     while begin < len(modality):
         end = min(begin + longest, len(modality))
-        if whole_pictures:
+        if whole_images:
             end = whole_rows(modality, end)
             if end <= begin:
                 _refuse(modality, begin, longest)

@@ -199,7 +199,7 @@ class Engine:
         prompt = Prompt.of(ids)
         logits = None
         whole = self.media.whole_images
-        for part in chunks(prompt.modalities(), chunk, whole_pictures=whole):
+        for part in chunks(prompt.modalities(), chunk, whole_images=whole):
             logits = self._forward_chunk(prompt.part(part.start, part.stop))
         assert logits is not None, "checked above: there is at least one token"
         return logits

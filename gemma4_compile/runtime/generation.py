@@ -169,7 +169,7 @@ class Generator:
         """The chunks of a prompt from `begin` on; UsageError as of `start`."""
         most = min(self.engine.prefill_chunk, self.engine.context_length)
         rest = prompt.modalities()[begin:]
-        found = chunks(rest, most, whole_pictures=self._whole)
+        found = chunks(rest, most, whole_images=self._whole)
         return [slice(begin + part.start, begin + part.stop) for part in found]
 
     def rewind(self, prompt: Sequence[int]) -> int:

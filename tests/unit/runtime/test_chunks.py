@@ -18,8 +18,8 @@ def rows(letters: str) -> list[int]:
     return [LETTERS[letter] for letter in letters]
 
 
-def cut(letters: str, longest: int, *, whole_pictures: bool = True) -> list[str]:
-    found = chunks(rows(letters), longest, whole_pictures=whole_pictures)
+def cut(letters: str, longest: int, *, whole_images: bool = True) -> list[str]:
+    found = chunks(rows(letters), longest, whole_images=whole_images)
     return [letters[part] for part in found]
 
 
@@ -45,8 +45,8 @@ def test_pictures_stay_whole(letters: str, expected: list[str]) -> None:
 
 
 def test_causal_pictures_are_cut_anywhere() -> None:
-    assert cut("tpppppppt", 4, whole_pictures=False) == ["tppp", "pppp", "t"]
-    assert cut("p" * 9, 4, whole_pictures=False) == ["pppp", "pppp", "p"]
+    assert cut("tpppppppt", 4, whole_images=False) == ["tppp", "pppp", "t"]
+    assert cut("p" * 9, 4, whole_images=False) == ["pppp", "pppp", "p"]
 
 
 def test_chunks_of_any_prompt_are_all_of_it_within_the_limit() -> None:
