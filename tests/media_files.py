@@ -29,7 +29,8 @@ def noise(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
 
 def picture(rows: int, seed: int = 0) -> Picture:
     """A picture of so many rows."""
-    return Picture.of(noise(48, 48 * rows, seed), 48)
+    assert SETTINGS.image is not None
+    return Picture.of(noise(48, 48 * rows, seed), SETTINGS.image)
 
 
 def sound(rows: int, seed: int = 0) -> Sound:

@@ -35,9 +35,16 @@ class Picture:
     digest: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, rgb: Pixels, block: int) -> Picture:
-        """Cut a picture that is scaled already."""
-        pixels, positions = blocks(rgb, block)
+    def of(cls, rgb: Pixels, settings: ImageSettings) -> Picture:
+        """Cut a picture that is scaled already; MediaError for one with too long a side."""
+        pixels, positions = blocks(rgb, settings.block_size)
+        longest = int(positions.max()) + 1
+        if longest > settings.grid_size:
+            raise MediaError(
+                f"the picture is too narrow: it is {longest} blocks long, and this model knows "
+                f"positions of {settings.grid_size}",
+                hint="cut it, or look at it with fewer tokens",
+            )
         return cls(pixels, positions, _digest(b"picture", pixels, positions))
 
     @property
@@ -124,9 +131,9 @@ def load(
             hint=f"ask for {', '.join(map(str, image.budgets))}, or compile it for more",
         )
     if kind == "image":
-        return Picture.of(decode_image(source, (budget or image.budget, block)), block)
+        return Picture.of(decode_image(source, (budget or image.budget, block)), image)
     frames = decode_video(source, (image.video_budget, block))
-    return Video(tuple((timestamp(f.seconds), Picture.of(f.pixels, block)) for f in frames))
+    return Video(tuple((timestamp(f.seconds), Picture.of(f.pixels, image)) for f in frames))
 
 
 def check_modality(kind: str, modalities: Collection[str]) -> None:

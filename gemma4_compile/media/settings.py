@@ -25,6 +25,7 @@ class ImageSettings:
     video : the id in the place of the rows of a video's frame
     block_size : pixels of the side of the square that becomes one row
     max_budget : most rows of one picture that the package takes
+    grid_size : most blocks of a picture's side: those that the tables of positions have
     """
 
     begin: int
@@ -33,6 +34,7 @@ class ImageSettings:
     video: int
     block_size: int = 48
     max_budget: int = DEFAULT_BUDGET
+    grid_size: int = max(BUDGETS)
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -121,7 +123,7 @@ def _read(kind: type[_SettingsT], name: str, value: object) -> _SettingsT | None
     if not isinstance(value, Mapping) or not value.keys() <= known:
         raise _damaged(f".{name}")
     for key, number in value.items():
-        positive = key in ("block_size", "max_budget", "samples_per_row")
+        positive = key in ("block_size", "max_budget", "grid_size", "samples_per_row")
         if type(number) is not int or not (1 if positive else 0) <= number < 1 << 31:
             raise _damaged(f".{name}.{key}")
     try:

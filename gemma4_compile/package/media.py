@@ -27,6 +27,7 @@ def settings_of(config: Gemma4Config, max_budget: int) -> MediaSettings:
             video=tokens.video,
             block_size=config.vision.block_size,
             max_budget=max_budget,
+            grid_size=config.vision.grid_size,
         )
     if config.audio is not None:
         unified = isinstance(config.audio, UnifiedAudioConfig)

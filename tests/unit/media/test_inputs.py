@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,3 +68,13 @@ def test_more_rows_than_the_package_has_room_for_are_refused() -> None:
     with pytest.raises(UsageError, match="up to 280 tokens; found 560") as caught:
         load("image", picture_file(), SETTINGS, budget=560)
     assert "70, 140, 280" in (caught.value.hint or "")
+
+
+def test_a_picture_beyond_the_tables_of_positions_is_refused() -> None:
+    """The kernel that reads the tables does not look."""
+    assert SETTINGS.image is not None
+    few = MediaSettings(replace(SETTINGS.image, grid_size=40))
+    assert load("image", picture_file(10, 20), few).rows <= 280
+    for size in ((1, 200), (200, 1)):
+        with pytest.raises(MediaError, match=r"236 blocks long, .* positions of 40"):
+            load("image", picture_file(*size), few)

@@ -70,7 +70,7 @@ def test_rows_of_a_sound_are_those_of_the_processors() -> None:
         if count < 161:
             assert towers.rows(count) == 0
             continue
-        mask = np.asarray(extract(samples)["input_features_mask"][0])
+        mask = np.asarray(extract([samples])["input_features_mask"][0])
         for _ in range(2):  # as `replace_audio_token` does
             mask = mask[::2][: (len(mask) - 1) // 2 + 1]
         assert towers.rows(count) == int(mask.sum())

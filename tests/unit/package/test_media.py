@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,14 +22,17 @@ TOWER = AudioSettings(begin=256_000, soft=258_881, end=258_883, unused_samples=1
 UNIFIED = AudioSettings(begin=256_000, soft=258_881, end=258_883)
 
 
+TOWER_IMAGE = replace(IMAGE, grid_size=3413)
+
+
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        ("gemma-4-E2B-it", MediaSettings(IMAGE, TOWER)),
-        ("gemma-4-E4B-it", MediaSettings(IMAGE, TOWER)),
+        ("gemma-4-E2B-it", MediaSettings(TOWER_IMAGE, TOWER)),
+        ("gemma-4-E4B-it", MediaSettings(TOWER_IMAGE, TOWER)),
         ("gemma-4-12B-it", MediaSettings(IMAGE, UNIFIED, whole_images=True)),
-        ("gemma-4-26B-A4B-it", MediaSettings(IMAGE, None, whole_images=True)),
-        ("gemma-4-31B-it", MediaSettings(IMAGE, None, whole_images=True)),
+        ("gemma-4-26B-A4B-it", MediaSettings(TOWER_IMAGE, None, whole_images=True)),
+        ("gemma-4-31B-it", MediaSettings(TOWER_IMAGE, None, whole_images=True)),
     ],
 )
 def test_released_sizes(preset: str, expected: MediaSettings) -> None:
