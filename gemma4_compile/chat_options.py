@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.media.sizes import BUDGETS
 from gemma4_compile.process import Parser, run_command
 from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
@@ -36,6 +37,7 @@ def make_parser() -> Parser:
         help="go on with a text as it is, without a chat template: for base models",
     )
     parser.add_argument("--system", metavar="TEXT", help="system message")
+    _add_media(parser)
     parser.add_argument("--thinking", action="store_true", help="let the model think first")
     add_literal_specials(parser)
     parser.add_argument(
@@ -75,6 +77,46 @@ def make_parser() -> Parser:
     )
     parser.add_common()
     return parser
+
+
+class _Attach(argparse.Action):
+    """Keeps files of all kinds in the order in which they were given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        del parser
+        assert option_string is not None, "these are no positional arguments"
+        kind = str(self.const)
+        namespace.attachments = [*namespace.attachments, (kind, Path(str(values)))]
+
+
+def _add_media(parser: Parser) -> None:
+    media = parser.add_argument_group(
+        "pictures and sound", "of the first question; for packages that take them"
+    )
+    for kind, what in (("image", "a picture"), ("audio", "a sound"), ("video", "a video")):
+        media.add_argument(
+            f"--{kind}",
+            action=_Attach,
+            const=kind,
+            dest="attachments",
+            default=[],
+            metavar="FILE",
+            help=f"show {what}; may be given again" if kind != "audio" else "play a sound; as well",
+        )
+    media.add_argument(
+        "--image-tokens",
+        type=int,
+        choices=BUDGETS,
+        metavar="N",
+        help=f"most tokens of a picture, of {', '.join(map(str, BUDGETS))} (default: 280, or what "
+        "the package has room for)",
+    )
 
 
 def add_literal_specials(parser: Parser) -> None:
@@ -118,6 +160,7 @@ def check(arguments: argparse.Namespace) -> None:
         )
     set_to = {name: getattr(arguments, name) for name in _OF_A_CONVERSATION}
     given = [option(name) for name, value in set_to.items() if value not in (None, False)]
+    given += [f"--{kind}" for kind, _ in arguments.attachments]
     if arguments.raw and given:
         raise UsageError(
             f"--raw goes on with a text and has no messages: {', '.join(given)} cannot be with it",

@@ -83,6 +83,10 @@ class TargetError(Gemma4CompileError):
     """The target's toolchain failed or the result breaks the target's contract."""
 
 
+class MediaError(Gemma4CompileError):
+    """A picture, sound or video is damaged, beyond a limit, or of a kind that is not read."""
+
+
 class ArtifactError(Gemma4CompileError):
     """A package on disk is damaged, incomplete or from another version."""
 

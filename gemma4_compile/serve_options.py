@@ -20,6 +20,8 @@ from gemma4_compile.process import Parser, run_command
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
+BODY_MIB, MEDIA_BODY_MIB = 8, 32
+_HOST = re.compile(r"[a-z0-9._-]+(:[0-9]{1,5})?")
 _ORIGIN = re.compile(r"\*|https?://[^/\s?#]+")  # as browsers send it, or all of them
 
 
@@ -77,8 +79,15 @@ def make_parser() -> Parser:
         "--max-body-mib",
         type=int,
         metavar="N",
-        default=8,
-        help="longest request in MiB (%(default)s)",
+        help=f"longest request in MiB (default: {BODY_MIB}, or {MEDIA_BODY_MIB} for packages that "
+        "take pictures or sounds)",
+    )
+    parser.add_argument(
+        "--allow-media-hosts",
+        default="",
+        metavar="HOST[,HOST]",
+        help="fetch pictures that requests name by http(s) addresses of these hosts (HOST or "
+        "HOST:PORT; default: of none)",
     )
     add_check(parser)
     parser.add_common()
@@ -94,6 +103,19 @@ def api_key() -> str | None:
             hint=f"set a key, or `unset {API_KEY_VARIABLE}` to let everybody in who reaches this",
         )
     return key
+
+
+def media_hosts(text: str) -> list[str]:
+    """The hosts of an --allow-media-hosts list; UsageError for what is none."""
+    hosts = [host.strip().lower() for host in text.split(",") if host.strip()]
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise UsageError(
+                f"--allow-media-hosts: expected host names, found `{host}`",
+                hint="names with commas between them, without scheme and path: "
+                "images.example.org,example.com:8443",
+            )
+    return hosts
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -115,13 +137,14 @@ def check(arguments: argparse.Namespace) -> None:
                 f"--allow-origin: expected an origin, found `{origin}`",
                 hint="scheme, host and port without a path: https://example.org",
             )
+    media_hosts(arguments.allow_media_hosts)
     ranges = {"port": (0, 65_535), "queue": (0, 10_000), "max_body_mib": (1, 1024)}
     for name, (lowest, highest) in ranges.items():
         value = getattr(arguments, name)
-        if not lowest <= value <= highest:
+        if value is not None and not lowest <= value <= highest:
             raise UsageError(
                 f"{option(name)}: expected {lowest} to {highest}, found {value}",
-                hint=f"leave it out for {make_parser().get_default(name)}",
+                hint=f"leave it out for {make_parser().get_default(name) or 'the default'}",
             )
     check_positive(arguments, "context_length", "leave it out for the package's own")
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import openai
@@ -16,6 +16,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.sampling import SamplingOptions
 from gemma4_compile.runtime.server.api import api_routes
 from gemma4_compile.runtime.server.app import create_app
@@ -111,11 +112,14 @@ def serving_script(
     limits: Limits | None = None,
     api_key: str | None = None,
     strict_model: bool = False,
+    media: MediaSettings | None = None,
+    media_hosts: Sequence[str] = (),
 ) -> Iterator[Live]:
     """Run the API over a scripted engine."""
-    worker = Worker(lambda: scripted_generator(engine), queue)
+    worker = Worker(lambda: scripted_generator(engine, media), queue)
     worker.start()
-    service = Service(scripted_model(template), worker, strict_model=strict_model)
+    model = replace(scripted_model(template), media=media or MediaSettings())
+    service = Service(model, worker, strict_model=strict_model, media_hosts=media_hosts)
     try:
         routes = api_routes(service, limits or Limits(), api_key)
         with serving(routes, is_alive=lambda: worker.is_alive) as live:

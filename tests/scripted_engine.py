@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.tiny.checkpoint import shipped_file
 
@@ -80,5 +81,5 @@ class ScriptedEngine:
         return logits
 
 
-def scripted_generator(engine: ScriptedEngine) -> Generator:
-    return Generator(engine, tiny_tokenizer(), frozenset({1, END_OF_TURN}))
+def scripted_generator(engine: ScriptedEngine, media: MediaSettings | None = None) -> Generator:
+    return Generator(engine, tiny_tokenizer(), frozenset({1, END_OF_TURN}), media)

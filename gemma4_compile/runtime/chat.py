@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gemma4_compile.chat_template import ChatTemplate
+from gemma4_compile.media.inputs import Medium
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine import ContextFullError, Engine
 from gemma4_compile.runtime.generation import (
     CONTEXT_HINT,
@@ -68,6 +70,8 @@ class Chat:
     Attributes
     ----------
     messages : system message, questions and replies in order
+    media : what the package takes besides text
+    attached : media of the next question
     last_reply : the latest reply that ended; None before the first
     """
 
@@ -94,12 +98,18 @@ class Chat:
         tokenizer = package.load_tokenizer()
         template = ChatTemplate(package.load_chat_template(), package.special_tokens())
         self._prompt = PromptBuilder(
-            tokenizer, template, engine.context_length, literal_specials=literal_specials
+            tokenizer,
+            template,
+            engine.context_length,
+            literal_specials=literal_specials,
+            media=engine.media,
         )
-        self._generator = Generator(engine, tokenizer, package.stop_token_ids)
+        self._generator = Generator(engine, tokenizer, package.stop_token_ids, engine.media)
+        self.media: MediaSettings = engine.media
         self._system = system
         self._thinking = thinking
         self.messages: list[Message] = []
+        self.attached: list[Medium] = []
         self.last_reply: Reply | None = None
         self.clear()
 
@@ -117,8 +127,13 @@ class Chat:
         engine = Engine(package, context_length=context_length)
         return cls(engine, package, system=system, thinking=thinking)
 
+    def attach(self, medium: Medium) -> None:
+        """Put a medium before the text of the next question."""
+        self.attached.append(medium)
+
     def clear(self) -> None:
         """Forget everything but the system message."""
+        self.attached = []
         self._generator.clear()
         self.last_reply = None
         self.messages = [] if self._system is None else [Message("system", self._system)]
@@ -162,6 +177,8 @@ class Chat:
     ) -> Steps[Event | PromptProgress, None, None]:
         """Ask, and yield the reply's parts as they come; at the end `messages` has it.
 
+        What is attached belongs to the question, and stays attached until it is kept.
+
         A reply that the caller stops reading is kept as far as it came; where not even the
         question was read to its end, nothing is kept.
 
@@ -171,7 +188,7 @@ class Chat:
             If the conversation with this question does not fit (nothing changes then), or the
             reply reaches the end of the context (what was generated is kept).
         """
-        question = Message("user", text)
+        question = Message.of_parts("user", [*self.attached, text])
         prompt = self._prompt.build([*self.messages, question], thinking=self._thinking)
         generation = self._generator.start(prompt, sampler, max_tokens=max_tokens)
         try:
@@ -189,5 +206,6 @@ class Chat:
 
     def _keep(self, question: Message, generation: Generation) -> None:
         reply = Reply.of(generation)
+        self.attached = []
         self.messages += [question, Message("assistant", reply.text, reply.token_ids)]
         self.last_reply = reply

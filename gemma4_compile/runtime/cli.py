@@ -12,6 +12,8 @@ from pathlib import Path
 
 from gemma4_compile.chat_options import check, empty_question, make_parser
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.media.decode import check_readable
+from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.process import peak_memory_bytes, run_command
 from gemma4_compile.runtime.bench import measure, table
 from gemma4_compile.runtime.chat import Chat
@@ -133,6 +135,9 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     if not arguments.raw:
         package.load_chat_template()  # without one there is no conversation, so nothing is loaded
+    for kind, path in arguments.attachments:
+        check_modality(kind, package.modalities)
+        check_readable(path)
     sampler = _sampler(arguments, package)
     question = _question(arguments)
     grammar = None if arguments.json_schema is None else _grammar(arguments.json_schema, package)
@@ -143,7 +148,11 @@ def _run(arguments: argparse.Namespace) -> None:
             return sampler
         return grammar.constrain(sampler, thinking=arguments.thinking)
 
-    dialogue = Dialogue(answerer, console, new_chooser, arguments.max_tokens)
+    dialogue = Dialogue(
+        answerer, console, new_chooser, arguments.max_tokens, arguments.image_tokens
+    )
+    for kind, path in arguments.attachments:
+        dialogue.attach(kind, path)
     if question is None:
         dialogue.converse(_lines(arguments, console))
     else:

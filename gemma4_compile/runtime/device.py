@@ -255,10 +255,10 @@ def copy(source: tvm_ffi.Tensor, target: tvm_ffi.Tensor) -> None:
     _function("runtime.TVMTensorCopyFromTo")(source, target)
 
 
-def view(tensor: tvm_ffi.Tensor, shape: Sequence[int]) -> tvm_ffi.Tensor:
-    """The same memory under another shape."""
+def view(tensor: tvm_ffi.Tensor, shape: Sequence[int], begin: int = 0) -> tvm_ffi.Tensor:
+    """The same memory under another shape, from byte `begin` on."""
     return _function("runtime.TVMTensorCreateView")(
-        tensor, tvm_ffi.Shape(tuple(shape)), tensor.dtype, 0
+        tensor, tvm_ffi.Shape(tuple(shape)), tensor.dtype, begin
     )
 
 

@@ -7,18 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gemma4_compile.errors import Gemma4CompileError, UsageError, printable_text
+from gemma4_compile.media.inputs import KINDS, load
 from gemma4_compile.process import report
+from gemma4_compile.runtime import transcript
 from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.lines import BlockDropped, Lines, PipedLines, Typed, read_typed
-from gemma4_compile.runtime.transcript import load, save
 
 HELP = """\
 /clear            starts a new conversation, with the same system message
 /forget           drops the oldest question and answer
+/image FILE       shows a picture with the next message; /audio FILE, /video FILE likewise
+/detach           takes back what the next message was to show
 /system TEXT      sets the system message; /system shows it, /system clear removes it
 /save FILE        writes the conversation as JSON; /save --force FILE replaces a file
 /load FILE        goes on with a conversation that /save wrote
@@ -36,9 +39,13 @@ GREETING = 'type a message, or /help for commands; """ opens a message of severa
 RAW_GREETING = 'type a text to go on with, or /help; """ opens a text of several lines'
 _FULL_HINT = "/forget drops the oldest question and answer, /clear starts a new conversation"
 _RAW_FULL_HINT = "give a shorter text, or compile with a larger --context"
-_COMMANDS = ("clear", "forget", "system", "save", "load", "help", "exit")
+_COMMANDS = (
+    *("clear", "forget", "image", "audio", "video", "detach"),
+    *("system", "save", "load", "help", "exit"),
+)
 _RAW_COMMANDS = ("help", "exit")
 _FORCE = "--force"
+_EXAMPLES = {"/image": "cat.jpg", "/audio": "hello.wav", "/video": "walk.mp4"}
 
 
 def utf8(what: str, text: str) -> str:
@@ -58,6 +65,7 @@ class Dialogue:
         console: Console,
         new_chooser: Callable[[], TokenChooser],
         limit: int | None,
+        image_tokens: int | None = None,
     ) -> None:
         """Join them.
 
@@ -65,10 +73,21 @@ class Dialogue:
         ----------
         new_chooser : makes what chooses the tokens of one reply
         limit : most tokens of a reply
+        image_tokens : most tokens of a picture; None: as the package has it
         """
         self._answerer, self._console = answerer, console
         self._new_chooser, self._limit = new_chooser, limit
+        self._image_tokens = image_tokens
         self._raw = isinstance(answerer, TextCompletion)
+
+    def attach(self, kind: str, path: Path) -> None:
+        """Show a file with the next message; UsageError or MediaError where that cannot be."""
+        assert isinstance(self._answerer, Chat), "texts alone have no messages"
+        chat = self._answerer
+        medium = load(kind, path, chat.media, budget=self._image_tokens)
+        chat.attach(medium)
+        rows = sum(each.rows for each in chat.attached)
+        self._console.note(f"{path}: {medium.rows} tokens, {rows} of the next message by now")
 
     def ask(self, text: str) -> None:
         """Show the reply to one message; what ends it is raised."""
@@ -115,12 +134,18 @@ class Dialogue:
             text = utf8("this text" if self._raw else "this question", typed.text)
             self.ask(text if self._raw else text.strip())
         except ContextFullError as error:
-            report(str(error), _RAW_FULL_HINT if self._raw else _FULL_HINT)
+            report(str(error), self._full_hint())
         except Gemma4CompileError as error:
             report(str(error), error.hint or GREETING)
         except KeyboardInterrupt:
             self._console.note("(stopped)")
         return False
+
+    def _full_hint(self) -> str:
+        if not isinstance(self._answerer, Chat):
+            return _RAW_FULL_HINT
+        attached = "/detach takes back what it was to show, " if self._answerer.attached else ""
+        return attached + _FULL_HINT
 
     def _command(self, line: str) -> bool:
         """Carry a command out; return whether it leaves."""
@@ -133,7 +158,7 @@ class Dialogue:
                 f"unknown command /{word}",
                 hint=f'{shown}; to send this as it is, put it between """ and """',
             )
-        if word in ("exit", "help", "clear", "forget") and rest:
+        if word in ("exit", "help", "clear", "forget", "detach") and rest:
             raise UsageError(f"/{word} takes nothing after it", hint=f"type /{word} alone")
         if word == "exit":
             return True
@@ -150,6 +175,11 @@ class Dialogue:
         elif word == "forget":
             forgotten = chat.forget_oldest()
             self._console.note("forgotten" if forgotten else "there is nothing to forget")
+        elif word in KINDS:
+            self.attach(word, _path(f"/{word}", rest))
+        elif word == "detach":
+            chat.attached = []
+            self._console.note("the next message shows nothing")
         elif word == "system":
             self._system(chat, rest)
         elif word == "save":
@@ -174,11 +204,13 @@ class Dialogue:
         path = _path("/save", name)
         if not chat.messages:
             raise UsageError("there is nothing to save", hint="say something first")
-        save(path, chat.messages, replace=option == _FORCE)
-        self._console.note(f"saved {_count(chat)} as {path}")
+        transcript.save(path, chat.messages, replace=option == _FORCE)
+        shown = any(message.media for message in chat.messages)
+        without = ", without what they show" if shown else ""
+        self._console.note(f"saved {_count(chat)} as {path}{without}")
 
     def _load(self, chat: Chat, rest: str) -> None:
-        chat.restore(load(_path("/load", rest)))
+        chat.restore(transcript.load(_path("/load", rest)))
         self._console.note(f"loaded {_count(chat)}; the conversation before is gone")
 
     def _say(self, text: str) -> None:
@@ -192,10 +224,14 @@ def _is_command(line: str) -> bool:
 
 
 def _path(command: str, text: str) -> Path:
-    if not text.strip():
-        raise UsageError(f"{command} needs the name of a file", hint=f"such as {command} chat.json")
+    text = text.strip()
+    if not text:
+        example = _EXAMPLES.get(command, "chat.json")
+        raise UsageError(f"{command} needs the name of a file", hint=f"such as {command} {example}")
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":  # as terminals paste it
+        text = text[1:-1]
     try:
-        return Path(text.strip()).expanduser()
+        return Path(text).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{command}: {error}", hint="give the whole path") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
@@ -11,8 +12,12 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
+from gemma4_compile.media.settings import MediaSettings, media_settings
+from gemma4_compile.runtime.chunks import chunks
 from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.integrity import ByteCount
+from gemma4_compile.runtime.media_prompt import Prompt
+from gemma4_compile.runtime.media_rows import MediaRows
 from gemma4_compile.runtime.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.steps import graphs_wanted, token_readback, token_steps
@@ -36,6 +41,7 @@ class Engine:
     vocab_size : length of the logits
     context_length : positions that the state holds
     prefill_chunk : most tokens that one forward takes
+    media : what the package takes besides text
     """
 
     def __init__(
@@ -77,7 +83,11 @@ class Engine:
         library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
         self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))
+        self.media: MediaSettings = media_settings(json.loads(metadata))
         self._embed = library.compiled_function(abi.EMBED)
+        self._media_rows = MediaRows(
+            library.compiled_function, self.device, self._params, self.media
+        )
         self._prefill: Forward = library.compiled_function(abi.PREFILL)
         self._begin_forward = library.linked_function(abi.KV_BEGIN_FORWARD)
         self._end_forward = library.linked_function(abi.KV_END_FORWARD)
@@ -94,7 +104,8 @@ class Engine:
         )
         self._ids = Feed(self.device, self.prefill_chunk, "int32")
         modalities = np.full(self.prefill_chunk, abi.MODALITY_TEXT, np.int32)
-        self._modalities = self.device.place(modalities)
+        self._text = self.device.place(modalities)
+        self._modalities = Feed(self.device, self.prefill_chunk, "int32")
         self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
         create = library.compiled_function(abi.CREATE_KV_CACHE)
         try:
@@ -163,12 +174,17 @@ class Engine:
     def prefill(self, ids: Sequence[int]) -> Float32Array:
         """Add tokens, a chunk at a time, and return the logits (vocab_size,) of the last one.
 
+        Parameters
+        ----------
+        ids : a `Prompt` where there are media among them
+
         Raises
         ------
         ContextFullError
             If they do not fit; none is added then.
         UsageError
-            If there are none, or an id is outside the vocabulary.
+            If there are none, an id is outside the vocabulary, the package does not take a medium,
+            or a picture that must be whole is longer than a chunk.
         """
         return self._read(self.forward(ids))
 
@@ -180,9 +196,11 @@ class Engine:
         """As `prefill`; the logits (1, 1, vocab_size) stay on the device, until the next call."""
         self._check(ids)
         chunk = min(self.prefill_chunk, self.context_length)
+        prompt = Prompt.of(ids)
         logits = None
-        for begin in range(0, len(ids), chunk):
-            logits = self._forward_chunk(ids[begin : begin + chunk])
+        whole = self.media.whole_images
+        for part in chunks(prompt.modalities(), chunk, whole_images=whole):
+            logits = self._forward_chunk(prompt.part(part.start, part.stop))
         assert logits is not None, "checked above: there is at least one token"
         return logits
 
@@ -254,14 +272,18 @@ class Engine:
         numbers = zip(self._numbers, (temperature, uniform, top_p), strict=True)
         return self._steps.draw(logits, *(feed.write([value]) for feed, value in numbers))
 
-    def _forward_chunk(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
-        self._begin_forward(self._state, len(ids))
+    def _forward_chunk(self, ids: Prompt) -> tvm_ffi.Tensor:
         on_device = self._ids.write(ids)
         embedded = self._embed(on_device, self._params)
+        modalities = self._text
+        if ids.runs:
+            self._media_rows.put(ids, embedded)
+            modalities = self._modalities.write(ids.modalities())
+        self._begin_forward(self._state, len(ids))
         result = self._prefill(
             view(embedded, (1, *embedded.shape)),
             view(on_device, (1, len(ids))),
-            view(self._modalities, (1, len(ids))),
+            view(modalities, (1, len(ids))),
             self._state,
             self._params,
         )

@@ -11,7 +11,10 @@ from typing import Literal, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
+from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.chunks import chunks, whole_rows
 from gemma4_compile.runtime.engine import ContextFullError, Float32Array
+from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.reply import (
     Event,
     MarkIds,
@@ -91,20 +94,28 @@ class PromptProgress:
 
 
 class Generator:
-    """An engine and the ids that its state holds."""
+    """An engine, the ids that its state holds, and the media among them."""
 
-    def __init__(self, engine: TokenEngine, tokenizer: Tokenizer, stop_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        engine: TokenEngine,
+        tokenizer: Tokenizer,
+        stop_ids: frozenset[int],
+        media: MediaSettings | None = None,
+    ) -> None:
         """Take an engine over, whatever it holds.
 
         Parameters
         ----------
         stop_ids : tokens that end a reply; the one that asks for a tool's result always does
+        media : what the engine's package takes besides text
         """
+        self._whole = media is not None and media.whole_images
         self.engine = engine
         self.tokenizer = tokenizer
         response = tokenizer.token_to_id(_OPEN_TOOL_RESPONSE)
         self.stop_ids = stop_ids if response is None else stop_ids | {response}
-        self._held: list[int] = []
+        self._held: list[int] = []  # as `Prompt.keys` numbers them
         self._in_forward = False  # stays so where Ctrl-C or an error ended a forward
         self.clear()
 
@@ -127,7 +138,7 @@ class Generator:
 
         Parameters
         ----------
-        prompt : ids of the whole prompt
+        prompt : ids of the whole prompt; a `Prompt` where there are media among them
         chooser : a `Sampler`
         max_tokens : most tokens of the reply; None for as many as fit
         stop : texts that end the answer
@@ -137,6 +148,8 @@ class Generator:
         ------
         ContextFullError
             If the prompt does not fit; nothing changes then.
+        UsageError
+            If a picture that must be whole does not fit into a chunk; nothing changes then.
         """
         if len(prompt) > self.engine.context_length:
             raise ContextFullError(
@@ -144,32 +157,44 @@ class Generator:
                 f"context holds {self.engine.context_length}",
                 hint=CONTEXT_HINT,
             )
-        ids = list(prompt)
+        ids = Prompt.of(prompt)
+        self.cut(ids, 0)
         parser: ReplyParser | PlainParser = PlainParser(self.tokenizer)
         if not plain:
             in_reasoning = MarkIds.of(self.tokenizer).reasoning_is_open(ids)
             parser = ReplyParser(self.tokenizer, in_reasoning=in_reasoning)
         return Generation(self, ids, chooser, max_tokens, StopStrings(stop), parser)
 
+    def cut(self, prompt: Prompt, begin: int) -> list[slice]:
+        """The chunks of a prompt from `begin` on; UsageError as of `start`."""
+        most = min(self.engine.prefill_chunk, self.engine.context_length)
+        rest = prompt.modalities()[begin:]
+        found = chunks(rest, most, whole_images=self._whole)
+        return [slice(begin + part.start, begin + part.stop) for part in found]
+
     def rewind(self, prompt: Sequence[int]) -> int:
         """Bring the state back to what it shares with `prompt`; return how many tokens that is.
 
         At least one token of the prompt is left to run, for its logits.
         """
-        limit = min(len(self._held), len(prompt) - 1)
-        shared = next((i for i in range(limit) if self._held[i] != prompt[i]), limit)
+        prompt = Prompt.of(prompt)
+        keys = prompt.keys()
+        limit = min(len(self._held), len(keys) - 1)
+        shared = next((i for i in range(limit) if self._held[i] != keys[i]), limit)
+        if self._whole:
+            shared = whole_rows(prompt.modalities(), shared)
         interrupted = self._in_forward or self.engine.length != len(self._held)
         if interrupted or shared == 0 or not self.engine.pop(len(self._held) - shared):
             self.clear()
             shared = 0
-        self._held = list(prompt[:shared])
+        self._held = keys[:shared]
         return shared
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
         """Add one chunk; return the logits after it."""
         self._in_forward = True
         logits = self.engine.prefill(ids)
-        self._held += ids
+        self._held += Prompt.of(ids).keys()
         self._in_forward = False
         return logits
 
@@ -222,7 +247,7 @@ class Generation:
     def __init__(
         self,
         generator: Generator,
-        prompt: list[int],
+        prompt: Prompt,
         chooser: TokenChooser,
         max_tokens: int | None,
         stop: StopStrings,
@@ -300,13 +325,10 @@ class Generation:
 
     def _prefill(self) -> Steps[PromptProgress, None, Float32Array]:
         done = self.reused_tokens = self._generator.rewind(self._prompt)
-        chunk = min(self._generator.engine.prefill_chunk, self._generator.engine.context_length)
         logits = None
-        while done < len(self._prompt):
-            ids = self._prompt[done : done + chunk]
-            logits = self._generator.prefill(ids)
-            done += len(ids)
-            yield PromptProgress(done, len(self._prompt))
+        for part in self._generator.cut(self._prompt, done):
+            logits = self._generator.prefill(self._prompt.part(part.start, part.stop))
+            yield PromptProgress(part.stop, len(self._prompt))
         assert logits is not None, "a rewind leaves at least one token to run"
         return logits
 

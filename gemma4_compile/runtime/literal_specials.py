@@ -1,14 +1,15 @@
 """Control tokens that a message spells out, as the text that they are.
 
 As in transformers, a message that holds `<|turn>` holds that token. With `--literal-specials` it
-holds the letters: they are hidden from the chat template by marks, and put in afterwards.
+holds the letters: they are hidden from the chat template by marks, and put in afterwards. Tokens in
+whose place a picture or a sound goes are letters in any case.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -21,8 +22,12 @@ _LOOKS_LIKE_ONE = re.compile(r"<\|\S+>|<\S+\|>")
 class Hider:
     """Hides control tokens in texts by marks that nobody else can write."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, only: Collection[str] | None = None) -> None:
         """Look at the tokenizer's added tokens.
+
+        Parameters
+        ----------
+        only : those that are hidden; None for all that control
 
         Raises
         ------
@@ -33,8 +38,9 @@ class Hider:
         self._tokens = [
             token.content
             for token in added
-            if token.special or _LOOKS_LIKE_ONE.fullmatch(token.content)
+            if only is None and (token.special or _LOOKS_LIKE_ONE.fullmatch(token.content))
         ]
+        self._tokens += only or ()
         self._ids = [self._spelled(tokenizer, token) for token in self._tokens]
         self._numbers = {token: number for number, token in enumerate(self._tokens)}
         longest_first = sorted(self._tokens, key=len, reverse=True)
@@ -50,8 +56,8 @@ class Hider:
             ids += tokenizer.encode(part, add_special_tokens=False).ids
         if tokenizer.token_to_id(token) in ids:
             raise UsageError(
-                f"--literal-specials: this tokenizer has no text for its token `{token}`",
-                hint="leave the option out for this package",
+                f"this tokenizer has no text for its token `{token}`, so that it cannot be literal",
+                hint="leave --literal-specials out for this package",
             )
         return ids
 

@@ -92,6 +92,7 @@ class Package:
     Attributes
     ----------
     target : what it was compiled for, which names the device that it runs on
+    modalities : what it takes: text, image, audio
     """
 
     directory: Path
@@ -99,6 +100,7 @@ class Package:
     target: str
     chat_config: ChatConfig
     tensor_cache: TensorCache
+    modalities: tuple[str, ...] = ("text",)
 
     @classmethod
     def open(
@@ -138,7 +140,10 @@ class Package:
         chat_config = ChatConfig.from_json(read_artifact(directory / abi.CHAT_CONFIG_FILE))
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
-        package = cls(directory, directory / library, target, chat_config, cache)
+        package = cls(
+            *(directory, directory / library, target, chat_config, cache),
+            modalities=_modalities(provenance),
+        )
         package._check_conversation()
         return package
 
@@ -297,6 +302,15 @@ class Package:
                 hint=_COMPILE_AGAIN,
             )
         return np.asarray(mapped)
+
+
+def _modalities(provenance: Provenance) -> tuple[str, ...]:
+    found = provenance.build.get("modalities", ["text"])  # packages of earlier versions: text
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ArtifactError(
+            f"`{abi.PROVENANCE_FILE}`: field `modalities` is damaged", hint=_COMPILE_AGAIN
+        )
+    return tuple(found)
 
 
 def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:

@@ -18,9 +18,12 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import UsageError
+from gemma4_compile.media.inputs import Medium, kind_of
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import CONTEXT_HINT
 from gemma4_compile.runtime.literal_specials import Hider
+from gemma4_compile.runtime.media_prompt import Prompt, Rows, Spread
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.tool_calls import ToolCall
 from gemma4_compile.types import JsonObject
@@ -40,6 +43,7 @@ class Message:
     ----------
     role : `system`, `developer`, `user`, `assistant` or `tool`
     content : its text
+    parts : texts and media in their order, where there are media; `content` is the texts
     token_ids : of a reply: the ids that the model generated, stop token left out
     reasoning : of a reply: what the model wrote before it
     tool_calls : of a reply: the tools that it calls
@@ -53,10 +57,28 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    parts: tuple[str | Medium, ...] = ()
+
+    @classmethod
+    def of_parts(cls, role: str, parts: Sequence[str | Medium]) -> Message:
+        """A message of texts and media; one of texts alone is as every other."""
+        content = "".join(part for part in parts if isinstance(part, str))
+        has_media = any(not isinstance(part, str) for part in parts)
+        return cls(role, content, parts=tuple(parts) if has_media else ())
+
+    @property
+    def media(self) -> list[Medium]:
+        """Its pictures, sounds and videos, in their order."""
+        return [part for part in self.parts if not isinstance(part, str)]
 
     def for_template(self) -> JsonObject:
         """The message as chat templates take it; fields without content are left out."""
         fields: JsonObject = {"role": self.role, "content": self.content}
+        if self.parts:
+            fields["content"] = [
+                {"type": "text", "text": part} if isinstance(part, str) else {"type": kind_of(part)}
+                for part in self.parts
+            ]
         if self.reasoning:
             fields["reasoning_content"] = self.reasoning
         if self.tool_calls:
@@ -121,6 +143,7 @@ class PromptBuilder:
         context_length: int | None = None,
         *,
         literal_specials: bool = False,
+        media: MediaSettings | None = None,
     ) -> None:
         """Prepare.
 
@@ -130,13 +153,18 @@ class PromptBuilder:
         context_length : most tokens of a prompt; None for any number
         literal_specials : take control tokens in messages as text; UsageError if the tokenizer
             has no text for one
+        media : what the package takes besides text
         """
         self._tokenizer = tokenizer
         self._template = template
         self._context_length = context_length
         marks = MarkIds.of(tokenizer)
         self._channel = (marks.open_channel, marks.close_channel)
+        self._spread = Spread(tokenizer, media or MediaSettings())
         self._hider = Hider(tokenizer) if literal_specials else None
+        if self._hider is None and self._spread.placeholders:
+            self._hider = Hider(tokenizer, self._spread.placeholders)
+        self._literal = literal_specials
         self.max_bytes: int | None = None
         if context_length is not None:
             self.max_bytes = context_length * longest_token_bytes(tokenizer)
@@ -161,7 +189,9 @@ class PromptBuilder:
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a text that a user wrote; ContextFullError as of `encode`."""
         self._check_bytes(len(text))
-        return self._encode_hidden(text if self._hider is None else self._hider.hide(text))
+        return self._encode_hidden(
+            self._hider.hide(text) if self._literal and self._hider else text
+        )
 
     def build(
         self,
@@ -169,13 +199,14 @@ class PromptBuilder:
         *,
         thinking: bool = False,
         tools: Sequence[Mapping[str, object]] = (),
-    ) -> list[int]:
-        """Ids of the whole prompt, up to where the model's reply begins.
+    ) -> Prompt:
+        """Ids of the whole prompt, up to where the model's reply begins, and its media.
 
         Raises
         ------
         UsageError
-            If the template refuses the messages or the tools, or there is none.
+            If the template refuses the messages or the tools, has no place for a medium, or there
+            is none; or if the package does not take a medium.
         ContextFullError
             If they do not fit into the context.
         """
@@ -195,17 +226,35 @@ class PromptBuilder:
         marked = list(messages)
         for index in replayed:
             marked[index] = replace(messages[index], content=_MARK.format(index))
+        media = [medium for message in messages for medium in message.media]
         text = self._template.render(marked, thinking=thinking, tools=tools)
         pieces = _MARKS.split(text)
+        replies = [self._reply_ids(messages[index]) for index in replayed]
         if [int(index) for index in pieces[1::2]] != replayed:
             # The template rewrites or leaves out a reply: then only its text shows what remains.
-            text = self._template.render(messages, thinking=thinking, tools=tools)
-            return self._encode_hidden(text)
-        ids = self._encode_hidden(pieces[0])
-        for index, following in zip(replayed, pieces[2::2], strict=True):
-            ids += without_reasoning(messages[index].token_ids or (), *self._channel)
-            ids += self._encode_hidden(following)
+            shown = [self._without_placeholders(message) for message in messages]
+            pieces = [self._template.render(shown, thinking=thinking, tools=tools)]
+            replies = []
+        ids = Prompt()
+        spread = self._spread.split(pieces[::2], media)
+        for index, segments in enumerate(spread):
+            for segment in segments:
+                if isinstance(segment, Rows):
+                    ids.add(segment)
+                else:
+                    ids += self._encode_hidden(segment)
+            if index < len(replies):
+                ids += replies[index]
         return ids
+
+    def _reply_ids(self, message: Message) -> list[int]:
+        return without_reasoning(message.token_ids or (), *self._channel)
+
+    def _without_placeholders(self, message: Message) -> Message:
+        """A reply whose text takes no medium's place."""
+        if not self._spread.placeholders or self._hider is None:
+            return message
+        return replace(message, content=self._hider.hide(message.content))
 
     def _encode_hidden(self, text: str) -> list[int]:
         """Ids of a text in which control tokens of messages may be hidden."""
@@ -252,6 +301,7 @@ def _hidden(message: Message, hider: Hider) -> Message:
     return replace(
         message,
         content=hider.hide(message.content),
+        parts=tuple(hider.hide(p) if isinstance(p, str) else p for p in message.parts),
         reasoning=hider.hide(message.reasoning),
         name=hider.hide(message.name),
         tool_calls=tuple(

@@ -49,6 +49,9 @@ def test_the_words_of_check_are_the_runtimes() -> None:
         ("gemma4-chat x --prompt a --prompt-file b", 2, "not allowed with argument"),
         ("gemma4-chat x --prompt=", 2, "the question is empty"),
         ("gemma4-chat x --raw --thinking --json-schema f", 2, "--thinking, --json-schema cannot"),
+        ("gemma4-chat x --image", 2, "--image: expected one argument"),
+        ("gemma4-chat x --image-tokens 300 --image f", 2, "invalid choice"),
+        ("gemma4-chat x --raw --image f --audio g", 2, "--image, --audio cannot be with it"),
         ("gemma4-serve --version", 0, "gemma4-serve 0."),
         ("gemma4-serve --help", 0, "usage: gemma4-serve"),
         ("gemma4-serve", 2, "required: DIR"),
@@ -77,3 +80,17 @@ def test_what_needs_no_package_loads_nothing(command: str, code: int, said: str)
     assert done.stdout.splitlines()[-1] == f"{code} []"
     taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert taken < MOST_CPU_S
+
+
+def test_files_keep_the_order_in_which_they_were_given() -> None:
+    parser = chat_options.make_parser()
+    given = parser.parse_args(
+        ["x", "--image", "a", "--audio", "b", "--video", "c", "--image", "d"]
+    ).attachments
+    assert [(kind, path.name) for kind, path in given] == [
+        ("image", "a"),
+        ("audio", "b"),
+        ("video", "c"),
+        ("image", "d"),
+    ]
+    assert parser.parse_args(["x"]).attachments == []

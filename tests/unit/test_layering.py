@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "chat_options",
         "confined",
+        "media",
         "options",
         "parallel",
         "sampling_ranges",
@@ -59,6 +60,7 @@ RUNTIME_MAY_IMPORT = {
     "checkpoint.json_text",
     "confined",
     "errors",
+    "media",
     "nvidia",
     "package",
     "package.artifacts",
@@ -79,6 +81,8 @@ DEFERRED_IMPORTS: dict[tuple[str, str], str] = {
         "gemma4_compile",
     ): "its module `transformer` needs torch and transformers, which are an extra",
     ("gemma4_compile/confined/schemas.py", "llguidance"): "an extra, in a process of its own",
+    ("gemma4_compile/media/preprocess.py", "PIL"): "an extra: text needs none of it",
+    ("gemma4_compile/media/preprocess.py", "gemma4_compile"): "its `resample` needs the extra",
 }
 
 

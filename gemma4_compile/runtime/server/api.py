@@ -16,6 +16,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
+from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import Generation
 from gemma4_compile.runtime.grammar import GrammarError
@@ -58,7 +59,10 @@ class _Api:
     def __init__(self, service: Service, limits: Limits, api_key: str | None) -> None:
         self._service = service
         self._limits = limits
-        self._bodies = BodyReader(limits, service.max_prompt_bytes, service.model.context_length)
+        model = service.model
+        self._bodies = BodyReader(
+            limits, service.max_prompt_bytes, model.context_length, media=model.takes_media
+        )
         self._api_key = api_key
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
@@ -91,6 +95,7 @@ class _Api:
         note = service.note_about(parsed.model)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
+            parsed = await service.resolve(parsed)
             prompt = await service.build(service.chat_prompt, parsed)
             constrain = await run_in_threadpool(service.constraint, parsed, prompt)
             replies = service.submit(place, prompt, parsed, constrain=constrain)
@@ -210,6 +215,8 @@ def _as_api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, ContextFullError):
         return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, UsageError):  # a picture that must be whole, and is too long for a chunk
+        return ApiError(400, f"{error}; {error.hint}" if error.hint else str(error))
     if isinstance(error, GrammarError):
         return ApiError(400, str(error), param="response_format")
     return _internal_error(error)

@@ -38,16 +38,21 @@ class Limits:
 class BodyReader:
     """Reads bodies; nothing is parsed that cannot be a request for this context."""
 
-    def __init__(self, limits: Limits, max_prompt_bytes: int, context_length: int) -> None:
+    def __init__(
+        self, limits: Limits, max_prompt_bytes: int, context_length: int, *, media: bool = False
+    ) -> None:
         """Prepare.
 
         Parameters
         ----------
         max_prompt_bytes : bytes of text that no prompt which fits can exceed
         context_length : most tokens of a prompt
+        media : there may be pictures and sounds in them, which are as long as they like
         """
         self._limits = limits
         self._useful_bytes = _OTHER_BYTES + _ESCAPED * max_prompt_bytes
+        if media:
+            self._useful_bytes = max(self._useful_bytes, limits.body_bytes)
         self._most_values = _OTHER_VALUES + _VALUES_OF_A_TOKEN * context_length
         self._context_length = context_length
         self._large = asyncio.Semaphore(_LARGE_AT_A_TIME)

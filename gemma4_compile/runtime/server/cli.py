@@ -7,10 +7,12 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import uvicorn
 from starlette.routing import BaseRoute
 
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.process import run_command, warn
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import Engine
@@ -26,7 +28,16 @@ from gemma4_compile.runtime.server.connections import ConnectionLimits, server_c
 from gemma4_compile.runtime.server.pages import PACKAGE_PATH, find_page, folder_routes
 from gemma4_compile.runtime.server.service import Model, Service
 from gemma4_compile.runtime.server.worker import Worker
-from gemma4_compile.serve_options import API_KEY_VARIABLE, BUILD_PAGE, api_key, check, make_parser
+from gemma4_compile.serve_options import (
+    API_KEY_VARIABLE,
+    BODY_MIB,
+    BUILD_PAGE,
+    MEDIA_BODY_MIB,
+    api_key,
+    check,
+    make_parser,
+    media_hosts,
+)
 
 _BROWSER_SUFFIX = ".wasm"  # of a library that runs in a page, not here
 
@@ -45,7 +56,8 @@ def _serve(arguments: argparse.Namespace) -> None:
             _serve_page(arguments, taken)
             return
         service = _load(arguments)
-        limits = Limits(body_bytes=arguments.max_body_mib * 2**20)
+        mib = arguments.max_body_mib or (MEDIA_BODY_MIB if service.model.takes_media else BODY_MIB)
+        limits = Limits(body_bytes=mib * 2**20)
         routes = api_routes(service, limits, api_key())
         routes += folder_routes(arguments.page, None)
         stop = service.worker.begin_stop
@@ -76,16 +88,19 @@ def _load(arguments: argparse.Namespace) -> Service:
     def load() -> Generator:
         with console.loading(arguments.package, package.target) as progress:
             engine = Engine(package, context_length=arguments.context_length, progress=progress)
-        return Generator(engine, model.tokenizer, package.stop_token_ids)
+        taken.append(engine.media)
+        return Generator(engine, model.tokenizer, package.stop_token_ids, engine.media)
 
+    taken: list[MediaSettings] = []  # known once the library is loaded
     worker = Worker(load, arguments.queue)
     worker.start()
     return Service(
-        model,
+        replace(model, media=taken[0]),
         worker,
         thinking=arguments.thinking,
         literal_specials=arguments.literal_specials,
         strict_model=arguments.strict_model,
+        media_hosts=media_hosts(arguments.allow_media_hosts),
     )
 
 

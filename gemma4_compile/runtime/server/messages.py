@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.body import parse_json
 from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.media import GivenMedium, check_count, read_medium
 from gemma4_compile.runtime.tool_calls import ToolCall
 
 MAX_TOOLS = 128
@@ -29,24 +31,32 @@ _MESSAGE = {
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def read_messages(fields: Fields, most: int) -> tuple[Message, ...]:
-    """Read `messages`; ApiError names the one that is damaged or cannot be served."""
+def read_messages(fields: Fields, most: int) -> tuple[tuple[Message, ...], tuple[GivenMedium, ...]]:
+    """Read `messages`; ApiError names the one that is damaged or cannot be served.
+
+    Returns
+    -------
+    the messages, empty parts in the places of media; the media
+    """
     entries = fields.need("messages", list)
     if not 1 <= len(entries) <= most:
         raise fields.error("messages", f"expected 1 to {most} messages, found {len(entries)}")
     messages: list[Message] = []
+    media: list[GivenMedium] = []
     calls: set[str] = set()
     for index, entry in enumerate(entries):
-        message = _read_message(Fields(entry, f"messages[{index}]"), calls)
+        message, given = _read_message(Fields(entry, f"messages[{index}]"), calls)
+        media += [replace(each, message=index) for each in given]
         calls |= {call.call_id for call in message.tool_calls}
         messages.append(message)
-    return tuple(messages)
+    check_count(media)
+    return tuple(messages), tuple(media)
 
 
-def _read_message(fields: Fields, calls: set[str]) -> Message:
+def _read_message(fields: Fields, calls: set[str]) -> tuple[Message, list[GivenMedium]]:
     fields.refuse_unknown(_MESSAGE)
     fields.only("function_call", (), "use `tool_calls`")
-    fields.only("audio", (), "only text is served")
+    fields.only("audio", (), "replies are text")
     role = fields.need("role", str)
     if role not in _ROLES:
         raise fields.error("role", f"expected one of {', '.join(_ROLES)}, found {role!r}")
@@ -58,27 +68,41 @@ def _read_message(fields: Fields, calls: set[str]) -> Message:
         )
     if not fields.has("content") and not tool_calls:
         raise fields.error("content", "is missing", code="missing_field")
-    return Message(
+    parts, media = _read_content(fields)
+    if media and role != "user":
+        raise fields.error("content", "only a user's message holds media; here text is served")
+    message = Message(
         role,
-        _read_content(fields),
+        "".join(parts),
+        parts=tuple(parts) if media else (),
         reasoning=fields.get("reasoning_content", str) or fields.get("reasoning", str),
         tool_calls=tool_calls,
         tool_call_id=call_id,
         name=fields.get("name", str) if role == "tool" else None,
     )
+    return message, media
 
 
-def _read_content(fields: Fields) -> str:
+def _read_content(fields: Fields) -> tuple[list[str], list[GivenMedium]]:
+    """The texts, empty ones in the places of media, and the media."""
     content = fields.raw("content")
     if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
+        return [content or ""], []
+    texts: list[str] = []
+    media: list[GivenMedium] = []
     for index, entry in enumerate(fields.get("content", list, [])):
         part = Fields(entry, f"{fields.name('content')}[{index}]")
+        medium = read_medium(part)
+        if medium is not None:
+            media.append(replace(medium, part=index))
+            texts.append("")
+            continue
         if part.need("type", str) != "text":
-            raise part.error("type", "only text is served", code="unsupported_value")
+            raise part.error(
+                "type", "expected text, image_url or input_audio", code="unsupported_value"
+            )
         texts.append(part.need("text", str))
-    return "".join(texts)
+    return texts, media
 
 
 def _read_calls(fields: Fields) -> tuple[ToolCall, ...]:

@@ -10,6 +10,7 @@ from typing import TypedDict
 from gemma4_compile.runtime.prompt import Message
 from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
 from gemma4_compile.runtime.server.fields import Fields
+from gemma4_compile.runtime.server.media import GivenMedium
 from gemma4_compile.runtime.server.messages import (
     read_messages,
     read_tool_choice,
@@ -122,9 +123,11 @@ class ChatRequest(Request):
     schema : the JSON schema that the reply must follow, or None
     must_call : tools of which the reply must call one; none: it need not
     several_calls : whether it may call more than one then
+    media : of the messages, in order, not decoded yet
     """
 
     messages: tuple[Message, ...]
+    media: tuple[GivenMedium, ...] = ()
     tools: tuple[Mapping[str, object], ...] = ()
     thinking: bool | None = None
     schema: Mapping[str, object] | None = field(default=None)
@@ -154,12 +157,14 @@ def read_chat_request(body: object, defaults: SamplingOptions, max_messages: int
     """
     fields = Fields(body)
     fields.refuse_unknown(_CHAT)
-    fields.only("modalities", (["text"],), "only text is served")
+    fields.only("modalities", (["text"],), "replies are text")
     tools, must_call, several = read_tool_choice(fields, read_tools(fields))
     if not must_call:
         fields.only("parallel_tool_calls", (True,), "only calls that must be made can be held back")
+    messages, media = read_messages(fields, max_messages)
     return ChatRequest(
-        messages=read_messages(fields, max_messages),
+        messages=messages,
+        media=media,
         tools=tools,
         must_call=must_call,
         several_calls=several and fields.get("parallel_tool_calls", bool, True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine import ContextFullError
 from gemma4_compile.runtime.generation import Generation, Generator, TokenChooser
 from gemma4_compile.runtime.grammar import Grammars
@@ -23,6 +24,7 @@ from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
 from gemma4_compile.runtime.server.api_error import ApiError
 from gemma4_compile.runtime.server.logprobs import ReplyLogprobs
+from gemma4_compile.runtime.server.media import MediaReader
 from gemma4_compile.runtime.server.requests import (
     ChatRequest,
     CompletionRequest,
@@ -47,6 +49,7 @@ class Model:
     stop_ids : tokens that end a reply
     template : None for a base model, which serves completions alone
     bos_id : the token that every prompt begins with, or None
+    media : what it takes besides text
     """
 
     name: str
@@ -57,6 +60,12 @@ class Model:
     vocab_size: int
     stop_ids: frozenset[int]
     bos_id: int | None
+    media: MediaSettings = field(default_factory=MediaSettings)
+
+    @property
+    def takes_media(self) -> bool:
+        """Return whether it takes anything besides text."""
+        return self.media != MediaSettings()
 
     @classmethod
     def of(cls, package: Package, name: str, context_length: int | None) -> Model:
@@ -120,6 +129,7 @@ class Service:
         thinking: bool = False,
         literal_specials: bool = False,
         strict_model: bool = False,
+        media_hosts: Sequence[str] = (),
     ) -> None:
         """Join them.
 
@@ -128,6 +138,7 @@ class Service:
         thinking : for requests that do not set it
         literal_specials : take control tokens in prompts as text
         strict_model : refuse requests for another model's name
+        media_hosts : from which pictures are fetched
         """
         self.model = model
         self.worker = worker
@@ -138,7 +149,9 @@ class Service:
             model.template,
             model.context_length,
             literal_specials=literal_specials,
+            media=model.media,
         )
+        self._media = MediaReader(model.media, media_hosts)
         self._grammars = Grammars(model.tokenizer, model.vocab_size, sorted(model.stop_ids))
         # One prompt at a time, away from the event loop: a long one takes a core and memory.
         self._building = ThreadPoolExecutor(1, thread_name_prefix="prompts")
@@ -148,6 +161,13 @@ class Service:
         """Bytes of text that no prompt which fits can exceed."""
         assert self._prompts.max_bytes is not None, "the context's length is known"
         return self._prompts.max_bytes
+
+    async def resolve(self, request: ChatRequest) -> ChatRequest:
+        """The request with its media decoded; ApiError 400 for one that cannot be."""
+        if not request.media:
+            return request
+        messages = await self._media.resolve(request.messages, request.media)
+        return replace(request, messages=messages, media=())
 
     async def build(self, make: Callable[[_Result], list[int]], request: _Result) -> list[int]:
         """Run `chat_prompt` or `completion_prompt` when its turn comes; errors as there."""

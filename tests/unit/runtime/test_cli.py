@@ -50,6 +50,17 @@ def test_quiet_leaves_the_reply_alone(
     assert out == "I am tiny, a very small Gemma 4 model that ships with gemma4-compile.\n"
 
 
+def test_a_package_of_text_refuses_pictures_before_it_is_loaded(
+    tiny_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, what in (("--image", "pictures"), ("--audio", "sounds"), ("--video", "videos")):
+        status, out, err = run(capsys, tiny_package, option, tmp_path / "f", "--prompt", "Hi")
+        assert (status, out) == (2, "")
+        assert f"takes no {what}" in err
+        assert "--modalities" in err
+        assert "loaded" not in err
+
+
 @pytest.mark.parametrize("place", ["file", "stdin"])
 def test_a_question_comes_from_a_file(
     place: str,

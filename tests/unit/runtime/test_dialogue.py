@@ -10,6 +10,8 @@ import pytest
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.dialogue import Dialogue
+from tests.media_files import picture_file, sound_file, tone
+from tests.seeing_engine import Seeing
 
 GREEDY = Sampler(SamplingOptions(temperature=0.0))
 
@@ -136,3 +138,72 @@ def test_what_is_shown_does_not_steer_the_terminal(
 ) -> None:
     talk(new, "/system a\x1b]0;x\x07b", "/save \x1b[31m/x/y")
     assert "\x1b" not in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def seeing(tiny_package: Path) -> Seeing:
+    return Seeing(tiny_package)
+
+
+def test_pictures_sounds_and_videos_are_shown_with_the_next_message(
+    seeing: Seeing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeing.reset()
+    chat = Chat(seeing.engine, seeing.package)
+    picture, sound = tmp_path / "a cat.png", tmp_path / "hello.wav"
+    picture.write_bytes(picture_file(48, 48))
+    sound.write_bytes(sound_file(tone(0.2)))
+    script = [
+        f"/image '{picture}'",
+        "/detach",
+        f"/image {picture}",
+        f"/audio {sound}",
+        "What?",
+        "And?",
+    ]
+    Dialogue(chat, Console(), lambda: GREEDY, 3, image_tokens=70).converse(Script(*script))
+    assert [len(message.media) for message in chat.messages] == [2, 0, 0, 0]
+    assert [each.rows for each in chat.messages[0].media] == [64, 5]
+    err = capsys.readouterr().err
+    assert "a cat.png: 64 tokens, 64 of the next message by now" in err
+    assert "hello.wav: 5 tokens, 69 of the next message by now" in err
+    saved = tmp_path / "chat.json"
+    Dialogue(chat, Console(), lambda: GREEDY, 3).converse(Script(f"/save {saved}"))
+    assert "without what they show" in capsys.readouterr().err
+    assert json.loads(saved.read_text())["messages"][0]["content"] == "What?"
+
+
+def test_files_that_cannot_be_shown_leave_the_conversation_as_it_is(
+    seeing: Seeing, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeing.reset()
+    chat = Chat(seeing.engine, seeing.package)
+    (tmp_path / "no.png").write_bytes(b"no picture")
+    big = tmp_path / "big.png"
+    big.write_bytes(picture_file(48, 48))
+    script = ["/image", "/image nowhere.png", f"/audio {tmp_path}", f"/video {tmp_path / 'no.png'}"]
+    Dialogue(chat, Console(quiet=True), lambda: GREEDY, 3).converse(Script(*script))
+    err = capsys.readouterr().err
+    assert "/image needs the name of a file" in err
+    assert "cannot read `nowhere.png`" in err
+    assert "a directory" in err
+    assert "no video that is read here" in err
+    assert not chat.attached
+    # 256 rows and the words around them do not fit into a context of 256.
+    Dialogue(chat, Console(quiet=True), lambda: GREEDY, 3).converse(Script(f"/image {big}", "Hm?"))
+    err = capsys.readouterr().err
+    assert "the context is full" in err
+    assert "/detach" in err
+    assert len(chat.attached) == 1
+    assert not chat.messages
+
+
+def test_a_package_without_media_says_what_to_compile(
+    new: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk(new, "/image a.png", "/audio a.wav", "/video a.mp4")
+    err = capsys.readouterr().err
+    for what in ("pictures", "sounds", "videos"):
+        assert f"takes no {what}" in err
+    assert "--modalities text,image" in err
+    assert "--modalities text,audio" in err

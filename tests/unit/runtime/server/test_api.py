@@ -216,10 +216,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "temperature": ({"temperature": 3}, "expected a number from 0 to 2, found 3"),
     "max_tokens": ({"max_tokens": 0}, "expected 1 to"),
     "stop": ({"stop": ["a"] * 5}, "expected at most 4, found 5"),
-    "picture": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "only text is served",
-    ),
     "result of no call": (
         {"messages": [*QUESTION, {"role": "tool", "tool_call_id": "x", "content": "y"}]},
         "expected the id of a tool call before it",

@@ -1,0 +1,127 @@
+"""Decodes frames of a video with PyAV; runs in the process of `confined.media`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+import av
+from av.container import InputContainer
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from gemma4_compile.errors import MediaError
+from gemma4_compile.media.limits import DEFAULT_FPS, VIDEO_FRAMES
+from gemma4_compile.media.picture import check_size, fitted
+
+# Containers alone: playlists name other files and addresses, which FFmpeg would open.
+_CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,ogg,flv,gif"
+_FORMATS_HINT = "give an MP4, MOV, WebM, MKV or AVI file"
+_DAMAGED = "save it again from the program that made it"
+_IN_ORDER = 2000  # frames of a video that is decoded from its beginning; a longer one is sought in
+_MOST_PACKETS = (
+    2_000_000  # that are counted where the header does not say how many frames there are
+)
+
+
+def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, object], bytes]:
+    """Decode frames at even distances, as transformers' `Gemma4VideoProcessor` chooses them.
+
+    Parameters
+    ----------
+    options : `fit`: None, or budget and block of the size that each is scaled to
+
+    Returns
+    -------
+    frames: width, height and seconds of each; their pixels, one after another
+    """
+    if not file.seek(0, 2):
+        raise MediaError("the video's file is empty", hint=_FORMATS_HINT)
+    file.seek(0)
+    try:
+        with av.open(file, "r", options={"format_whitelist": _CONTAINERS}) as container:
+            header, pixels = [], []
+            for seconds, frame in _sampled(container):
+                check_size(frame.width, frame.height, "video")
+                image = frame.to_image().convert("RGB")  # type: ignore[no-untyped-call]
+                if frame.rotation:
+                    image = image.rotate(frame.rotation, expand=True)
+                image = fitted(image, options.get("fit"))
+                header.append([image.width, image.height, seconds])
+                pixels.append(image.tobytes())
+    except av.FFmpegError as error:
+        raise MediaError(
+            f"this is no video that is read here, or damaged: {error.strerror}",
+            hint=_FORMATS_HINT,
+        ) from error
+    return {"frames": header}, b"".join(pixels)
+
+
+def indices(total: int) -> list[int]:
+    """Numbers of the frames that are taken; all of a video that has fewer than it takes."""
+    count = min(VIDEO_FRAMES, total)
+    return [index * total // count for index in range(count)]
+
+
+def _sampled(container: InputContainer) -> Iterator[tuple[float, VideoFrame]]:
+    if not container.streams.video:
+        raise MediaError("the file has no pictures, only sound", hint="give it as a sound")
+    stream = container.streams.video[0]
+    if stream.codec_context is None:  # PyAV's types do not say so
+        raise MediaError("the video's codec is not known here", hint="save it as H.264")
+    stream.codec_context.thread_count = 1  # threads take memory that a limit counts
+    check_size(stream.codec_context.width, stream.codec_context.height, "video")
+    total = stream.frames or _counted(container, stream)
+    if total < 1:
+        raise MediaError("the video has no frames", hint=_DAMAGED)
+    rate = stream.average_rate or stream.guessed_rate
+    fps = float(rate) if rate else DEFAULT_FPS
+    wanted = indices(total)
+    frames = (
+        _in_order(container, wanted)
+        if total <= _IN_ORDER
+        else _sought(container, stream, [index / fps for index in wanted])
+    )
+    found = 0
+    for index, frame in zip(wanted, frames, strict=False):
+        found += 1
+        yield index / fps, frame
+    if 2 * found < len(wanted):
+        raise MediaError(
+            f"the video is damaged: {found} of {len(wanted)} frames at even distances were found",
+            hint=_DAMAGED,
+        )
+
+
+def _counted(container: InputContainer, stream: VideoStream) -> int:
+    packets = itertools.islice(container.demux(stream), _MOST_PACKETS)
+    total = sum(1 for packet in packets if packet.size)
+    container.seek(0)
+    return total
+
+
+def _in_order(container: InputContainer, wanted: Sequence[int]) -> Iterator[VideoFrame]:
+    taken = set(wanted)
+    for index, frame in enumerate(container.decode(video=0)):
+        if index in taken:
+            yield frame
+        if index >= wanted[-1]:
+            return
+
+
+def _sought(
+    container: InputContainer, stream: VideoStream, times: Sequence[float]
+) -> Iterator[VideoFrame]:
+    """The first frame at or after each time, each from the key frame before it."""
+    assert stream.time_base is not None, "of every stream"
+    begin = stream.start_time or 0
+    for seconds in times:
+        offset = begin + int(seconds / stream.time_base)
+        container.seek(offset, stream=stream)
+        for frame in container.decode(video=0):
+            if frame.pts is None or frame.pts >= offset:
+                yield frame
+                break
+        else:
+            return

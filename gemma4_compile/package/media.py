@@ -1,0 +1,49 @@
+"""What a package says of its pictures and sounds: written for the runtime, from the config."""
+
+from __future__ import annotations
+
+from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
+from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ, UnifiedAudioConfig
+from gemma4_compile.model_spec.text.config import Gemma4Config
+
+_ROWS_A_SECOND = 25
+_FIRST_FRAME = 160  # samples of a tower's spectrum before the first that fills a frame's end
+
+
+def settings_of(config: Gemma4Config, max_budget: int) -> MediaSettings:
+    """Settings of a package of this config; those of text alone where it has no other sections.
+
+    Parameters
+    ----------
+    max_budget : most rows of a picture that the library has room for
+    """
+    image = audio = None
+    if config.vision is not None:
+        tokens = config.vision.tokens
+        image = ImageSettings(
+            begin=tokens.begin,
+            soft=tokens.soft,
+            end=tokens.end,
+            video=tokens.video,
+            block_size=config.vision.block_size,
+            max_budget=max_budget,
+            grid_size=config.vision.grid_size,
+        )
+    if config.audio is not None:
+        unified = isinstance(config.audio, UnifiedAudioConfig)
+        sounds = config.audio.tokens
+        audio = AudioSettings(
+            begin=sounds.begin,
+            soft=sounds.soft,
+            end=sounds.end,
+            samples_per_row=_samples_per_row(config),
+            unused_samples=0 if unified else _FIRST_FRAME,
+        )
+    whole = config.vision is not None and config.bidirectional_images
+    return MediaSettings(image, audio, whole_images=whole)
+
+
+def _samples_per_row(config: Gemma4Config) -> int:
+    if isinstance(config.audio, UnifiedAudioConfig):
+        return config.audio.frame_size
+    return SAMPLE_RATE_HZ // _ROWS_A_SECOND

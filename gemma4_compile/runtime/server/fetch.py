@@ -1,0 +1,192 @@
+"""Fetches media from hosts that the server's operator named, and from nowhere else.
+
+Who asks for a picture by its address decides where this machine connects to. So hosts are named,
+their addresses are public ones, and the connection goes to the address that was looked at; a
+redirect is held to the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+MAX_REDIRECTS = 3
+_PIECE = 1 << 16
+_PORTS = {"http": 80, "https": 443}
+_REDIRECTS = (301, 302, 303, 307, 308)
+_AGENT = "gemma4-serve"
+
+Resolve = Callable[[str, int], list[str]]
+
+
+class FetchError(Exception):
+    """What was wrong, for the client."""
+
+
+@dataclass(frozen=True)
+class FetchLimits:
+    """Limits of one address, redirects included."""
+
+    most_bytes: int = 20 << 20
+    seconds: float = 10.0
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """Addresses of a host, as the system finds them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(each[4][0]) for each in found]
+
+
+class Fetcher:
+    """Gets what is behind an address."""
+
+    def __init__(
+        self,
+        hosts: Collection[str],
+        limits: FetchLimits | None = None,
+        find_addresses: Resolve = resolve,
+    ) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        hosts : `host` or `host:port`, in small letters; without a port those of http and https. An
+            address in the place of a name may be a private one: then it was named itself.
+        """
+        self._hosts = frozenset(hosts)
+        self._limits = limits or FetchLimits()
+        self._resolve = find_addresses
+
+    def get(self, url: str) -> bytes:
+        """The content; FetchError if it cannot or must not be had, or breaks a limit."""
+        deadline = time.monotonic() + self._limits.seconds
+        for _ in range(MAX_REDIRECTS + 1):
+            parts, port = self._checked(url)
+            address = self._address(str(parts.hostname), port)
+            content, moved = self._ask(parts, port, address, deadline)
+            if moved is None:
+                return content
+            url = urljoin(url, moved)
+        raise FetchError(f"more than {MAX_REDIRECTS} redirects")
+
+    def _checked(self, url: str) -> tuple[SplitResult, int]:
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _PORTS.get(parts.scheme, 0)
+        except ValueError as error:
+            raise FetchError(f"it is no address: {error}") from error
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise FetchError("expected an http or https address with a host")
+        if parts.username is not None or parts.password is not None:
+            raise FetchError("an address with a user's name is not fetched")
+        if any(letter <= " " or letter > "~" for letter in url):
+            raise FetchError("expected an address of printable ASCII letters")
+        host = parts.hostname
+        usual = port == _PORTS[parts.scheme]
+        if f"{host}:{port}" not in self._hosts and not (usual and host in self._hosts):
+            named = ", ".join(sorted(self._hosts)) or "none"
+            raise FetchError(f"`{host}:{port}` is not among the hosts that are allowed ({named})")
+        return parts, port
+
+    def _address(self, host: str, port: int) -> str:
+        """The address to connect to; of a name it must be public."""
+        try:
+            return str(ipaddress.ip_address(host))
+        except ValueError:
+            pass
+        try:
+            found = self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise FetchError(f"`{host}` is not found: {error}") from error
+        for address in found:
+            if not _is_public(address):
+                raise FetchError(f"`{host}` leads to {address}, which is no public address")
+        if not found:
+            raise FetchError(f"`{host}` has no address")
+        return found[0]
+
+    def _ask(
+        self, parts: SplitResult, port: int, address: str, deadline: float
+    ) -> tuple[bytes, str | None]:
+        """The content, or where it has moved."""
+        host = str(parts.hostname)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._late()
+        late = threading.Event()
+        try:
+            connected = socket.create_connection((address, port), timeout=left)
+        except OSError as error:
+            raise FetchError(f"no connection to `{host}`: {error}") from error
+        # A timeout of the socket begins anew with every byte; this one does not. Its descriptor is
+        # its own: TLS takes over that of the socket.
+        guard = connected.dup()
+        watch = threading.Timer(max(deadline - time.monotonic(), 0), _end, (guard, late))
+        watch.daemon = True
+        watch.start()
+        wrapped: socket.socket | None = None
+        try:
+            if parts.scheme == "https":
+                wrapped = ssl.create_default_context().wrap_socket(connected, server_hostname=host)
+            connection = http.client.HTTPConnection(host, port)
+            connection.sock = wrapped or connected
+            path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            connection.request("GET", path, headers={"User-Agent": _AGENT, "Accept": "*/*"})
+            return self._read(connection.getresponse(), late)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if late.is_set():
+                raise self._late() from error
+            raise FetchError(f"`{host}` does not answer as it should: {error}") from error
+        finally:
+            watch.cancel()
+            for each in (wrapped, connected, guard):
+                if each is not None:
+                    each.close()
+
+    def _read(
+        self, response: http.client.HTTPResponse, late: threading.Event
+    ) -> tuple[bytes, str | None]:
+        moved = response.getheader("Location")
+        if response.status in _REDIRECTS and moved is not None:
+            return b"", moved
+        if response.status != 200:
+            raise FetchError(f"the host answers with status {response.status}")
+        most = self._limits.most_bytes
+        if (response.length or 0) > most:
+            raise self._too_long()
+        content = bytearray()
+        while piece := response.read1(_PIECE):
+            content += piece
+            if len(content) > most:
+                raise self._too_long()
+        if late.is_set():
+            raise self._late()
+        if response.length:
+            raise FetchError(f"the host ends {response.length} bytes too early")
+        return bytes(content), None
+
+    def _too_long(self) -> FetchError:
+        return FetchError(f"it has more than {self._limits.most_bytes} bytes")
+
+    def _late(self) -> FetchError:
+        return FetchError(f"it did not arrive within {self._limits.seconds:g} s")
+
+
+def _is_public(address: str) -> bool:
+    found = ipaddress.ip_address(address.partition("%")[0])
+    inner = found.ipv4_mapped or found.sixtofour if found.version == 6 else None
+    return all(each.is_global and not each.is_multicast for each in (found, inner) if each)
+
+
+def _end(connected: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):  # it is closed already
+        connected.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,205 @@
+"""Pictures and sounds of chat requests: content parts in, prepared media out."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from gemma4_compile.errors import Gemma4CompileError
+from gemma4_compile.media.inputs import Medium, Picture, Sound, check_taken, load
+from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.runtime.prompt import Message
+from gemma4_compile.runtime.server.api_error import ApiError
+from gemma4_compile.runtime.server.fetch import Fetcher, FetchError
+from gemma4_compile.runtime.server.fields import Fields
+
+MAX_MEDIA = 64  # of a request, with those of earlier turns
+MAX_FETCHED = 8  # of them by address
+_AT_A_TIME = 2  # files that are fetched or decoded, each in a process of its own
+_KEPT_BYTES = 128 << 20
+_SOUND_FORMATS = ("wav", "mp3", "flac")
+_DETAILS = ("auto", "low", "high")
+_FETCHED = ("http://", "https://")
+
+
+@dataclass(frozen=True)
+class GivenMedium:
+    """A medium as a request gives it.
+
+    Attributes
+    ----------
+    kind : `image` or `audio`
+    name : of the field, for messages
+    text : base64, or an address
+    detail : how closely a picture is looked at
+    message, part : its place
+    """
+
+    kind: str
+    name: str
+    text: str
+    detail: str = "auto"
+    message: int = 0
+    part: int = 0
+
+    @property
+    def is_fetched(self) -> bool:
+        """Return whether it is an address elsewhere."""
+        return self.kind == "image" and self.text[:8].lower().startswith(_FETCHED)
+
+    def error(self, message: str, code: str | None = None) -> ApiError:
+        """A 400 that blames it."""
+        return ApiError(400, f"`{self.name}`: {message}", param=self.name, code=code)
+
+
+def read_medium(part: Fields) -> GivenMedium | None:
+    """Read a content part of a user's message; None for one of another type."""
+    kind = part.need("type", str)
+    if kind == "image_url":
+        part.refuse_unknown({"type", "image_url"})
+        value = part.raw("image_url")
+        if isinstance(value, str):  # as some clients write it
+            value = {"url": value}
+        fields = Fields(value, part.name("image_url"))
+        fields.refuse_unknown({"url", "detail"})
+        detail = fields.get("detail", str, "auto")
+        if detail not in _DETAILS:
+            raise fields.error("detail", f"expected one of {', '.join(_DETAILS)}")
+        return GivenMedium("image", fields.name("url"), fields.need("url", str), detail)
+    if kind == "input_audio":
+        part.refuse_unknown({"type", "input_audio"})
+        fields = Fields(part.need("input_audio", dict), part.name("input_audio"))
+        fields.refuse_unknown({"data", "format"})
+        form = fields.need("format", str)
+        if form not in _SOUND_FORMATS:
+            raise fields.error("format", f"expected one of {', '.join(_SOUND_FORMATS)}")
+        return GivenMedium("audio", fields.name("data"), fields.need("data", str))
+    return None
+
+
+def check_count(given: Sequence[GivenMedium]) -> None:
+    """ApiError for more media than one request may have."""
+    fetched = sum(each.is_fetched for each in given)
+    for count, most, what in (
+        (len(given), MAX_MEDIA, "pictures and sounds"),
+        (fetched, MAX_FETCHED, "pictures by address"),
+    ):
+        if count > most:
+            message = f"`messages`: expected at most {most} {what}, found {count}"
+            raise ApiError(400, message, param="messages")
+
+
+class MediaReader:
+    """Decodes the media of requests, away from the event loop; keeps those of earlier turns."""
+
+    def __init__(self, settings: MediaSettings, hosts: Sequence[str] = ()) -> None:
+        """Prepare.
+
+        Parameters
+        ----------
+        settings : what the package takes
+        hosts : from which pictures are fetched; see `Fetcher`
+        """
+        self._settings = settings
+        self._fetcher = Fetcher(hosts) if hosts else None
+        self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="media")
+        self._kept: OrderedDict[bytes, Medium] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    async def resolve(
+        self, messages: tuple[Message, ...], given: Sequence[GivenMedium]
+    ) -> tuple[Message, ...]:
+        """The messages with their media; ApiError 400 for one that is refused or damaged."""
+        loop = asyncio.get_running_loop()
+        for each in given:  # before anything is decoded
+            self._check(each)
+        resolved = list(messages)
+        for each in given:
+            medium = await loop.run_in_executor(self._threads, self._read, each)
+            message = resolved[each.message]
+            parts = [*message.parts[: each.part], medium, *message.parts[each.part + 1 :]]
+            resolved[each.message] = replace(message, parts=tuple(parts))
+        return tuple(resolved)
+
+    def _check(self, given: GivenMedium) -> None:
+        try:
+            check_taken(given.kind, self._settings)
+        except Gemma4CompileError as error:
+            raise given.error(f"{error}; {error.hint}", code="unsupported_value") from error
+        if given.is_fetched and self._fetcher is None:
+            raise given.error(
+                "addresses elsewhere are not fetched by this server: send the picture as a "
+                "`data:` address (its operator can name hosts with --allow-media-hosts)",
+                code="unsupported_value",
+            )
+
+    def _read(self, given: GivenMedium) -> Medium:
+        content = self._content(given)
+        budget = self._budget(given)
+        key = hashlib.sha256(f"{given.kind} {budget} ".encode() + content).digest()
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        try:
+            medium = load(given.kind, content, self._settings, budget=budget)
+        except Gemma4CompileError as error:
+            hint = f"; {error.hint}" if error.hint else ""
+            raise given.error(f"{error}{hint}", code="invalid_media") from error
+        self._keep(key, medium)
+        return medium
+
+    def _content(self, given: GivenMedium) -> bytes:
+        if given.is_fetched:
+            assert self._fetcher is not None, "checked before"
+            try:
+                return self._fetcher.get(given.text)
+            except FetchError as error:
+                raise given.error(str(error), code="media_not_fetched") from error
+        text = given.text
+        if given.kind == "image":
+            head, comma, text = text.partition(",")
+            if not comma or head[:5].lower() != "data:" or not head.lower().endswith(";base64"):
+                raise given.error(
+                    "expected `data:image/png;base64,...` or an http(s) address, found "
+                    f"{given.text[:40]!r}"
+                )
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise given.error(f"expected base64: {error}") from error
+
+    def _budget(self, given: GivenMedium) -> int | None:
+        """Rows of a picture: all that the package has room for, or as few as can be."""
+        if self._settings.image is None or given.kind != "image" or given.detail == "auto":
+            return None
+        budgets = [each for each in self._settings.image.budgets if each in BUDGETS]
+        if not budgets:
+            return None
+        return budgets[0] if given.detail == "low" else budgets[-1]
+
+    def _keep(self, key: bytes, medium: Medium) -> None:
+        with self._lock:
+            if key in self._kept:  # of another request, meanwhile
+                return
+            self._kept[key] = medium
+            self._kept_bytes += _size(medium)
+            while self._kept_bytes > _KEPT_BYTES:
+                _, oldest = self._kept.popitem(last=False)
+                self._kept_bytes -= _size(oldest)
+
+
+def _size(medium: Medium) -> int:
+    if isinstance(medium, Sound):
+        return medium.samples.nbytes
+    assert isinstance(medium, Picture), "requests have no videos"
+    return medium.pixels.nbytes + medium.positions.nbytes

@@ -1,0 +1,112 @@
+"""Pictures, sounds and videos as files, whole and hostile, made as a test needs them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+import soundfile
+from PIL import Image
+
+from gemma4_compile.media.inputs import Picture, Sound
+from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
+
+# Ids of the tiny tokenizer, which has all of these tokens.
+SETTINGS = MediaSettings(
+    ImageSettings(begin=1017, soft=1019, end=1021, video=1023, block_size=48, max_budget=280),
+    AudioSettings(begin=1018, soft=1020, end=1022, samples_per_row=640, unused_samples=160),
+)
+
+
+def noise(height: int, width: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def picture(rows: int, seed: int = 0) -> Picture:
+    """A picture of so many rows."""
+    assert SETTINGS.image is not None
+    return Picture.of(noise(48, 48 * rows, seed), SETTINGS.image)
+
+
+def sound(rows: int, seed: int = 0) -> Sound:
+    """A sound of so many rows."""
+    assert SETTINGS.audio is not None
+    samples = np.random.default_rng(seed).uniform(-0.5, 0.5, 640 * rows).astype(np.float32)
+    return Sound.of(samples, SETTINGS.audio)
+
+
+def smooth(height: int, width: int) -> npt.NDArray[np.uint8]:
+    y, x = np.mgrid[0:height, 0:width]
+    planes = (127 + 100 * np.sin(x / 7 + y / 13), 127 + 100 * np.cos(x / 3.3), (x * y) % 256)
+    return np.stack(planes, -1).clip(0, 255).astype(np.uint8)
+
+
+def saved(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def picture_file(height: int = 32, width: int = 64, seed: int = 0) -> bytes:
+    return saved(Image.fromarray(noise(height, width, seed)))
+
+
+def png(width: int, height: int, pixels: bytes, *, depth: int = 8, colours: int = 0) -> bytes:
+    """A PNG whose header says what the caller wants, over whatever compressed data."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    header = struct.pack(">IIBBBBB", width, height, depth, colours, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )
+
+
+def tone(seconds: float, rate: int = 16_000, channels: int = 1) -> npt.NDArray[np.float32]:
+    times = np.arange(round(seconds * rate)) / rate
+    wave = (0.5 * np.sin(2 * np.pi * 440 * times)).astype(np.float32)
+    return wave if channels == 1 else np.stack([wave * (1 - i / 4) for i in range(channels)], 1)
+
+
+def sound_file(
+    samples: npt.NDArray[np.generic] | None = None,
+    rate: int = 16_000,
+    form: str = "WAV",
+    subtype: str | None = None,
+) -> bytes:
+    file = io.BytesIO()
+    samples = tone(1) if samples is None else samples
+    soundfile.write(file, samples, rate, format=form, subtype=subtype)
+    return file.getvalue()
+
+
+def wav_header(seconds: float, rate: int = 16_000, channels: int = 1) -> bytes:
+    """The header of a WAV of 16-bit samples, without any."""
+    data = int(seconds * rate) * 2 * channels
+    fmt = struct.pack("<HHIIHH", 1, channels, rate, rate * 2 * channels, 2 * channels, 16)
+    riff = b"RIFF" + struct.pack("<I", min(36 + data, 0xFFFFFFFF)) + b"WAVE"
+    return riff + b"fmt " + struct.pack("<I", 16) + fmt + b"data" + struct.pack("<I", data)
+
+
+def video_file(
+    path: Path, frames: int, *, size: tuple[int, int] = (64, 48), rate: int = 24, gop: int = 12
+) -> Path:
+    """Frames of grey whose brightness counts them, from black."""
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
+        stream = container.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+        stream.codec_context.gop_size = gop
+        for index in range(frames):
+            shade = np.full((size[1], size[0], 3), 255 * index // max(frames - 1, 1), np.uint8)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(shade)):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path

@@ -1,0 +1,281 @@
+"""Decoding, in a process of its own, of files that are as they should be, and of hostile ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gemma4_compile.confined import limits
+from gemma4_compile.errors import MediaError, UsageError
+from gemma4_compile.media import decode
+from gemma4_compile.media.decode import (
+    check_readable,
+    decode_audio,
+    decode_image,
+    decode_video,
+)
+from tests.media_files import (
+    noise,
+    picture_file,
+    png,
+    saved,
+    sound_file,
+    tone,
+    video_file,
+    wav_header,
+)
+
+
+def refused(read: Callable[[], object], words: str, seconds: float = 10) -> MediaError:
+    """The error of a file that is refused, in bounded time."""
+    begin = time.monotonic()
+    with pytest.raises(MediaError, match=words) as caught:
+        read()
+    assert time.monotonic() - begin < seconds
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "BMP", "TIFF", "GIF", "JPEG"])
+def test_a_picture_is_decoded(form: str, tmp_path: Path) -> None:
+    rgb = np.full((20, 30, 3), 100, np.uint8)
+    lossless = {"lossless": True} if form == "WEBP" else {}
+    content = saved(Image.fromarray(rgb), form, **lossless)
+    assert np.abs(decode_image(content).astype(int) - rgb).max() <= (3 if form == "JPEG" else 0)
+    path = tmp_path / "picture"
+    path.write_bytes(content)
+    assert (decode_image(path) == decode_image(content)).all()
+
+
+def test_a_picture_is_upright_as_its_camera_was() -> None:
+    image = Image.fromarray(noise(20, 30))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+    turned = decode_image(saved(image, "PNG", exif=exif))
+    assert (turned == np.rot90(noise(20, 30), -1)).all()
+
+
+def test_what_is_transparent_is_white() -> None:
+    rgba = np.dstack([noise(5, 7), np.zeros((5, 7), np.uint8)])
+    rgba[2, 3, 3] = 255
+    rgb = decode_image(saved(Image.fromarray(rgba)))
+    assert (rgb[2, 3] == rgba[2, 3, :3]).all()
+    assert (np.delete(rgb.reshape(-1, 3), 2 * 7 + 3, axis=0) == 255).all()
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60])
+    palette.putpixel((1, 0), 1)
+    rgb = decode_image(saved(palette, "PNG", transparency=0))
+    assert rgb.tolist() == [[[255, 255, 255], [40, 50, 60]]]
+
+
+def test_tall_transparent_pictures_are_whole() -> None:
+    """They are made opaque a strip at a time."""
+    rgba = np.dstack([noise(2050, 3), np.full((2050, 3), 255, np.uint8)])
+    assert (decode_image(saved(Image.fromarray(rgba))) == rgba[..., :3]).all()
+
+
+def test_shades_of_16_bits_keep_their_brightness() -> None:
+    shades = Image.fromarray(np.array([[0, 257, 32_768, 65_535]], np.uint16))
+    for form in ("PNG", "TIFF"):
+        assert decode_image(saved(shades, form))[0, :, 0].tolist() == [0, 1, 128, 255]
+
+
+def test_of_an_animation_the_first_frame_counts() -> None:
+    frames = [Image.new("RGB", (8, 8), (shade, 0, 0)) for shade in (200, 10)]
+    for form, more in (("GIF", {}), ("WEBP", {"lossless": True}), ("PNG", {})):
+        content = saved(frames[0], form, save_all=True, append_images=frames[1:], **more)
+        assert decode_image(content)[0, 0].tolist() == [200, 0, 0]
+
+
+def test_a_picture_is_scaled_where_it_is_decoded() -> None:
+    assert decode_image(picture_file(480, 640), (280, 48)).shape == (672, 912, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"not a picture at all", "no picture that is read here"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no picture"),
+        (b"\x00\x00\x00\x18ftypheic" + bytes(40), "HEIC"),
+        (picture_file()[:200], "damaged"),
+        (png(60_000, 60_000, zlib.compress(bytes(100))), "60000 x 60000"),
+        (png(65_000, 1, zlib.compress(bytes(65_001))), "65000 x 1 .* at most 32768"),
+        (png(8_000, 9_000, zlib.compress(bytes(100))), "at most 67108864"),
+        (png(0, 10, zlib.compress(b"")), "damaged|nothing to see|no picture"),
+        (png(1_000, 1_000, zlib.compress(bytes(100))), "damaged"),
+        (png(4, 4, b"no deflate"), "damaged"),
+        (b"BM" + bytes(60), "damaged|no picture"),
+    ],
+)
+def test_hostile_pictures_are_refused(content: bytes, words: str) -> None:
+    refused(lambda: decode_image(content), words)
+
+
+def test_a_bomb_of_many_pixels_is_refused_by_its_header() -> None:
+    bomb = png(30_000, 30_000, zlib.compress(bytes(30_001 * 3_000), 9), depth=8)
+    assert len(bomb) < 200_000
+    refused(lambda: decode_image(bomb), "at most 67108864", seconds=5)
+
+
+def test_a_bomb_in_metadata_takes_no_memory() -> None:
+    """A compressed text and a colour profile that would take gigabytes."""
+    whole = picture_file()
+    bomb = zlib.compress(bytes(1 << 28), 9)
+    for kind, begin in ((b"zTXt", b"x\0\0"), (b"iCCP", b"x\0\0")):
+        content = begin + bomb
+        check = zlib.crc32(kind + content).to_bytes(4, "big")
+        chunk = len(content).to_bytes(4, "big") + kind + content + check
+        begin_time = time.monotonic()
+        with contextlib.suppress(MediaError):  # as it likes, but soon
+            decode_image(whole[:33] + chunk + whole[33:])
+        assert time.monotonic() - begin_time < 10
+
+
+def test_a_decoder_that_takes_memory_or_breaks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends the process ends nothing else."""
+
+    def crash(module: str, *arguments: str) -> list[str]:
+        del module, arguments
+        return [*limits.command("media")[:1], "-c", "import os; os.abort()"]
+
+    monkeypatch.setattr(decode, "command", crash)
+    refused(lambda: decode_image(picture_file()), "breaks its decoder")
+
+
+def test_a_decoder_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(module: str, *arguments: str) -> list[str]:
+        del module, arguments
+        return [*limits.command("media")[:1], "-c", "import time; time.sleep(60)"]
+
+    monkeypatch.setattr(decode, "command", hang)
+    monkeypatch.setattr(decode, "SECONDS", {"picture": 1})
+    monkeypatch.setattr(decode, "_GRACE_SECONDS", 0)
+    refused(lambda: decode_image(picture_file()), "more than 1 s")
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(module: str, *arguments: str) -> list[str]:
+        code = (
+            "import sys; sys.modules['PIL'] = None; from gemma4_compile.confined import media; "
+            f"media.main({arguments[0]!r}, {arguments[1]!r})"
+        )
+        del module
+        return [*limits.command("media")[:1], "-c", code]
+
+    monkeypatch.setattr(decode, "command", without)
+    with pytest.raises(UsageError, match="Pillow") as caught:
+        decode_image(picture_file())
+    assert caught.value.hint == "pip install 'gemma4-compile[media]'"
+
+
+@pytest.mark.parametrize("place", ["directory", "pipe", "nothing", "zero\0byte"])
+def test_what_is_no_file_is_refused(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place
+    if place == "directory":
+        path.mkdir()
+    elif place == "pipe":
+        os.mkfifo(path)
+    for read in (decode_image, decode_audio, decode_video, check_readable):
+        refused(lambda read=read: read(path), "cannot read")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("form", "most"), [("WAV", 1e-4), ("FLAC", 1e-4), ("MP3", 0.05)])
+def test_a_sound_is_one_channel_at_16_khz(form: str, most: float) -> None:
+    stereo = tone(2, 48_000, channels=2)
+    samples = decode_audio(sound_file(stereo, 48_000, form))
+    assert samples.dtype == np.float32
+    assert len(samples) == 32_000
+    inner = slice(4000, -4000)  # an encoder bends the ends
+    expected = tone(2) * (1 + 0.75) / 2  # to its middle: no click where a decoder was asked again
+    assert np.abs(samples[inner] - expected[inner]).max() < max(most, 2e-3)
+
+
+def test_samples_at_16_khz_are_left_as_they_are() -> None:
+    assert (decode_audio(sound_file(tone(1), subtype="FLOAT")) == tone(1)).all()
+
+
+def test_thirty_seconds_are_taken_and_an_encoders_padding_is_cut() -> None:
+    assert len(decode_audio(sound_file(tone(30)))) == 480_000
+    assert len(decode_audio(sound_file(tone(30.1)))) == 480_000
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"RIFF", "no sound"),
+        (sound_file(np.zeros(0, np.float32)), "no samples"),
+        (sound_file(tone(31)), "31.0 s; expected at most 30 s"),
+        (sound_file(tone(31), form="FLAC"), "31.0 s"),
+        (sound_file(tone(31), form="MP3"), "more than 30 s"),
+        (sound_file(tone(2), form="FLAC")[:9000], "damaged"),
+        (sound_file(np.array([0, np.nan], np.float32), subtype="FLOAT"), "nan"),
+        (sound_file(np.array([0, 3e4], np.float32), subtype="FLOAT"), "magnitude 30000"),
+        (wav_header(36_000), "no samples"),  # it says ten hours, and holds none
+        (wav_header(1, rate=7) + bytes(14), "samples a second"),
+        (wav_header(1, channels=1000, rate=16) + bytes(32_000), "no sound|channels|a second"),
+    ],
+)
+def test_hostile_sounds_are_refused(content: bytes, words: str) -> None:
+    refused(lambda: decode_audio(content), words)
+
+
+def test_ten_hours_are_refused_without_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "long.wav"
+    path.write_bytes(wav_header(36_000))
+    os.truncate(path, 44 + 36_000 * 32_000)  # a hole of more than a gigabyte
+    error = refused(lambda: decode_audio(path), "36,000.0 s", seconds=3)
+    assert "long.wav" in str(error)
+
+
+def test_frames_of_a_video_are_at_even_distances(tmp_path: Path) -> None:
+    frames = decode_video(video_file(tmp_path / "v.mp4", 100))
+    assert len(frames) == 32
+    indices = [i * 100 // 32 for i in range(32)]
+    assert [frame.seconds for frame in frames] == [index / 24 for index in indices]
+    shades = np.array([frame.pixels.mean() for frame in frames])
+    assert np.abs(shades - [255 * index // 99 for index in indices]).max() < 6
+
+
+def test_a_short_video_is_taken_whole(tmp_path: Path) -> None:
+    frames = decode_video(video_file(tmp_path / "v.mp4", 3), (70, 48))
+    assert [frame.pixels.shape for frame in frames] == [(336, 432, 3)] * 3
+
+
+def test_frames_are_counted_where_the_header_does_not_say(tmp_path: Path) -> None:
+    assert len(decode_video(video_file(tmp_path / "v.mkv", 40))) == 32
+
+
+def test_a_long_video_is_sought_in(tmp_path: Path) -> None:
+    path = video_file(tmp_path / "v.mp4", 2400, size=(32, 32), gop=100)
+    shades = np.array([frame.pixels.mean() for frame in decode_video(path)])
+    assert np.abs(shades - [255 * (i * 75) // 2399 for i in range(32)]).max() < 6
+
+
+def test_hostile_videos_are_refused(tmp_path: Path) -> None:
+    whole = video_file(tmp_path / "v.mp4", 60)
+    playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{whole}\n#EXT-X-ENDLIST\n"
+    cut = whole.read_bytes()
+    cut = cut[: cut.index(b"mdat") + 1000]  # the header says that there are 60 frames
+    for content, words in (
+        (b"", "empty"),
+        (b"no video", "no video that is read"),
+        (playlist.encode(), "no video that is read"),
+        (f"ffconcat version 1.0\nfile {whole}\n".encode(), "no video that is read"),
+        (whole.read_bytes()[:400], "not known|no video that is read|no frames"),
+        (sound_file(), "no video that is read|only sound"),
+        (cut, "damaged"),
+    ):
+        path = tmp_path / "hostile"
+        path.write_bytes(content)
+        refused(lambda path=path: decode_video(path), words)  # type: ignore[misc]

@@ -1,0 +1,244 @@
+"""Pictures and sounds over the API: what comes with a request, and what is wrong with it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gemma4_compile.media.settings import MediaSettings
+from gemma4_compile.runtime.server import media as server_media
+from gemma4_compile.runtime.server.body import Limits
+from gemma4_compile.tiny.checkpoint import shipped_file
+from tests.live_server import LOCAL, Live, serving_script
+from tests.media_files import SETTINGS, picture_file, sound_file, tone, wav_header
+from tests.scripted_engine import ScriptedEngine, encode
+
+TEMPLATE = shipped_file("chat_template.jinja").decode()
+SMALL = MediaSettings(SETTINGS.image, SETTINGS.audio)
+
+
+def data_url(content: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def image(content: bytes | str, **more: Any) -> dict[str, Any]:
+    url = content if isinstance(content, str) else data_url(content)
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
+def audio(content: bytes | str, form: str = "wav") -> dict[str, Any]:
+    text = content if isinstance(content, str) else base64.b64encode(content).decode()
+    return {"type": "input_audio", "input_audio": {"data": text, "format": form}}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+@pytest.fixture(scope="module")
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(encode("A cat."), context_length=512)
+
+
+@pytest.fixture(scope="module")
+def live(engine: ScriptedEngine) -> Iterator[Live]:
+    limits = Limits(body_bytes=8 << 20)
+    with serving_script(engine, TEMPLATE, limits=limits, media=SMALL) as live:
+        yield live
+
+
+def ask(live: Live, *parts: dict[str, Any], role: str = "user") -> tuple[int, dict[str, Any]]:
+    body = {"messages": [{"role": role, "content": list(parts)}]}
+    status, _, answer = live.request("POST", "/v1/chat/completions", body)
+    return status, json.loads(answer)
+
+
+def test_a_picture_and_a_question(live: Live, engine: ScriptedEngine) -> None:
+    client = live.client()
+    content: Any = [text("What is this?"), image(picture_file(48, 96))]
+    answer = client.chat.completions.create(
+        model="scripted", messages=[{"role": "user", "content": content}]
+    )
+    assert answer.choices[0].message.content == "A cat."
+    rows = engine.held.count(1019)
+    assert rows == 23 * 11  # 1104 x 528: the processor's size at a budget of 280
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens > rows
+    begin = engine.held.index(1017)
+    assert engine.held[begin + 1 + rows] == 1021
+
+
+def test_several_pictures_and_sounds_in_their_order(live: Live, engine: ScriptedEngine) -> None:
+    parts = (
+        image(picture_file(48, 48), detail="low"),
+        text("and"),
+        audio(sound_file(tone(0.2))),
+        audio(sound_file(tone(0.4), form="FLAC"), "flac"),
+        audio(sound_file(tone(0.3), form="MP3"), "mp3"),
+        image(picture_file(48, 144, seed=2), detail="low"),
+    )
+    status, answer = ask(live, *parts)
+    assert status == 200, answer
+    held = engine.held
+    starts = [token for token in held if token in (1017, 1018)]
+    assert starts == [1017, 1018, 1018, 1018, 1017]
+    assert held.count(1020) >= 5 + 10 + 7
+    assert held.count(1019) == 8 * 8 + 14 * 4
+
+
+def test_earlier_pictures_are_kept_and_not_decoded_again(
+    live: Live, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = {"role": "user", "content": [image(picture_file(48, 48, seed=7)), text("What?")]}
+    messages = [first]
+    status, _, _ = live.request("POST", "/v1/chat/completions", {"messages": messages})
+    assert status == 200
+    held = len(engine.held)
+
+    def never(*arguments: object, **options: object) -> None:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(server_media, "load", never)
+    steps: list[int] = []
+    engine.before_step = lambda: steps.append(len(engine.held))
+    messages += [{"role": "assistant", "content": "A cat."}, {"role": "user", "content": "Sure?"}]
+    status, _, answer = live.request("POST", "/v1/chat/completions", {"messages": messages})
+    engine.before_step = lambda: None
+    assert status == 200, answer
+    assert steps[0] >= held - len(engine.reply) - 1
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no url": ({"type": "image_url", "image_url": {}}, "`messages[0].content[0].image_url.url`"),
+    "a number": ({"type": "image_url", "image_url": 3}, "expected an object"),
+    "unknown detail": (image(b"x", detail="best"), "expected one of auto, low, high"),
+    "unknown field": ({**image(b"x"), "size": 3}, "is not a field"),
+    "no base64": (image("data:image/png;base64,@@@@"), "expected base64"),
+    "padding": (image("data:image/png;base64,abcde"), "expected base64"),
+    "plain data": (image("data:image/png,abc"), "expected `data:image/png;base64"),
+    "a path": (image("file:///etc/passwd"), "expected `data:image/png;base64"),
+    "a bare path": (image("/etc/passwd"), "expected `data:image/png;base64"),
+    "an address": (image("https://example.org/a.png"), "--allow-media-hosts"),
+    "in capitals": (image("HTTP://example.org/a.png"), "--allow-media-hosts"),
+    "an empty picture": (image(b""), "empty"),
+    "no picture": (image(b"hello"), "no picture that is read here"),
+    "cut": (image(picture_file(50, 50)[:500]), "damaged"),
+    "a sound as a picture": (image(sound_file()), "no picture that is read here"),
+    "a picture as a sound": (audio(picture_file()), "no sound that is read here"),
+    "no sound": (audio(b""), "empty"),
+    "zero length": (audio(wav_header(0)), "no samples"),
+    "too short": (audio(sound_file(tone(0.005))), "expected at least"),
+    "too long": (audio(sound_file(tone(31), rate=16_000, form="FLAC"), "flac"), "at most 30 s"),
+    "another format": (audio(b"x", "ogg"), "expected one of wav, mp3, flac"),
+    "no format": ({"type": "input_audio", "input_audio": {"data": ""}}, "format`: is missing"),
+    "a video": ({"type": "video_url", "video_url": {"url": "x"}}, "text, image_url or input_audio"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_media_are_answered_with_what_is_wrong(live: Live, name: str) -> None:
+    part, message = BAD[name]
+    status, answer = ask(live, part)
+    assert status == 400, answer
+    error = answer["error"]
+    assert message in error["message"]
+    assert error["param"].startswith("messages[0].content[0]")
+    assert len(error["message"]) < 1000
+
+
+def test_only_users_show_and_not_without_end(live: Live) -> None:
+    status, answer = ask(live, image(picture_file()), role="assistant")
+    assert (status, "only a user's message" in answer["error"]["message"]) == (400, True)
+    status, answer = ask(live, *[image(b"x")] * 65)
+    assert (status, "at most 64" in answer["error"]["message"]) == (400, True)
+    status, answer = ask(live, *[image("http://a.example/")] * 9)
+    assert (status, "at most 8" in answer["error"]["message"]) == (400, True)
+
+
+def test_what_does_not_fit_is_refused(live: Live) -> None:
+    pictures = [image(picture_file(48, 48, seed=seed)) for seed in range(3)]
+    status, answer = ask(live, *pictures)
+    assert status == 400
+    assert answer["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_picture_that_must_be_whole_and_is_too_long_for_a_chunk_is_refused() -> None:
+    whole = MediaSettings(SETTINGS.image, whole_images=True)
+    engine = ScriptedEngine(encode("x"))
+    with serving_script(engine, TEMPLATE, media=whole) as live:
+        status, answer = ask(live, image(picture_file()), text("What?"))
+    assert status == 400
+    assert "does not fit into a prefill chunk of 16" in answer["error"]["message"]
+    assert "--prefill-chunk" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "part", "words"),
+    [
+        (MediaSettings(), image(b"x"), "takes no pictures"),
+        (MediaSettings(), audio(b"x"), "takes no sounds"),
+        (MediaSettings(SETTINGS.image), audio(b"x"), "--modalities text,audio"),
+        (MediaSettings(None, SETTINGS.audio), image(b"x"), "--modalities text,image"),
+    ],
+)
+def test_what_the_package_does_not_take_is_refused(
+    settings: MediaSettings, part: dict[str, Any], words: str
+) -> None:
+    with serving_script(ScriptedEngine([]), TEMPLATE, media=settings) as live:
+        status, answer = ask(live, part)
+    assert status == 400
+    assert words in answer["error"]["message"]
+
+
+def test_a_long_body_is_taken_where_there_may_be_pictures(live: Live) -> None:
+    """Of text, so many bytes could not be a prompt for this context."""
+    status, answer = ask(live, image(picture_file(900, 900)), text("What?"))
+    assert status == 200, answer
+
+
+def test_other_requests_are_answered_while_a_picture_is_decoded(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: object, **options: object) -> None:
+        begun.set()
+        go_on.wait(10)
+        raise AssertionError("never mind")
+
+    monkeypatch.setattr(server_media, "load", slow)
+    thread = threading.Thread(target=ask, args=(live, image(b"slow")))
+    thread.start()
+    try:
+        assert begun.wait(10)
+        begin = time.monotonic()
+        assert live.request("GET", "/v1/models")[0] == 200
+        assert ask(live, text("Hi"))[0] == 200
+        assert time.monotonic() - begin < 5
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_pictures_are_fetched_from_named_hosts(live: Live) -> None:
+    """Another server of this kind is the host: what it answers is no picture."""
+    host = f"{LOCAL}:{live.port}"
+    with serving_script(
+        ScriptedEngine(encode("x")), TEMPLATE, media=SMALL, media_hosts=[host]
+    ) as fetching:
+        status, answer = ask(fetching, image(f"http://{host}/v1/models"))
+        assert status == 400
+        assert "no picture that is read here" in answer["error"]["message"]
+        status, answer = ask(fetching, image(f"http://{host}/nowhere"))
+        assert status == 400
+        assert "status 404" in answer["error"]["message"]
+        assert answer["error"]["code"] == "media_not_fetched"
+        status, answer = ask(fetching, image("http://192.168.0.1/a.png"))
+        assert status == 400
+        assert "not among the hosts" in answer["error"]["message"]
