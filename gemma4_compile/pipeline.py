@@ -20,13 +20,15 @@ from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
+from gemma4_compile.media.settings import MEDIA, MediaSettings
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.package import artifacts, files
+from gemma4_compile.package import artifacts, files, interface
 from gemma4_compile.package.conversation import chat_template_config
 from gemma4_compile.package.digest import package_digest
+from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
@@ -87,6 +89,10 @@ class _Build:
     @property
     def config(self) -> Gemma4Config:
         return self.source.config
+
+    @property
+    def media(self) -> MediaSettings:
+        return settings_of(self.config, abi.ADAPTER_ROWS)
 
     @property
     def quantization(self) -> str:
@@ -178,7 +184,7 @@ def _metadata(build: _Build) -> JsonObject:
     """The library's `_metadata`."""
     tensors = [tensor for stored in build.storage for tensor in stored.tensors]
     plan = build.numbers
-    return artifacts.library_metadata(
+    return interface.library_metadata(
         model_type=MODEL_TYPE,
         quantization=build.quantization,
         context_length=build.context_length,
@@ -187,6 +193,7 @@ def _metadata(build: _Build) -> JsonObject:
         required_features=plan.features,
         largest_binding_bytes=plan.largest_binding_bytes,
         device_memory_bytes=plan.device_memory_bytes,
+        media=build.media,
     )
 
 
@@ -254,7 +261,7 @@ def _write_weights(
             advance,
         )
     check_unchanged(matched.values())
-    manifest = artifacts.manifest_json(build.parameter_schema_id)
+    manifest = interface.manifest_json(build.parameter_schema_id, build.media)
     files.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
     files.write_json(directory / abi.MANIFEST_FILE, manifest)
     for file in checkpoint.tokenizer_files():
@@ -312,6 +319,7 @@ def _provenance(build: _Build) -> JsonObject:
         "context_length": build.context_length,
         "prefill_chunk": build.prefill_chunk,
         MODALITIES: sorted(build.config.modalities),
+        MEDIA: None if build.media == MediaSettings() else build.media.to_json(),
         "suppressed_tokens": list(build.suppressed),
         "parameter_schema_id": build.parameter_schema_id,
         "requirements": build.numbers.provenance(),

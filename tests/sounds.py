@@ -92,7 +92,11 @@ def _bound(name: str) -> float:
 
 def random_weights(audio: Mapping[str, Any], seed: int = 0) -> Weights:
     """Values by checkpoint name; bounds of which every one clips some values."""
-    config = config_of(audio)
+    return weights_of(config_of(audio), seed)
+
+
+def weights_of(config: Gemma4Config, seed: int = 0) -> Weights:
+    """The same for a whole config."""
     shapes = {s.name: s.shape for p in parameter_table(config) for s in p.sources}
     weights = {}
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""What a package says of its media: the key `media` of the library's metadata."""
+"""What a package says of its media: the key `media` of the library's metadata and of provenance."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gemma4_compile.media.limits import MAX_SAMPLES, VIDEO_BUDGET
 from gemma4_compile.media.sizes import BUDGETS
 
 DEFAULT_BUDGET = 280
+MEDIA = "media"
 _SettingsT = TypeVar("_SettingsT", "ImageSettings", "AudioSettings")
 _MIXED = "compile the package again, with this version"
 
@@ -111,8 +112,8 @@ class MediaSettings:
 
 
 def media_settings(metadata: Mapping[str, object]) -> MediaSettings:
-    """Settings of a library by its metadata; those of text alone where it says nothing."""
-    value = metadata.get("media")
+    """Settings of a package by its metadata or provenance; text alone where it says nothing."""
+    value = metadata.get(MEDIA)
     return MediaSettings() if value is None else MediaSettings.from_json(value)
 
 

@@ -24,13 +24,6 @@ from gemma4_compile.types import JsonObject
 PACKAGE_SCHEMA = "gemma4_compile.package"
 PACKAGE_SCHEMA_VERSION = 1
 DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
-TASKS: Mapping[str, object] = {
-    "chat.completions": {
-        "executor": abi.PROGRAM,
-        "inputs": {"text": {"processor": "tokenizer"}},
-        "output": "text",
-    }
-}
 _COMPILE_AGAIN = "compile the package again"
 _PLAIN_NAME = re.compile(r"\w[\w.\-]*", re.ASCII)
 
@@ -61,11 +54,6 @@ def canonical_json(value: object) -> str:
 def digest(value: object) -> str:
     """`sha256:` and the hash of the canonical JSON."""
     return f"sha256:{hashlib.sha256(canonical_json(value).encode()).hexdigest()}"
-
-
-def interface_id(tasks: Mapping[str, object] = TASKS) -> str:
-    """Digest of what the package offers; the client recomputes it."""
-    return digest({"tasks": tasks})
 
 
 def parameter_schema_id(tensors: Sequence[NamedTensor]) -> str:
@@ -251,71 +239,6 @@ class Provenance:
         if library is not None and (not isinstance(library, str) or library not in files):
             raise read.damaged("library")
         return cls(library, read.get("build", dict), files)
-
-
-def manifest_json(schema_id: str) -> JsonObject:
-    """Content of the manifest, for parameters of this schema."""
-    return {
-        "schema": "mlc.model-package",
-        "schema_version": 1,
-        "chat_config": abi.CHAT_CONFIG_FILE,
-        "interface_id": interface_id(),
-        "weights": {"manifest": abi.TENSOR_CACHE_FILE, "parameter_schema_id": schema_id},
-        "tasks": dict(TASKS),
-    }
-
-
-def library_metadata(
-    *,
-    model_type: str,
-    quantization: str,
-    context_length: int,
-    prefill_chunk: int,
-    tensors: Sequence[NamedTensor],
-    required_features: Sequence[str],
-    largest_binding_bytes: int,
-    device_memory_bytes: int,
-) -> JsonObject:
-    """Result of the library's `_metadata`, which the client and our runtime call."""
-    return {
-        "model_type": model_type,
-        "quantization": quantization,
-        "context_window_size": context_length,
-        "sliding_window_size": -1,
-        "attention_sink_size": -1,
-        "prefill_chunk_size": prefill_chunk,
-        "tensor_parallel_shards": 1,
-        "kv_state_kind": "kv_cache",
-        "memory_usage": {},
-        "params": [
-            {
-                "name": tensor.name,
-                "shape": list(tensor.shape),
-                "dtype": tensor.dtype,
-                "preprocs": [],
-            }
-            for tensor in tensors
-        ],
-        "artifact": {
-            "schema": "mlc.compiled-program",
-            "schema_version": 1,
-            "interface_id": interface_id(),
-            "parameter_schema_id": parameter_schema_id(tensors),
-            "programs": {
-                abi.PROGRAM: {
-                    "kind": "token_generation",
-                    "exports": dict(abi.PROGRAM_EXPORTS),
-                    "adapters": {},
-                    "adapter_dtypes": {},
-                }
-            },
-            "resources": {
-                "required_features": list(required_features),
-                "max_storage_buffer_binding_size": largest_binding_bytes,
-                "estimated_device_memory_bytes": device_memory_bytes,
-            },
-        },
-    }
 
 
 def read_artifact(path: Path) -> JsonObject:

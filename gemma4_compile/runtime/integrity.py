@@ -18,14 +18,15 @@ from pathlib import Path
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
+from gemma4_compile.media.settings import media_settings
 from gemma4_compile.package.artifacts import (
     ChatConfig,
     Provenance,
     TensorCache,
-    interface_id,
     parameter_schema_id,
     read_artifact,
 )
+from gemma4_compile.package.interface import interface_id, tasks
 from gemma4_compile.regular_files import (
     MAX_JSON_BYTES,
     MAX_TOKENIZER_BYTES,
@@ -274,7 +275,7 @@ def check_manifest(
             "names, shapes or dtypes differ",
             hint=_MIXED,
         )
-    if manifest.get("interface_id") != interface_id():
+    if manifest.get("interface_id") != interface_id(tasks(media_settings(provenance.build))):
         raise ArtifactError(
             f"`{abi.MANIFEST_FILE}` has another interface than this program", hint=_MIXED
         )
@@ -327,7 +328,7 @@ def library_parameters(
                 hint=_MIXED,
             )
     expected = {
-        "interface": interface_id(),
+        "interface": interface_id(tasks(media_settings(values))),
         "parameter schema": parameter_schema_id([r for s in cache.shards for r in s.records]),
         "context length": chat.context_window_size,
         "prefill chunk": chat.prefill_chunk_size,

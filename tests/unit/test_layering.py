@@ -64,6 +64,7 @@ RUNTIME_MAY_IMPORT = {
     "nvidia",
     "package",
     "package.artifacts",
+    "package.interface",
     "process",
     "regular_files",
     "runtime",

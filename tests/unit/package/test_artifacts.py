@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import (
-    TASKS,
     ChatConfig,
     Provenance,
     Shard,
     TensorCache,
     TensorRecord,
     canonical_json,
-    interface_id,
-    library_metadata,
-    manifest_json,
     parameter_schema_id,
     read_artifact,
 )
@@ -52,15 +46,6 @@ def test_round_trips() -> None:
     assert Provenance.from_json(through_text(PROVENANCE.to_json())) == PROVENANCE
 
 
-def test_interface_id_is_the_hash_of_canonical_tasks() -> None:
-    text = (
-        '{"tasks":{"chat.completions":{"executor":"text","inputs":{"text":'
-        '{"processor":"tokenizer"}},"output":"text"}}}'
-    )
-    assert canonical_json({"tasks": TASKS}) == text
-    assert interface_id() == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
-
-
 def test_canonical_json_spells_characters_as_the_client_does() -> None:
     assert canonical_json({"b": "ä", "a": [1, None]}) == '{"a":[1,null],"b":"ä"}'
 
@@ -77,26 +62,6 @@ def test_schema_id_depends_on_name_shape_dtype_and_order() -> None:
         )
     }
     assert len(ids) == 5
-
-
-def test_manifest_and_metadata_name_the_same_interface_and_parameters() -> None:
-    metadata = library_metadata(
-        model_type="gemma4",
-        quantization="q4f16_1",
-        context_length=64,
-        prefill_chunk=16,
-        tensors=TENSORS,
-        required_features=("shader-f16",),
-        largest_binding_bytes=128,
-        device_memory_bytes=1000,
-    )
-    manifest = manifest_json(parameter_schema_id(TENSORS))
-    artifact = metadata["artifact"]
-    assert artifact["interface_id"] == manifest["interface_id"]
-    assert artifact["parameter_schema_id"] == manifest["weights"]["parameter_schema_id"]
-    assert list(artifact["programs"]) == [manifest["tasks"]["chat.completions"]["executor"]]
-    assert [entry["name"] for entry in metadata["params"]] == ["a", "b"]
-    assert artifact["programs"][abi.PROGRAM]["exports"] == abi.PROGRAM_EXPORTS
 
 
 def test_chat_config_has_exactly_one_window() -> None:

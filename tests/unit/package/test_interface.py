@@ -1,0 +1,86 @@
+"""The manifest and the library's metadata, as the client checks them."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.media.settings import (
+    AudioSettings,
+    ImageSettings,
+    MediaSettings,
+    media_settings,
+)
+from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.package.artifacts import TensorRecord, canonical_json, parameter_schema_id
+from gemma4_compile.package.interface import (
+    TASK,
+    TEXT_ONLY,
+    interface_id,
+    library_metadata,
+    manifest_json,
+    tasks,
+)
+
+TENSORS = (TensorRecord("a", (4, 8), "uint32", 0), TensorRecord("b", (4, 2), "float16", 128))
+BOTH = MediaSettings(ImageSettings(10, 11, 12, 13), AudioSettings(20, 21, 22, 640, 160), True)
+
+
+def test_interface_id_is_the_hash_of_canonical_tasks() -> None:
+    text = (
+        '{"tasks":{"chat.completions":{"executor":"text","inputs":{"text":'
+        '{"processor":"tokenizer"}},"output":"text"}}}'
+    )
+    assert canonical_json({"tasks": tasks()}) == text
+    assert interface_id(tasks()) == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("media", [TEXT_ONLY, BOTH])
+def test_manifest_and_metadata_name_the_same_interface_and_parameters(media: MediaSettings) -> None:
+    metadata = library_metadata(
+        model_type="gemma4",
+        quantization="q4f16_1",
+        context_length=64,
+        prefill_chunk=16,
+        tensors=TENSORS,
+        required_features=("shader-f16",),
+        largest_binding_bytes=128,
+        device_memory_bytes=1000,
+        media=media,
+    )
+    manifest = manifest_json(parameter_schema_id(TENSORS), media)
+    artifact = metadata["artifact"]
+    assert artifact["interface_id"] == manifest["interface_id"]
+    assert artifact["parameter_schema_id"] == manifest["weights"]["parameter_schema_id"]
+    assert list(artifact["programs"]) == [manifest["tasks"]["chat.completions"]["executor"]]
+    assert [entry["name"] for entry in metadata["params"]] == ["a", "b"]
+    assert artifact["programs"][abi.PROGRAM]["exports"] == abi.PROGRAM_EXPORTS
+    program = artifact["programs"][abi.PROGRAM]
+    asked = [entry.get("adapter") for entry in manifest["tasks"][TASK]["inputs"].values()]
+    assert set(program["adapters"]) == set(asked) - {None} == set(program["adapter_dtypes"])
+    assert media_settings(metadata) == media
+    assert ("media" in metadata) == (media != TEXT_ONLY)
+
+
+def test_a_picture_of_the_client_is_the_container() -> None:
+    image = tasks(BOTH)[TASK]["inputs"]["image"]
+    resize = image["processor"]["resize"]
+    assert (resize["height"] - 1) * resize["width"] == abi.ADAPTER_ROWS * 48**2
+    assert image["processor"]["num_embeddings"] == abi.ADAPTER_ROWS
+    assert abi.ADAPTER_ROWS in BUDGETS
+    assert image["prompt"] == {
+        "prefix_token_ids": [10],
+        "placeholder_token_id": 11,
+        "suffix_token_ids": [12],
+    }
+
+
+def test_a_sound_of_the_client_is_as_long_as_a_row_at_least() -> None:
+    sound = tasks(BOTH)[TASK]["inputs"]["audio"]["processor"]
+    settings = BOTH.audio
+    assert settings is not None
+    assert settings.rows(sound["min_samples"]) == 1
+    assert settings.rows(sound["min_samples"] - 1) == 0
+    assert sound["max_samples"] == 30 * sound["sample_rate_hz"]
