@@ -41,8 +41,6 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
-# Parts of the multimodal model that no component reads.
-SKIPPED_PREFIXES: tuple[str, ...] = ()
 MAX_SHARDS = 4096
 _UNBOUNDED = np.finfo(np.float32).max
 # A tokenizer has up to so much for each token of the model; the released ones a fifth of it, and
@@ -262,10 +260,9 @@ def _open_shards(path: Path) -> dict[str, TensorInfo]:
     return {name: shards[file][name] for name, file in weight_map.items()}
 
 
-def _owners(components: Sequence[Component]) -> list[tuple[str, Component | None]]:
-    """Components by the prefixes of their tensors, the longest first; None for what is skipped."""
-    owners: dict[str, Component | None] = dict.fromkeys(SKIPPED_PREFIXES)
-    owners.update((prefix, one) for one in components for prefix in one.prefixes)
+def _owners(components: Sequence[Component]) -> list[tuple[str, Component]]:
+    """Components by the prefixes of their tensors, the longest first."""
+    owners = {prefix: one for one in components for prefix in one.prefixes}
     return sorted(owners.items(), key=lambda owner: -len(owner[0]))
 
 
@@ -291,8 +288,6 @@ def match(
     found: dict[str, TensorInfo] = {}
     for name, tensor in tensors.items():
         prefix, component = next((o for o in owners if name.startswith(o[0])), ("", None))
-        if component is None and prefix:
-            continue
         key = component.source_name(name, prefix) if component else name
         source, owner = sources.get(key, (None, None))
         if source is None or owner is not component:
