@@ -50,6 +50,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "model_spec/text/component.py",
     ),
     "tests/unit/model_spec/text/test_parameters.py": ("model_spec/parameters.py",),
+    "tests/unit/model_spec/test_config_refusals.py": ("model_spec/text/config_variants.py",),
     "tests/unit/model_spec/text/test_layer_plan.py": ("model_spec/text/kv_sharing.py",),
     "tests/unit/reports/test_plan.py": ("model_spec/text/memory.py",),
     "signatures: tests/smoke/test_presets.py; values: tests/parity/test_float32.py": (
