@@ -53,9 +53,6 @@ def read_parameter_rows(
         rows = np.empty((end - begin, *parameter.shape[1:]), np.float32)
         rows[begin % 2 :: 2] = read_rows(even.name, (begin + 1) // 2, (end + 1) // 2)
         rows[(begin + 1) % 2 :: 2] = read_rows(odd.name, begin // 2, end // 2)
-    elif parameter.arrangement is Arrangement.SCALARS:
-        rows = np.concatenate([read_rows(source.name, 0, 1) for source in parameter.sources])
-        rows = rows[begin:end]
     elif parameter.arrangement is Arrangement.STACK:
         taken = parameter.sources[begin:end]
         rows = np.stack([read_rows(source.name, 0, *source.shape) for source in taken])

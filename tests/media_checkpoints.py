@@ -111,14 +111,14 @@ def _without_videos(processor: Any, video_processor: Any) -> tuple[Any, Any]:
     To make or to look up one needs torchvision; none is used here.
     """
 
-    class WithoutVideos(processor):  # type: ignore[misc]
+    class WithoutVideos(processor):
         def check_argument_for_proper_class(self, *arguments: object) -> None:
             del arguments
 
     return WithoutVideos, video_processor.__new__(video_processor)
 
 
-class _Merging(Gemma4ImageProcessorPil):  # type: ignore[misc]
+class _Merging(Gemma4ImageProcessorPil):
     """12B's processor, which needs torchvision: the other's patches, 3 x 3 of them as a square."""
 
     def preprocess(self, *arguments: Any, **options: Any) -> Any:
@@ -161,10 +161,12 @@ class Truth:
             if unified
             else transformers.Gemma4ForConditionalGeneration
         )
-        self.model = loader.from_pretrained(
+        self.model: Any = loader.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
-        tokenizer = PreTrainedTokenizerFast(
+        )
+        self.model.eval()
+        tokenizer_class: Any = PreTrainedTokenizerFast
+        tokenizer = tokenizer_class(
             tokenizer_file=str(directory / "tokenizer.json"),
             extra_special_tokens=_TOKENS,
             bos_token="<bos>",
@@ -174,7 +176,7 @@ class Truth:
         tokenizer.chat_template = (directory / "chat_template.jinja").read_text()
         names = gemma4_unified if unified else gemma4
         prefix = "Gemma4Unified" if unified else "Gemma4"
-        sizes = {"patch_size": kind.patch_size, "pooling_kernel_size": 3}
+        sizes: dict[str, Any] = {"patch_size": kind.patch_size, "pooling_kernel_size": 3}
         processor, videos = _without_videos(
             getattr(names, f"{prefix}Processor"), getattr(names, f"{prefix}VideoProcessor")
         )

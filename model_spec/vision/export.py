@@ -5,10 +5,9 @@ from __future__ import annotations
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.component import Exported, ExportOptions
+from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.export import VAR_BOUNDS_ATTR
 from gemma4_compile.model_spec.vision.config import (
     CHANNELS,
     AnyVisionConfig,

@@ -38,8 +38,7 @@ class Subject:
     def picture(self, image: Image) -> Picture:
         settings = self.chat.media.image
         assert settings is not None
-        block = settings.block_size
-        return Picture.of(scaled(image, settings.budget, block), block)
+        return Picture.of(scaled(image, settings.budget, settings.block_size), settings)
 
     def sound(self, samples: Float32Array) -> Sound:
         assert self.chat.media.audio is not None

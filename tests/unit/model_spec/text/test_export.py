@@ -8,9 +8,9 @@ import pytest
 from tvm import relax, tirx
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.component import ExportOptions
+from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, ExportOptions
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
-from gemma4_compile.model_spec.text.export import VAR_BOUNDS_ATTR, export_text
+from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.sampling import SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.quantization.matrix import StoredMatrices

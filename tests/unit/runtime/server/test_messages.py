@@ -19,7 +19,7 @@ from gemma4_compile.runtime.tool_calls import ToolCall
 
 
 def read(*messages: Any, most: int = 10) -> tuple[Message, ...]:
-    return read_messages(Fields({"messages": list(messages)}), most)
+    return read_messages(Fields({"messages": list(messages)}), most)[0]
 
 
 def refused(param: str, *messages: Any, most: int = 10) -> ApiError:
