@@ -43,7 +43,7 @@ export async function readMedium(file: File, inputs: MediaInputs, options: { cut
     );
   }
   const reason = reasonAgainst(kind, inputs);
-  if (reason) throw new UserError(reason, "Compile it with --modalities, or open another package.");
+  if (reason) throw new UserError(reason, "Compile it with --modalities text,image,audio, or open another package.");
   const own = { id: crypto.randomUUID(), kind, name };
   if (kind === "picture") return { ...own, ...(await readPicture(file, name)) };
   return { ...own, ...(await readSound(file, name, inputs.sound!, options.cut)) };
