@@ -30,7 +30,8 @@ async function reply(id, sent, request) {
   const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
-  const asked = request.messages.at(-1).content;
+  const { content } = request.messages.at(-1);
+  const asked = typeof content === "string" ? content : content.find(({ type }) => type === "text").text;
   if (/overflow/.test(asked) && request.messages.length > 3) {
     return tell({ kind: "failed", id, text: "Error: Prompt tokens exceed context window size: 9" });
   }

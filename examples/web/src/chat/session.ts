@@ -7,7 +7,7 @@ import type { Medium } from "../media/read";
 import type { Package } from "../package/package";
 import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
-import { saveSettings, type Change, type Settings, type Store } from "./store";
+import { explainStorage, saveSettings, type Change, type Settings, type Store } from "./store";
 import { runTool } from "./tools";
 import { cleanTitle, forgetOldest, mediaOf, mergeInto, newConversation, newReply, newUserMessage } from "./transcript";
 import type { AssistantMessage, Attachment, Conversation, Message, Round } from "./transcript";
@@ -101,7 +101,8 @@ export class Session {
   }
 
   /** Adds chats to those that are there. */
-  async add(chats: Conversation[]): Promise<void> {
+  async add(chats: Conversation[], media: Medium[] = []): Promise<void> {
+    for (const { id, blob } of media) this.store.addMedia(id, blob);
     await this.store.save(...chats);
     this.conversations = [...this.conversations, ...chats].sort((a, b) => b.updated - a.updated);
     const [only] = chats;
@@ -350,7 +351,7 @@ export class Session {
     try {
       await this.store.save(conversation);
     } catch (error) {
-      this.events.failed(error);
+      this.events.failed(explainStorage(error));
     }
   }
 }

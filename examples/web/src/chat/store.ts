@@ -1,5 +1,6 @@
 // Conversations with their pictures and sounds in IndexedDB, settings in localStorage.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
+import { UserError } from "../package/user_error";
 import type { Theme } from "../view/theme";
 import { afterReload, isConversation, mediaIdsOf, type Conversation } from "./transcript";
 
@@ -176,6 +177,15 @@ export class Store {
   private tell(change: Change): void {
     if (this.database) this.channel.postMessage(change);
   }
+}
+
+/** In words, where the browser's storage is full. */
+export function explainStorage(error: unknown): unknown {
+  if ((error as Error)?.name !== "QuotaExceededError") return error;
+  return new UserError(
+    "The browser's storage for this site is full: this chat is not kept.",
+    "Remove models or chats in Settings, or free the disk.",
+  );
 }
 
 /** What a person chose; undefined means the package's own value. */

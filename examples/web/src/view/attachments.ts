@@ -21,6 +21,7 @@ export interface AttachmentEvents {
 export class Attachments {
   private attached: Attachment[] = [];
   private reading = 0;
+  private isCapturing = false;
   private readonly list = byId<HTMLUListElement>("attached");
   private readonly file = byId<HTMLInputElement>("attach-file");
   private readonly buttons = {
@@ -116,6 +117,8 @@ export class Attachments {
   }
 
   private async capture(button: HTMLButtonElement, get: () => Promise<File | undefined>): Promise<void> {
+    if (this.isCapturing) return;
+    this.isCapturing = true;
     clearErrors();
     const got = get();
     this.events.changed();
@@ -125,8 +128,10 @@ export class Attachments {
       if (file) await this.add([file], true);
     } catch (error) {
       showError(error);
+    } finally {
+      this.isCapturing = false;
+      this.events.changed();
     }
-    this.events.changed();
   }
 
   /** Reads files one after the other; what cannot be taken is told together, and changes nothing else. */
