@@ -86,14 +86,21 @@ MEDIA = (
     "greyed_out",
     "kept_with_the_chat",
     "files_of_chats",
+    "other_package",
+)
+CAPTURE = (
     "bad_files",
     "sounds",
     "recording",
     "camera",
-    "other_package",
 )
 # A browser each.
-GROUPS = {"scripted": SCRIPTED, "chats": (*CHATS, *LOOKS), "media": MEDIA, "real": REAL}
+GROUPS = {
+    "scripted": SCRIPTED,
+    "chats": (*CHATS, *LOOKS),
+    "media": (*MEDIA, *CAPTURE),
+    "real": REAL,
+}
 Results = dict[str, dict[str, Any]]
 
 

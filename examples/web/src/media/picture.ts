@@ -131,7 +131,7 @@ async function decode(image: HTMLImageElement, name: string): Promise<void> {
 
 function undecodable(name: string): UserError {
   return new UserError(
-    `${name} is no picture that this browser can read, or it is damaged.`,
-    "Save it as PNG, JPEG or WebP.",
+    `${name} is no picture that this browser can read, or it is damaged, or too large for it.`,
+    "Save it as PNG, JPEG or WebP, in a usual size.",
   );
 }
