@@ -1,8 +1,8 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
-// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs, page_chats.mjs and page_looks.mjs (a
-// scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
+// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs, page_chats.mjs, page_looks.mjs,
+// page_media.mjs and page_capture.mjs (a scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
@@ -12,8 +12,10 @@ import { chromium } from "playwright-core";
 import { FLAGS } from "./chromium.mjs";
 import { close, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
+import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
 import { LOOKS } from "./page_looks.mjs";
+import { MEDIA } from "./page_media.mjs";
 import { REAL } from "./page_real.mjs";
 import { SCRIPTED } from "./page_scripted.mjs";
 
@@ -48,7 +50,7 @@ async function openBrowser({ real }) {
   const context = await chromium.launchPersistentContext(profile, {
     executablePath: job.chromium,
     headless: true,
-    args: FLAGS,
+    args: [...FLAGS, "--use-fake-device-for-media-stream"], // a camera and a microphone that every machine has
     viewport: { width: 1280, height: 800 },
     reducedMotion: "reduce", // nothing is looked at halfway
     serviceWorkers: "block",
@@ -156,7 +158,7 @@ async function runAll(scenarios, real, server, results) {
 const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/`, folder]);
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
-const groups = { scripted: SCRIPTED, chats: { ...CHATS, ...LOOKS }, real: REAL };
+const groups = { scripted: SCRIPTED, chats: { ...CHATS, ...LOOKS }, media: { ...MEDIA, ...CAPTURE }, real: REAL };
 await runAll(groups[job.group], job.group === "real", server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

@@ -16,7 +16,7 @@ const TYPES = {
 export const HEADERS = {
   "content-security-policy":
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; " +
-    "img-src 'self' data:; connect-src 'self' blob: data: https: http://localhost:* http://127.0.0.1:*; " +
+    "img-src 'self' data: blob:; media-src blob:; connect-src 'self' blob: data: https: http://localhost:* http://127.0.0.1:*; " +
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
   "cross-origin-opener-policy": "same-origin",
   "cross-origin-embedder-policy": "require-corp",

@@ -25,13 +25,13 @@ self.requests = [];
 
 const tell = (message) => postMessage(message);
 
-async function reply(id, request) {
-  const begun = performance.now();
-  const chunk = (fields) =>
-    tell({ kind: "chunk", id, at: performance.now() - begun, chunk: { choices: [], ...fields } });
+async function reply(id, sent, request) {
+  const now = () => performance.timeOrigin + performance.now();
+  const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
-  const asked = request.messages.at(-1).content;
+  const { content } = request.messages.at(-1);
+  const asked = typeof content === "string" ? content : content.find(({ type }) => type === "text").text;
   if (/overflow/.test(asked) && request.messages.length > 3) {
     return tell({ kind: "failed", id, text: "Error: Prompt tokens exceed context window size: 9" });
   }
@@ -60,7 +60,7 @@ async function reply(id, request) {
 
 self.onmessage = ({ data }) => {
   if (data.kind === "stop") stopped = true;
-  else if (data.kind === "reply") void reply(data.id, data.request);
+  else if (data.kind === "reply") void reply(data.id, data.sent, data.request);
   else {
     tell({ kind: "progress", share: 1, text: "" });
     if (!data.fast) fast = { ...fast, enabled: false, libraries: 0, reasons: ["disable() was called"] };

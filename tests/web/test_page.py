@@ -29,6 +29,7 @@ pytestmark = pytest.mark.browser
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "examples" / "web"
+MANIFEST = "mlc-model-manifest.json"
 GIB = 2**30
 RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
 
@@ -79,7 +80,27 @@ LOOKS = (
     "settings_sections",
     "phones",
 )
-GROUPS = {"scripted": SCRIPTED, "chats": (*CHATS, *LOOKS), "real": REAL}  # a browser each
+MEDIA = (
+    "attach_paste_drop",
+    "container",
+    "greyed_out",
+    "kept_with_the_chat",
+    "files_of_chats",
+    "other_package",
+)
+CAPTURE = (
+    "bad_files",
+    "sounds",
+    "recording",
+    "camera",
+)
+# A browser each.
+GROUPS = {
+    "scripted": SCRIPTED,
+    "chats": (*CHATS, *LOOKS),
+    "media": (*MEDIA, *CAPTURE),
+    "real": REAL,
+}
 Results = dict[str, dict[str, Any]]
 
 
@@ -103,11 +124,33 @@ def change_provenance(package: Path, **build: object) -> None:
     path.write_text(json.dumps(provenance))
 
 
+def with_media(path: Path) -> bytes:
+    """Return a manifest as a package has it that takes pictures and sounds."""
+    manifest = json.loads(path.read_text())
+    prompt = {"prefix_token_ids": [5], "placeholder_token_id": 6, "suffix_token_ids": [7]}
+    resize = {"mode": "stretch", "height": 673, "width": 960}
+    pixels = {"kind": "image_decode", "format": "rgb_u8", "layout": "nhwc"}
+    samples = {"kind": "audio_decode", "format": "pcm_f32", "sample_rate_hz": 16_000, "channels": 1}
+    manifest["tasks"]["chat.completions"]["inputs"] |= {
+        "image": {
+            "processor": {**pixels, "resize": resize, "num_embeddings": 280},
+            "adapter": "image_embed",
+            "prompt": prompt,
+        },
+        "audio": {
+            "processor": {**samples, "min_samples": 1_600, "max_samples": 480_000},
+            "adapter": "audio_embed",
+            "prompt": prompt,
+        },
+    }
+    return json.dumps(manifest).encode()
+
+
 @pytest.fixture(scope="module")
 def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
     quants = {"tiny": "q4f32", "damaged": "q4f32", "f16": "q4f16", "tooled": "q4f32"}
-    quants["large"] = "q4f32"
+    quants |= {"large": "q4f32", "media": "q4f32"}
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
@@ -118,6 +161,7 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     template = "<|think|> <|tool_response>"
     change_file(folders["tooled"], "chat_template.jinja", template.encode())
     change_provenance(folders["tooled"], source={"kind": "hub", "model": "you/gemma-4-E2B-it"})
+    change_file(folders["media"], MANIFEST, with_media(folders["media"] / MANIFEST))
     large = {
         "features": [],
         "max_binding_bytes": 2**27,

@@ -4,6 +4,7 @@ import "./style/sidebar.css";
 import "./style/layout.css";
 import "./style/chat.css";
 import "./style/forms.css";
+import "./style/media.css";
 import { Session } from "./chat/session";
 import { loadSettings, Store } from "./chat/store";
 import { titleOf, type AssistantMessage } from "./chat/transcript";
@@ -29,7 +30,9 @@ async function main(): Promise<void> {
   drawIcons();
   const settings = loadSettings();
   applyTheme(settings.theme);
-  const store = await Store.open();
+  const store = await Store.open(() =>
+    showError("An older version of this page is open in another tab: close it, and this one goes on."),
+  );
 
   const session: Session = new Session(store, settings, {
     conversationChanged: () => {
@@ -62,7 +65,11 @@ async function main(): Promise<void> {
   });
 
   const conversation = new ConversationView(session, () => suggestionsFor(session.pack));
-  const composer = new Composer(session, () => conversation.editLast());
+  const composer = new Composer(
+    session,
+    () => conversation.editLast(),
+    (text) => conversation.announce(text),
+  );
   const newChat = () => {
     session.newChat();
     composer.field.focus();

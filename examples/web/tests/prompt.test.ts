@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { toMessages } from "../src/chat/prompt";
 import { afterReload, forgetOldest, newConversation, newReply, newUserMessage, titleOf } from "../src/chat/transcript";
-import type { AssistantMessage, Conversation } from "../src/chat/transcript";
+import type { AssistantMessage, Conversation, UserMessage } from "../src/chat/transcript";
 
 function reply(...raws: string[]): AssistantMessage {
   return { ...newReply(), state: "done", rounds: raws.map((raw) => ({ opened: "", raw, results: [] })) };
@@ -72,6 +72,37 @@ describe("toMessages", () => {
         '<|tool_response>response:calculator{value:<|"|>27<|"|>}<tool_response|>27.' +
         "<turn|>\n<|turn>user\nThanks<turn|>\n<|turn>model\n",
     );
+  });
+
+  it("puts pictures and sounds between a turn's opening and its text", () => {
+    const made = conversation("What is this?", "A cat.", " And this? ", "A dog.", "Thanks");
+    made.system = "S";
+    const ask = (index: number, ...ids: string[]) => {
+      const message = made.messages[index] as UserMessage;
+      message.media = ids.map((id) => ({ id, kind: "picture", name: id }));
+    };
+    ask(0, "a", "b");
+    ask(2, "c", "gone");
+    const parts = new Map(
+      ["a", "b", "c"].map((id) => [
+        id,
+        { type: "image_url" as const, image_url: { url: `data:image/png;base64,${id}` } },
+      ]),
+    );
+    const [first, , second, , third] = toMessages(made, "", parts);
+    expect(first).toEqual({
+      role: "user",
+      name: "<|turn>system\nS<turn|>\n<|turn>user\n",
+      content: [parts.get("a"), parts.get("b"), { type: "text", text: "What is this?<turn|>\n<|turn>model\n" }],
+    });
+    expect(second).toEqual({
+      role: "user",
+      name: "<turn|>\n<|turn>user\n",
+      content: [parts.get("c"), { type: "text", text: "And this?<turn|>\n<|turn>model\n" }],
+    });
+    expect(third).toEqual({ role: "user", content: "<turn|>\n<|turn>user\nThanks<turn|>\n<|turn>model\n" });
+    // A package that takes none gets the words alone.
+    expect(prompt(made)).toMatch(/^<\|turn>system\nS<turn\|>\n<\|turn>user\nWhat is this\?<turn\|>/);
   });
 
   it("leaves out what was forgotten, and keeps the system turn", () => {

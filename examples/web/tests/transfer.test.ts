@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { readChatFile, toFile } from "../src/chat/transfer";
-import { newConversation, newReply, newUserMessage, type Conversation } from "../src/chat/transcript";
+import { readChatFile, type ReadMedium, toFile } from "../src/chat/transfer";
+import { withMedia } from "../src/chat/transfer_media";
+import { mediaIdsOf, newConversation, newReply, newUserMessage, type Conversation } from "../src/chat/transcript";
 
 function chat(title = ""): Conversation {
   const reply = {
@@ -37,6 +38,44 @@ describe("chats as files", () => {
     expect(withoutIds(read)).toEqual(withoutIds(chats));
     const ids = [...chats, ...read].flatMap((each) => [each.id, ...each.messages.map(({ id }) => id)]);
     expect(new Set(ids).size).toBe(ids.length);
+  });
+
+  it("keep pictures and sounds, and say when those are left out", async () => {
+    const blobs = new Map([
+      ["p", new Blob(["picture"], { type: "image/png" })],
+      ["s", new Blob(["sound"], { type: "audio/wav" })],
+    ]);
+    const made = chat("One");
+    made.messages[0] = newUserMessage("", [
+      { id: "p", kind: "picture", name: "cat.png", width: 3, height: 2 },
+      { id: "s", kind: "sound", name: "beep.wav", seconds: 1.5 },
+      { id: "gone", kind: "sound", name: "gone.wav", seconds: 1 },
+    ]);
+    const blobOf = (id: string) => Promise.resolve(blobs.get(id));
+    const { conversations, leftOut } = await withMedia([made], blobOf);
+    expect(leftOut).toBe(false);
+    const taken: ReadMedium[] = [];
+    const [read] = await readChatFile(file(toFile(conversations).text), (medium) => taken.push(medium));
+    expect(withoutIds(read)).toEqual(withoutIds(made));
+    expect(taken.map(({ id }) => id)).toEqual(mediaIdsOf(read!).slice(0, 2));
+    expect(await Promise.all(taken.map(({ blob }) => blob.text()))).toEqual(["picture", "sound"]);
+    expect(taken.map(({ blob }) => blob.type)).toEqual(["image/png", "audio/wav"]);
+    blobs.set("p", new Blob([new Uint8Array(65 * 2 ** 20)], { type: "image/png" }));
+    const large = await withMedia([made], blobOf);
+    expect(large).toEqual({ conversations: [made], leftOut: true });
+  });
+
+  it.each([
+    [{ kind: "film", name: "x" }, /media\[0\]\.kind is unknown/],
+    [{ kind: "picture" }, /media\[0\]\.name is missing/],
+    [{ kind: "picture", name: "x", width: -1 }, /media\[0\]\.width is no number/],
+    [{ kind: "picture", name: "x", type: "image/svg+xml", data: "AAAA" }, /media\[0\]\.type is unknown/],
+    [{ kind: "picture", name: "x", type: "text/html", data: "AAAA" }, /media\[0\]\.type is unknown/],
+    [{ kind: "sound", name: "x", type: "audio/wav", data: "?" }, /media\[0\]\.data is no base64/],
+    [{ kind: "sound", name: "x", type: "audio/wav", data: 7 }, /media\[0\]\.data is no base64/],
+  ])("with damaged media are refused: %j", async (medium, words) => {
+    const damaged = change((data) => (data.conversations[1].messages[0].media = [medium]));
+    await expect(readChatFile(damaged)).rejects.toThrow(words);
   });
 
   it.each([

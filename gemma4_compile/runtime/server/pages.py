@@ -24,7 +24,7 @@ MODULE_PATH = "/gemma4-web/"
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "
-        "style-src 'self'; img-src 'self' data:; "
+        "style-src 'self'; img-src 'self' data: blob:; media-src blob:; "
         "connect-src 'self' blob: data: https: http://localhost:* http://127.0.0.1:*; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),

@@ -4,11 +4,14 @@
 // message carries its part of the prompt as it is: the client can then neither open a system turn that
 // nobody asked for nor a new turn after a tool's answer. Its KV state is reused as long as the
 // messages before the last one are those of the request before.
-import type { ChatCompletionMessageParam, ModelRecord } from "@mlc-ai/web-llm";
+//
+// Pictures and sounds stand between the opening of a turn and its text, and a message has one text part. What comes
+// before them is therefore handed over as the message's name, which the client puts in front of a message.
+import type { ChatCompletionContentPart, ChatCompletionMessageParam, ModelRecord } from "@mlc-ai/web-llm";
 import { REASONING, withoutReasoning } from "./reply";
 import { respond } from "./tool_syntax";
 import { DECLARATIONS } from "./tools";
-import type { AssistantMessage, Conversation, Round } from "./transcript";
+import { mediaOf, type AssistantMessage, type Conversation, type Round } from "./transcript";
 
 const CLOSE = "<turn|>\n";
 const OPEN_SYSTEM = "<|turn>system\n";
@@ -26,13 +29,20 @@ export const CONVERSATION_OVERRIDES: NonNullable<ModelRecord["overrides"]> = {
   },
 };
 
+/** Pictures and sounds by their ids, as the client takes them; those that are not in it are left out. */
+export type MediaParts = ReadonlyMap<string, ChatCompletionContentPart>;
+
 /**
  * The messages for the next stretch of the last reply.
  *
  * The conversation ends with the reply to be written; its rounds so far are tool calls with results.
  * `replyOpening` is what this model's template puts in front of a reply while thinking is off.
  */
-export function toMessages(conversation: Conversation, replyOpening: string): ChatCompletionMessageParam[] {
+export function toMessages(
+  conversation: Conversation,
+  replyOpening: string,
+  media: MediaParts = new Map(),
+): ChatCompletionMessageParam[] {
   const messages: ChatCompletionMessageParam[] = [];
   const seen = conversation.messages.slice(conversation.forgotten);
   let before = systemTurn(conversation);
@@ -40,8 +50,11 @@ export function toMessages(conversation: Conversation, replyOpening: string): Ch
     const last = index === seen.length - 1;
     if (message.role === "user") {
       const opening = index === seen.length - 2 && !conversation.thinking ? replyOpening : "";
-      const content = before + OPEN_USER + message.text.trim() + CLOSE + OPEN_MODEL + opening;
-      messages.push({ role: "user", content });
+      const text = message.text.trim() + CLOSE + OPEN_MODEL + opening;
+      const parts = mediaOf(message).flatMap(({ id }) => media.get(id) ?? []);
+      if (parts.length) {
+        messages.push({ role: "user", name: before + OPEN_USER, content: [...parts, { type: "text", text }] });
+      } else messages.push({ role: "user", content: before + OPEN_USER + text });
       before = CLOSE;
     } else {
       addRounds(messages, message, last);

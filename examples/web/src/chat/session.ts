@@ -1,14 +1,16 @@
 // The conversations, and the reply that is being written.
 import type { Engine, GenerationOptions } from "../engine/engine";
 import { EngineLost } from "../engine/failures";
-import { addPace, NO_PACE, type Pace, tokensPerSecond } from "../engine/speed";
+import { addPace, NO_PACE, now, type Pace, tokensPerSecond } from "../engine/speed";
+import { PreparedMedia } from "../media/prepared";
+import type { Medium } from "../media/read";
 import type { Package } from "../package/package";
 import { openingAfterTool, toMessages } from "./prompt";
 import { callsOf } from "./reply";
-import { saveSettings, type Change, type Settings, type Store } from "./store";
+import { explainStorage, saveSettings, type Change, type Settings, type Store } from "./store";
 import { runTool } from "./tools";
-import { cleanTitle, forgetOldest, mergeInto, newConversation, newReply, newUserMessage } from "./transcript";
-import type { AssistantMessage, Conversation, Message, Round } from "./transcript";
+import { cleanTitle, forgetOldest, mediaOf, mergeInto, newConversation, newReply, newUserMessage } from "./transcript";
+import type { AssistantMessage, Attachment, Conversation, Message, Round } from "./transcript";
 
 const MOST_ROUNDS = 6;
 const SAVE_EVERY_MS = 1000;
@@ -35,6 +37,8 @@ interface Writing {
   stopped: boolean;
   /** Of the rounds that are done. */
   pace: Pace;
+  /** When the person asked, or the last tool had answered. */
+  sent: number;
 }
 
 export class Session {
@@ -42,6 +46,7 @@ export class Session {
   current: Conversation;
   engine: Engine | undefined;
   pack: Package | undefined;
+  private readonly prepared: PreparedMedia;
   private writing: Writing | undefined;
   private savedAt = 0;
 
@@ -50,6 +55,7 @@ export class Session {
     readonly settings: Settings,
     private readonly events: SessionEvents,
   ) {
+    this.prepared = new PreparedMedia((id) => store.mediaOf(id));
     this.current = this.fresh();
   }
 
@@ -95,7 +101,8 @@ export class Session {
   }
 
   /** Adds chats to those that are there. */
-  async add(chats: Conversation[]): Promise<void> {
+  async add(chats: Conversation[], media: Medium[] = []): Promise<void> {
+    for (const { id, blob } of media) this.store.addMedia(id, blob);
     await this.store.save(...chats);
     this.conversations = [...this.conversations, ...chats].sort((a, b) => b.updated - a.updated);
     const [only] = chats;
@@ -169,9 +176,25 @@ export class Session {
     saveSettings(this.settings);
   }
 
-  async ask(text: string): Promise<void> {
+  /** Takes the bytes of a picture or sound for a message to come. */
+  async attach({ blob, ...attachment }: Medium): Promise<Attachment> {
+    this.store.addMedia(attachment.id, blob);
+    await this.prepared.prepare(attachment, this.pack!.media);
+    return attachment;
+  }
+
+  /** Undefined: the bytes are not kept any more. */
+  mediaBlob(id: string): Promise<Blob | undefined> {
+    return this.store.mediaOf(id);
+  }
+
+  mediaSize(): ReturnType<Store["mediaSize"]> {
+    return this.store.mediaSize();
+  }
+
+  async ask(text: string, media: Attachment[] = []): Promise<void> {
     if (this.busy || !this.engine) return;
-    this.current.messages.push(newUserMessage(text));
+    this.current.messages.push(newUserMessage(text, media));
     await this.generate();
   }
 
@@ -189,9 +212,10 @@ export class Session {
   async edit(id: string, text: string): Promise<void> {
     if (this.busy || !this.engine) return;
     const index = this.current.messages.findIndex((message) => message.id === id);
-    if (index < 0) return;
+    const message = this.current.messages[index];
+    if (!message) return;
     this.cut(index, "Later messages replaced");
-    await this.ask(text);
+    await this.ask(text, mediaOf(message));
   }
 
   /** Leaves out older messages and writes the last reply again. */
@@ -236,7 +260,7 @@ export class Session {
     const conversation = this.current;
     const reply = newReply();
     conversation.messages.push(reply);
-    const writing: Writing = { conversation, reply, stopped: false, pace: NO_PACE };
+    const writing: Writing = { conversation, reply, stopped: false, pace: NO_PACE, sent: now() };
     this.writing = writing;
     this.changed(conversation);
     this.events.conversationChanged();
@@ -270,6 +294,7 @@ export class Session {
       this.events.replyChanged(reply);
       if (reply.state !== "writing") return;
       opened = openingAfterTool(conversation);
+      writing.sent = now();
     }
     reply.state = "cut";
   }
@@ -278,7 +303,10 @@ export class Session {
     const { conversation, reply } = writing;
     const engine = this.engine!;
     let finish = "";
-    await engine.reply(toMessages(conversation, this.pack!.replyOpening), this.options(), (piece) => {
+    const { replyOpening, media: inputs } = this.pack!;
+    const media = await this.prepared.partsFor(conversation, inputs);
+    if (writing.stopped) return "abort";
+    await engine.reply(toMessages(conversation, replyOpening, media), this.options(), writing.sent, (piece) => {
       // A stop that came before the client began is not remembered by it.
       if (writing.stopped) engine.stop();
       if ("text" in piece) round.raw += piece.text;
@@ -323,7 +351,7 @@ export class Session {
     try {
       await this.store.save(conversation);
     } catch (error) {
-      this.events.failed(error);
+      this.events.failed(explainStorage(error));
     }
   }
 }

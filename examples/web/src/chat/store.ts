@@ -1,15 +1,23 @@
-// Conversations in IndexedDB, settings in localStorage.
+// Conversations with their pictures and sounds in IndexedDB, settings in localStorage.
 import { openDB, type DBSchema, type IDBPDatabase } from "idb";
+import { UserError } from "../package/user_error";
 import type { Theme } from "../view/theme";
-import { afterReload, isConversation, type Conversation } from "./transcript";
+import { afterReload, isConversation, mediaIdsOf, type Conversation } from "./transcript";
+
+interface Kept {
+  id: string;
+  blob: Blob;
+}
 
 interface Schema extends DBSchema {
   conversations: { key: string; value: Conversation };
+  media: { key: string; value: Kept };
 }
 
 const DATABASE = "gemma4-chat";
-const VERSION = 1;
+const VERSION = 2; // 1 had no media
 const TABLE = "conversations";
+const MEDIA = "media";
 const UNSAVED = "gemma4-unsaved";
 const CHANNEL = "gemma4-chats";
 
@@ -19,6 +27,8 @@ export type Change = { kind: "saved" | "removed"; ids: string[] } | { kind: "cle
 /** Keeps conversations. Where the browser refuses a database, they live as long as the page. */
 export class Store {
   private readonly channel = new BroadcastChannel(CHANNEL);
+  /** Pictures and sounds that this page has had, also of chats that are deleted: that can be undone. */
+  private readonly media = new Map<string, Blob>();
 
   private constructor(private readonly database: IDBPDatabase<Schema> | undefined) {}
 
@@ -32,10 +42,17 @@ export class Store {
     return this.database !== undefined;
   }
 
-  static async open(): Promise<Store> {
+  /** `onBlocked`: an older version of the page in another tab has to be closed first. */
+  static async open(onBlocked: () => void): Promise<Store> {
     try {
       const database = await openDB<Schema>(DATABASE, VERSION, {
-        upgrade: (opened) => void opened.createObjectStore(TABLE, { keyPath: "id" }),
+        upgrade: (opened, before) => {
+          if (before < 1) opened.createObjectStore(TABLE, { keyPath: "id" });
+          opened.createObjectStore(MEDIA, { keyPath: "id" });
+        },
+        blocked: onBlocked,
+        // A newer version of the page in another tab may have the database.
+        blocking: (_, __, event) => (event.target as IDBDatabase).close(),
       });
       return new Store(database);
     } catch (error) {
@@ -50,6 +67,7 @@ export class Store {
     const found = (await this.database?.getAll(TABLE)) ?? [];
     const damaged = found.filter((each) => !isConversation(each));
     if (damaged.length) console.warn("conversations that cannot be read:", damaged);
+    else await this.dropUnused();
     return found
       .filter(isConversation)
       .map(afterReload)
@@ -64,9 +82,46 @@ export class Store {
   async save(...conversations: Conversation[]): Promise<void> {
     if (!this.database) return;
     const copies = structuredClone(conversations);
-    const writing = this.database.transaction(TABLE, "readwrite"); // all of them, or none
-    await Promise.all([...copies.map((each) => writing.store.put(each)), writing.done]);
+    const media = copies.flatMap(mediaIdsOf).filter((id) => this.media.has(id));
+    const writing = this.database.transaction([TABLE, MEDIA], "readwrite"); // all of them, or none
+    const kept = writing.objectStore(MEDIA);
+    const keep = async (id: string) => {
+      if (!(await kept.getKey(id))) await kept.put({ id, blob: this.media.get(id)! });
+    };
+    const table = writing.objectStore(TABLE);
+    await Promise.all([...copies.map((each) => table.put(each)), ...media.map(keep), writing.done]);
     this.tell({ kind: "saved", ids: copies.map(({ id }) => id) });
+  }
+
+  /** Holds the bytes of a picture or sound; a conversation that has it keeps them, too. */
+  addMedia(id: string, blob: Blob): void {
+    this.media.set(id, blob);
+  }
+
+  /** Undefined: it is not kept any more. */
+  async mediaOf(id: string): Promise<Blob | undefined> {
+    const held = this.media.get(id);
+    if (held) return held;
+    const blob = (await this.database?.get(MEDIA, id))?.blob;
+    if (!(blob instanceof Blob)) return undefined;
+    this.media.set(id, blob);
+    return blob;
+  }
+
+  /** How many pictures and sounds are kept, and their bytes. */
+  async mediaSize(): Promise<{ count: number; bytes: number }> {
+    const kept = (await this.database?.getAll(MEDIA)) ?? [];
+    return { count: kept.length, bytes: kept.reduce((sum, { blob }) => sum + blob.size, 0) };
+  }
+
+  /** Deletes pictures and sounds that no conversation has, for example of messages that were replaced. */
+  private async dropUnused(): Promise<void> {
+    const writing = this.database?.transaction([TABLE, MEDIA], "readwrite");
+    if (!writing) return;
+    const used = new Set((await writing.objectStore(TABLE).getAll()).flatMap(mediaIdsOf));
+    const kept = writing.objectStore(MEDIA);
+    const unused = (await kept.getAllKeys()).filter((id) => !used.has(id));
+    await Promise.all([...unused.map((id) => kept.delete(id)), writing.done]);
   }
 
   /** Saves before the next line runs: a page that goes away does not wait for a database. */
@@ -95,18 +150,42 @@ export class Store {
   }
 
   async remove(id: string): Promise<void> {
-    await this.database?.delete(TABLE, id);
+    if (!this.database) return;
+    const writing = this.database.transaction([TABLE, MEDIA], "readwrite");
+    const table = writing.objectStore(TABLE);
+    const kept = writing.objectStore(MEDIA);
+    const found = await table.get(id);
+    for (const media of isConversation(found) ? mediaIdsOf(found) : []) {
+      const blob = (await kept.get(media))?.blob;
+      if (blob) this.media.set(media, blob); // for Undo
+      await kept.delete(media);
+    }
+    await table.delete(id);
+    await writing.done;
     this.tell({ kind: "removed", ids: [id] });
   }
 
   async clear(): Promise<void> {
-    await this.database?.clear(TABLE);
+    if (this.database) {
+      const writing = this.database.transaction([TABLE, MEDIA], "readwrite");
+      await Promise.all([writing.objectStore(TABLE).clear(), writing.objectStore(MEDIA).clear(), writing.done]);
+    }
+    this.media.clear();
     this.tell({ kind: "cleared" });
   }
 
   private tell(change: Change): void {
     if (this.database) this.channel.postMessage(change);
   }
+}
+
+/** In words, where the browser's storage is full. */
+export function explainStorage(error: unknown): unknown {
+  if ((error as Error)?.name !== "QuotaExceededError") return error;
+  return new UserError(
+    "The browser's storage for this site is full: this chat is not kept.",
+    "Remove models or chats in Settings, or free the disk.",
+  );
 }
 
 /** What a person chose; undefined means the package's own value. */

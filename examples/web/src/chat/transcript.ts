@@ -1,9 +1,22 @@
 // A conversation as it is kept: plain data, the same in memory and in IndexedDB.
 
+/** A picture or a sound of a message. Its bytes are kept beside the conversations, under its id. */
+export interface Attachment {
+  id: string;
+  kind: "picture" | "sound";
+  name: string;
+  /** Of a picture, in pixels. */
+  width?: number;
+  height?: number;
+  /** Of a sound. */
+  seconds?: number;
+}
+
 export interface UserMessage {
   id: string;
   role: "user";
   text: string;
+  media?: Attachment[];
 }
 
 /** One stretch of generation, and what the tools answered after it. */
@@ -67,8 +80,19 @@ export function newConversation(now = Date.now()): Conversation {
   };
 }
 
-export function newUserMessage(text: string): UserMessage {
-  return { id: crypto.randomUUID(), role: "user", text };
+export function newUserMessage(text: string, media: Attachment[] = []): UserMessage {
+  return { id: crypto.randomUUID(), role: "user", text, ...(media.length && { media }) };
+}
+
+/** Pictures and sounds of a message; none where what was kept of them is damaged. */
+export function mediaOf(message: Message): Attachment[] {
+  if (message.role !== "user" || !Array.isArray(message.media)) return [];
+  return message.media.filter((each) => typeof each?.id === "string");
+}
+
+/** The ids of all pictures and sounds of a conversation. */
+export function mediaIdsOf({ messages }: Conversation): string[] {
+  return messages.flatMap(mediaOf).map(({ id }) => id);
 }
 
 export function newReply(): AssistantMessage {
@@ -83,6 +107,8 @@ export function titleOf(conversation: Conversation): string {
   if (conversation.title) return conversation.title;
   const first = conversation.messages.find((message) => message.role === "user");
   const text = first?.text.replace(/\s+/g, " ").trim() ?? "";
+  const [attached] = first ? mediaOf(first) : [];
+  if (!text && attached) return attached.kind === "picture" ? "A picture" : "A sound";
   if (!text) return "New chat";
   if (text.length <= LONGEST_TITLE) return text;
   return `${text.slice(0, LONGEST_TITLE).replace(/\s\S*$/, "")}…`;

@@ -2,7 +2,9 @@
 import { formatBytes, formatCount, MIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import { cleanTitle, newReply, titleOf } from "./transcript";
-import type { AssistantMessage, Conversation, Message, ReplyState, Round, Stats, UserMessage } from "./transcript";
+import type { AssistantMessage, Attachment, Conversation, Message, ReplyState, Round, Stats } from "./transcript";
+import type { UserMessage } from "./transcript";
+import { readData } from "./transfer_media";
 
 const SCHEMA = "gemma4-chats";
 const VERSION = 1;
@@ -10,6 +12,7 @@ const LARGEST_BYTES = 100 * MIB;
 const MOST_CHATS = 5_000;
 const MOST_MESSAGES = 10_000; // of a chat
 const MOST_ROUNDS = 1_000;
+const MOST_MEDIA = 64; // of a message
 const LONGEST_TEXT = 2_000_000; // characters
 const LONGEST_CHAT = 4_000_000;
 const STATES: ReplyState[] = ["writing", "done", "stopped", "cut", "interrupted"];
@@ -37,8 +40,20 @@ export function toFile(conversations: readonly Conversation[], now = new Date())
   return { name: `gemma4-${name}-${day}.json`, text };
 }
 
-/** The chats of a file, with ids of their own; throws a UserError that names what is wrong with it, and where. */
-export async function readChatFile(file: File): Promise<Conversation[]> {
+/** A picture or sound of a chat that was read. */
+export interface ReadMedium extends Attachment {
+  blob: Blob;
+}
+
+/**
+ * The chats of a file, with ids of their own; throws a UserError that names what is wrong with it, and where.
+ *
+ * `take` gets the bytes of their pictures and sounds, which nobody has decoded yet.
+ */
+export async function readChatFile(
+  file: File,
+  take: (medium: ReadMedium) => void = () => undefined,
+): Promise<Conversation[]> {
   const fail = (what: string): never => {
     throw new UserError(`${file.name || "The file"} ${what}.`, NOTHING);
   };
@@ -53,14 +68,17 @@ export async function readChatFile(file: File): Promise<Conversation[]> {
     if (error instanceof TypeError) fail("is no text in UTF-8");
     fail(`cannot be read: ${(error as Error).message}`);
   }
-  return new Reader(fail).chats(data);
+  return new Reader(fail, take).chats(data);
 }
 
 /** Takes over what it knows, value by value; everything else of a file stays behind. */
 class Reader {
   private characters = 0; // of the chat that is read
 
-  constructor(private readonly fail: (what: string) => never) {}
+  constructor(
+    private readonly fail: (what: string) => never,
+    private readonly take: (medium: ReadMedium) => void,
+  ) {}
 
   chats(data: unknown): Conversation[] {
     if (!isRecord(data) || data["schema"] !== SCHEMA) return this.fail("holds no chats of this page");
@@ -99,7 +117,12 @@ class Reader {
     const role = index % 2 ? "assistant" : "user";
     if (from["role"] !== role) this.fail(`is damaged: ${at}.role should be ${role}`);
     const id = crypto.randomUUID();
-    if (role === "user") return { id, role, text: this.text(from["text"], `${at}.text`) } satisfies UserMessage;
+    if (role === "user") {
+      const list = this.list(from["media"] ?? [], `${at}.media`, MOST_MEDIA);
+      const media = list.map((medium, number) => this.medium(medium, `${at}.media[${number}]`));
+      const text = this.text(from["text"], `${at}.text`);
+      return { id, role, text, ...(media.length && { media }) } satisfies UserMessage;
+    }
     const state = STATES.find((each) => each === from["state"]) ?? this.fail(`is damaged: ${at}.state is unknown`);
     const rounds = this.list(from["rounds"], `${at}.rounds`, MOST_ROUNDS);
     const stats = from["stats"] === undefined ? undefined : this.stats(from["stats"], `${at}.stats`);
@@ -110,6 +133,27 @@ class Reader {
       state: state === "writing" ? "interrupted" : state,
       ...(stats && { stats }),
     } satisfies AssistantMessage;
+  }
+
+  private medium(value: unknown, at: string): Attachment {
+    const from = this.record(value, at);
+    const { kind } = from;
+    if (kind !== "picture" && kind !== "sound") return this.fail(`is damaged: ${at}.kind is unknown`);
+    const medium: Attachment = {
+      id: crypto.randomUUID(),
+      kind,
+      name: cleanTitle(this.text(from["name"], `${at}.name`)),
+    };
+    for (const key of ["width", "height", "seconds"] as const) {
+      if (from[key] !== undefined) medium[key] = this.count(from[key], `${at}.${key}`);
+    }
+    try {
+      const blob = readData(kind, from["type"], from["data"]);
+      if (blob) this.take({ ...medium, blob });
+    } catch (error) {
+      this.fail(`is damaged: ${at}.${(error as Error).message}`);
+    }
+    return medium;
   }
 
   private round(value: unknown, at: string): Round {

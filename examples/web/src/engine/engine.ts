@@ -100,10 +100,15 @@ export class Engine {
     );
   }
 
-  /** Streams a reply to `take`. `stop` ends it early; a lost device ends it with EngineLost. */
+  /**
+   * Streams a reply to `take`. `stop` ends it early; a lost device ends it with EngineLost.
+   *
+   * `sent`: since when one waits for its first token (`now` of speed.ts).
+   */
   async reply(
     messages: ChatCompletionMessageParam[],
     options: GenerationOptions,
+    sent: number,
     take: (piece: Piece) => void,
   ): Promise<void> {
     const reused = this.history !== undefined && same(this.history, messages.slice(0, -1));
@@ -128,7 +133,7 @@ export class Engine {
             take(piece);
           }
         },
-        { kind: "reply", id, request: request(messages, options) },
+        { kind: "reply", id, sent, request: request(messages, options) },
       );
     } catch (error) {
       const failure = asUserError(error);
@@ -225,7 +230,17 @@ function request(messages: ChatCompletionMessageParam[], options: GenerationOpti
 
 function same(history: ChatCompletionMessageParam[], messages: ChatCompletionMessageParam[]): boolean {
   return (
-    history.length === messages.length &&
-    history.every(({ role, content }, index) => role === messages[index]!.role && content === messages[index]!.content)
+    history.length === messages.length && history.every((message, index) => sameMessage(message, messages[index]!))
   );
+}
+
+function sameMessage(a: ChatCompletionMessageParam, b: ChatCompletionMessageParam): boolean {
+  if (a.role !== b.role || nameOf(a) !== nameOf(b)) return false;
+  return typeof a.content === "object"
+    ? JSON.stringify(a.content) === JSON.stringify(b.content)
+    : a.content === b.content;
+}
+
+function nameOf(message: ChatCompletionMessageParam): string | undefined {
+  return message.role === "user" ? message.name : undefined;
 }

@@ -5,13 +5,14 @@ import type { AppConfig, ChatCompletionChunk, ChatCompletionRequestStreaming } f
 export type ToWorker =
   /** `fast`: with gemma4-web between the client and the device. */
   | { kind: "start"; model: string; config: AppConfig; fast: boolean }
-  | { kind: "reply"; id: number; request: ChatCompletionRequestStreaming }
+  /** `sent`: when the person sent the message, by `now` of speed.ts. */
+  | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }
   | { kind: "stop" };
 
 export type FromWorker =
   | { kind: "progress"; share: number; text: string }
   | { kind: "started"; fast: FastStats }
-  /** `at`: milliseconds since the worker got the request. */
+  /** `at`: milliseconds since `sent`. */
   | { kind: "chunk"; id: number; at: number; chunk: ChatCompletionChunk }
   | { kind: "end"; id: number; fast: FastStats }
   /** A start or a reply failed; the client's errors are text. */

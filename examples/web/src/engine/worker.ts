@@ -3,6 +3,7 @@
 import { disable, stats } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
 import type { FromWorker, ToWorker } from "./protocol";
+import { now } from "./speed";
 
 const engine = new MLCEngine({ logLevel: "WARN" });
 engine.setInitProgressCallback(({ progress, text }) => tell({ kind: "progress", share: progress, text }));
@@ -30,11 +31,10 @@ async function start({ model, config, fast }: Extract<ToWorker, { kind: "start" 
   }
 }
 
-async function reply({ id, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
-  const asked = performance.now();
+async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
   try {
     for await (const chunk of await engine.chat.completions.create(request)) {
-      tell({ kind: "chunk", id, at: performance.now() - asked, chunk });
+      tell({ kind: "chunk", id, at: now() - sent, chunk });
     }
     tell({ kind: "end", id, fast: stats() });
   } catch (error) {

@@ -1,6 +1,7 @@
 // A package's own description, read before anything large is downloaded.
 import { fetchChecked, Refused, Unreachable } from "../download/fetch";
 import { sha256 } from "../download/hash";
+import { type MediaInputs, mediaInputsOf } from "../media/inputs";
 import { hubModelOf } from "./address";
 import { UserError } from "./user_error";
 
@@ -43,6 +44,8 @@ export interface Package {
   replyOpening: string;
   thinks: boolean;
   usesTools: boolean;
+  /** Pictures and sounds that it takes. */
+  media: MediaInputs;
   /** The server could not be asked: this is what was read when it last could. */
   offline: boolean;
 }
@@ -76,6 +79,11 @@ interface Provenance {
     requirements?: Record<string, unknown>;
   };
   files: Record<string, { nbytes: number; sha256: string }>;
+}
+
+interface Manifest {
+  schema?: string;
+  tasks?: { "chat.completions"?: { inputs?: unknown } };
 }
 
 interface TensorCache {
@@ -143,7 +151,7 @@ export async function describe(
       );
     }
   }
-  const manifest = parse<{ schema?: string; schema_version?: number; tasks?: object }>(files.get(MANIFEST)!, MANIFEST);
+  const manifest = parse<Manifest>(files.get(MANIFEST)!, MANIFEST);
   if (manifest.schema !== MANIFEST_SCHEMA || !("chat.completions" in (manifest.tasks ?? {}))) {
     throw new UserError(`${MANIFEST} names no model that can chat.`, "Does the address name a package's folder?");
   }
@@ -173,6 +181,7 @@ export async function describe(
     replyOpening: config.conv_template?.role_empty_sep ?? "",
     thinks: provenance.build.source?.kind !== "tiny" && template.includes("<|think|>"),
     usesTools: template.includes("<|tool_response>"),
+    media: mediaInputsOf(manifest.tasks?.["chat.completions"]?.inputs),
     offline,
   };
 }

@@ -1,9 +1,9 @@
 // What can be done with one chat of the list, in a menu next to its row.
 import type { Session } from "../chat/session";
-import { toFile } from "../chat/transfer";
 import { titleOf, type Conversation } from "../chat/transcript";
-import { byId, saveFile } from "./dom";
+import { byId } from "./dom";
 import { showError } from "./notices";
+import { exportChats, LEFT_OUT } from "./transfer";
 
 const MARGIN_PX = 8;
 
@@ -23,7 +23,10 @@ export class ChatMenu {
     private readonly actions: ChatMenuActions,
   ) {
     this.run("rename-chat", (chat) => actions.rename(chat.id));
-    this.run("export-chat", (chat) => saveFile(toFile([chat])));
+    this.run("export-chat", (chat) => {
+      const done = exportChats(session, [chat]);
+      void done.then(({ leftOut }) => leftOut && showError(LEFT_OUT), showError);
+    });
     this.run("delete-chat", (chat) => {
       const index = session.conversations.indexOf(chat);
       void session.remove(chat.id);

@@ -1,5 +1,6 @@
 // The field for the next message, and the switches of the conversation.
 import type { Session } from "../chat/session";
+import { Attachments } from "./attachments";
 import { byId } from "./dom";
 
 // What is being written outlives a reload of the tab.
@@ -12,11 +13,14 @@ export class Composer {
   private readonly stop = byId<HTMLButtonElement>("stop");
   private readonly thinking = byId<HTMLButtonElement>("thinking");
   private readonly tools = byId<HTMLButtonElement>("tools");
+  private readonly attachments: Attachments;
 
   constructor(
     private readonly session: Session,
     private readonly editLast: () => boolean,
+    announce: (text: string) => void,
   ) {
+    this.attachments = new Attachments(session, { changed: () => this.show(), announce });
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.submit();
@@ -46,21 +50,28 @@ export class Composer {
     const hadFocus = document.activeElement === this.send || document.activeElement === this.stop;
     this.send.hidden = busy;
     this.stop.hidden = !busy;
-    this.send.disabled = !ready || !field.value.trim();
+    this.send.disabled = !ready || !this.isWritten;
     if (hadFocus) field.focus();
     field.placeholder = ready ? "Message" : "Write while the model loads";
+    this.attachments.show();
     this.thinking.hidden = !session.pack?.thinks;
     this.tools.hidden = !session.pack?.usesTools;
     this.thinking.setAttribute("aria-pressed", String(session.current.thinking));
     this.tools.setAttribute("aria-pressed", String(session.current.tools));
   }
 
+  /** Whether there is something to send, and all of it is there. */
+  private get isWritten(): boolean {
+    const { attachments, field } = this;
+    return !attachments.isBusy && (field.value.trim() !== "" || attachments.count > 0);
+  }
+
   private submit(): void {
     const text = this.field.value.trim();
-    if (!text || this.session.busy || !this.session.engine) return;
+    if (!this.isWritten || this.session.busy || !this.session.engine) return;
     this.field.value = "";
     sessionStorage.removeItem(DRAFT);
-    void this.session.ask(text);
+    void this.session.ask(text, this.attachments.take());
     this.show();
   }
 

@@ -1,8 +1,9 @@
 // The messages of the open conversation, and staying at their end while a reply grows.
 import { textOf } from "../chat/reply";
 import type { Session } from "../chat/session";
-import type { AssistantMessage } from "../chat/transcript";
+import { mediaIdsOf, mediaOf, type AssistantMessage } from "../chat/transcript";
 import { byId, copyText, h, placeChildren } from "./dom";
+import { drawMedia, MediaUrls } from "./media";
 import { MessageView, type MessageActions } from "./message";
 
 const NEAR_END_PX = 80;
@@ -14,6 +15,7 @@ export class ConversationView {
   private readonly live = byId("live");
   private views = new Map<string, MessageView>();
   private follows = true;
+  private readonly urls = new MediaUrls((id) => this.session.mediaBlob(id));
 
   constructor(
     private readonly session: Session,
@@ -29,6 +31,7 @@ export class ConversationView {
     regenerate: () => void this.session.regenerate(),
     edit: (id, text) => void this.session.edit(id, text),
     announce: (text) => this.announce(text),
+    drawMedia: (message) => drawMedia(mediaOf(message), this.urls),
   };
 
   /** Shows the conversation as it is now, and its end. */
@@ -60,6 +63,7 @@ export class ConversationView {
       items.push(view.element);
     });
     this.views = views;
+    this.urls.keepOnly(mediaIdsOf(current));
     placeChildren(this.list, items);
     this.showWelcome();
   }

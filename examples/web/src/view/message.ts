@@ -11,6 +11,8 @@ export interface MessageActions {
   regenerate(): void;
   edit(id: string, text: string): void;
   announce(text: string): void;
+  /** Pictures and players; undefined: nothing is attached. */
+  drawMedia(message: UserMessage): HTMLElement | undefined;
 }
 
 const ENDINGS: Partial<Record<ReplyState, string>> = {
@@ -39,6 +41,7 @@ export class MessageView {
   readonly element: HTMLLIElement;
   private readonly body = h("div", { class: "body" });
   private readonly foot = h("div", { class: "foot" });
+  private media: HTMLElement | undefined;
   private frame = 0;
 
   constructor(
@@ -143,13 +146,17 @@ export class MessageView {
         ending && h("span", { class: "ending" }, ending),
         this.copyButton(),
         this.last && iconButton(icon("retry"), "Write the answer again", () => this.actions.regenerate()),
-        numbers && h("span", { class: "stats" }, numbers.join(" · ")),
+        numbers && h("span", { class: "stats", title: "First: from sending to the first token" }, numbers.join(" · ")),
       ].filter((each): each is HTMLElement => Boolean(each)),
     );
   }
 
   private drawUser(message: UserMessage): void {
-    this.body.replaceChildren(h("p", { class: "asked" }, message.text));
+    this.media ??= this.actions.drawMedia(message);
+    const { media } = this;
+    this.body.replaceChildren(
+      ...[media, message.text && h("p", { class: "asked" }, message.text)].filter((each) => !!each),
+    );
     this.foot.replaceChildren(
       this.copyButton(),
       iconButton(icon("edit"), "Edit this message and ask again", () => this.startEdit()),
@@ -165,7 +172,7 @@ export class MessageView {
     const close = () => this.drawUser(message);
     const send = () => {
       const text = field.value.trim();
-      if (text) this.actions.edit(message.id, text);
+      if (text || this.media) this.actions.edit(message.id, text);
     };
     field.addEventListener("keydown", (event) => {
       if (event.key === "Escape") {
@@ -181,6 +188,7 @@ export class MessageView {
       send();
     };
     this.body.replaceChildren(
+      ...(this.media ? [this.media] : []),
       h(
         "form",
         { class: "edit", onsubmit },

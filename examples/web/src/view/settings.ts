@@ -125,6 +125,10 @@ export class SettingsDialog {
         ? "This browser does not report what is stored."
         : `${formatBytes(usage)} stored of ${formatBytes(quota)} that the browser allows. ` +
           (lasts ? "It is kept until you remove it." : "The browser may remove it when the disk gets full.");
+    const media = await this.session.mediaSize();
+    byId("media-storage").textContent = media.count
+      ? `Of it in chats: ${media.count === 1 ? "1 picture or sound" : `${media.count} pictures and sounds`} with ${formatBytes(media.bytes)}.`
+      : "";
     byId("page-storage").textContent = await describeOffline();
     const folders = await storedPackages();
     byId("stored").replaceChildren(

@@ -1,0 +1,88 @@
+// The container: one picture of a fixed size that carries another one of any aspect ratio.
+//
+// The client stretches every picture to the one size that the manifest names. A picture of exactly that size passes
+// unchanged, so the page cuts its own picture into blocks, puts them one after the other, and writes into the row
+// below them which grid they come from (gemma4_compile/operators/picture.py reads it).
+import type { PictureInput } from "./inputs";
+
+export interface Grid {
+  columns: number;
+  rows: number;
+}
+
+/** How blocks lie in a container: `across` x `down` of `block` pixels, above the row with the mark. */
+export interface Container {
+  width: number;
+  height: number;
+  block: number;
+  across: number;
+  down: number;
+}
+
+export interface Rectangle {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+const MAGIC = 0x47344931; // "G4I1"
+const WORD_BITS = 32;
+const MARK_PIXELS = 3 * WORD_BITS;
+
+/** The container of a package; undefined where it takes plain pictures, which the client resizes by itself. */
+export function containerOf({ mode, width, height, embeddings }: PictureInput): Container | undefined {
+  const block = Math.sqrt((width * (height - 1)) / embeddings);
+  const isWhole = Number.isInteger(block) && width % block === 0 && (height - 1) % block === 0;
+  if (mode !== "stretch" || !isWhole || block < 1 || width < MARK_PIXELS) return undefined;
+  return { width, height, block, across: width / block, down: (height - 1) / block };
+}
+
+/**
+ * The grid nearest to a picture's aspect ratio, of those that have exactly as many blocks as the container.
+ *
+ * Fewer blocks would come closer to many aspect ratios. But the client takes as many rows from the adapter as the
+ * manifest says, and the rows of padding would be positions of the context that the model was not trained with.
+ */
+export function chooseGrid(width: number, height: number, blocks: number): Grid {
+  const grids = Array.from({ length: blocks }, (_, index) => blocks - index)
+    .filter((columns) => blocks % columns === 0)
+    .map((columns) => ({ columns, rows: blocks / columns }));
+  const distance = ({ columns, rows }: Grid) => Math.abs(Math.log((columns * height) / (rows * width)));
+  // Of two that are as near, the wider one; rounding does not decide.
+  return grids.reduce((best, grid) => (distance(grid) < distance(best) - 1e-9 ? grid : best));
+}
+
+/** Where a picture is drawn in its grid: as large as fits, in the middle. */
+export function fitInto(width: number, height: number, grid: Grid, block: number): Rectangle {
+  const [across, down] = [grid.columns * block, grid.rows * block];
+  const scale = Math.min(across / width, down / height);
+  const drawn = { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
+  return { left: Math.floor((across - drawn.width) / 2), top: Math.floor((down - drawn.height) / 2), ...drawn };
+}
+
+/** Where each block goes: row-major over the picture's grid, row-major into the container. In pixels. */
+export function blockMoves(
+  { columns, rows }: Grid,
+  { block, across }: Container,
+): { fromX: number; fromY: number; toX: number; toY: number }[] {
+  return Array.from({ length: columns * rows }, (_, index) => ({
+    fromX: block * (index % columns),
+    fromY: block * Math.floor(index / columns),
+    toX: block * (index % across),
+    toY: block * Math.floor(index / across),
+  }));
+}
+
+/** The row of the mark as RGBA: bits of three words, white for 1, the most significant first; then black. */
+export function markRow({ columns, rows }: Grid, width: number): Uint8ClampedArray<ArrayBuffer> {
+  const grid = ((columns << 16) | rows) >>> 0;
+  const words = [MAGIC, grid, ~grid >>> 0];
+  const pixels = new Uint8ClampedArray(4 * width);
+  for (let x = 0; x < width; x++) {
+    const word = words[Math.floor(x / WORD_BITS)] ?? 0;
+    const bit = (word >>> (WORD_BITS - 1 - (x % WORD_BITS))) & 1;
+    pixels.set([255 * bit, 255 * bit, 255 * bit, 255], 4 * x);
+  }
+  return pixels;
+}

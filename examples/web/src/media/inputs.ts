@@ -1,0 +1,55 @@
+// What a package takes besides text, as its manifest says it.
+
+/** Pictures of one size: pixels of a row and rows, and the rows of the context that one takes. */
+export interface PictureInput {
+  mode: "stretch" | "center_crop";
+  width: number;
+  height: number;
+  embeddings: number;
+}
+
+/** Samples of one channel. */
+export interface SoundInput {
+  rate: number;
+  minSamples: number;
+  maxSamples: number;
+}
+
+export interface MediaInputs {
+  picture?: PictureInput;
+  sound?: SoundInput;
+}
+
+interface Processor {
+  kind?: string;
+  resize?: { mode?: string; height?: number; width?: number };
+  num_embeddings?: number;
+  sample_rate_hz?: number;
+  min_samples?: number;
+  max_samples?: number;
+}
+
+/** Reads `tasks["chat.completions"].inputs`; what is not understood is not offered. */
+export function mediaInputsOf(inputs: unknown): MediaInputs {
+  const found: MediaInputs = {};
+  for (const input of Object.values((inputs ?? {}) as Record<string, { processor?: Processor | string }>)) {
+    const processor = input?.processor;
+    if (typeof processor !== "object" || processor === null) continue;
+    if (processor.kind === "image_decode") {
+      const { mode, height, width } = processor.resize ?? {};
+      const embeddings = processor.num_embeddings;
+      if (!isCount(height) || !isCount(width) || !isCount(embeddings)) continue;
+      found.picture = { mode: mode === "center_crop" ? mode : "stretch", width, height, embeddings };
+    } else if (processor.kind === "audio_decode") {
+      const rate = processor.sample_rate_hz;
+      const maxSamples = processor.max_samples;
+      if (!isCount(rate) || !isCount(maxSamples)) continue;
+      found.sound = { rate, minSamples: Math.max(1, processor.min_samples ?? 1), maxSamples };
+    }
+  }
+  return found;
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) > 0;
+}
