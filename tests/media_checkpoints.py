@@ -156,15 +156,15 @@ class Truth:
 
     def __init__(self, directory: Path, kind: Kind) -> None:
         unified = kind.is_unified
-        loader = (
+        loader: Any = (
             transformers.Gemma4UnifiedForConditionalGeneration
             if unified
             else transformers.Gemma4ForConditionalGeneration
         )
-        self.model: Any = loader.from_pretrained(
+        model: Any = loader.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="eager"
         )
-        self.model.eval()
+        self.model = model.eval()
         tokenizer_class: Any = PreTrainedTokenizerFast
         tokenizer = tokenizer_class(
             tokenizer_file=str(directory / "tokenizer.json"),
