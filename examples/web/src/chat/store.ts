@@ -67,7 +67,7 @@ export class Store {
     const found = (await this.database?.getAll(TABLE)) ?? [];
     const damaged = found.filter((each) => !isConversation(each));
     if (damaged.length) console.warn("conversations that cannot be read:", damaged);
-    else await this.dropUnused();
+    else void this.dropUnused().catch((error: unknown) => console.warn("unused media stay:", error));
     return found
       .filter(isConversation)
       .map(afterReload)
