@@ -43,6 +43,7 @@ from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import VECTORS
+from gemma4_compile.operators.types import Index
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class Gemma4ForCausalLM(nn.Module):
             tokens = nn.op.where(is_text, tokens, pad)
         last_rows = None
         if self.config.whole_images:
-            last_rows = last_visible_rows(nn.op.reshape(modality, (length,)))
+            last_rows = last_visible_rows(self._kinds_of_rows(modality, ids, length))
         logits, probes = self._decode_stream(residual, tokens, kv, None, last_rows)
         return logits, kv, *probes
 
@@ -236,6 +237,19 @@ class Gemma4ForCausalLM(nn.Module):
         return create_kv_state(
             self.layout, arguments, self.options.device_type, self.options.package
         )
+
+    def _kinds_of_rows(self, modality: nn.Tensor, ids: nn.Tensor, length: Index) -> nn.Tensor:
+        """Modality of every row, (length,) int32: rows of sounds by their id as well.
+
+        The stock client has one modality for pictures and sounds.
+        """
+        kinds = nn.op.reshape(modality, (length,))
+        if self.config.audio is None:
+            return kinds
+        soft = nn.Tensor.from_scalar(self.config.audio.tokens.soft, "int32")
+        is_sound = nn.op.equal(nn.op.reshape(ids, (length,)), soft)
+        audio = nn.Tensor.from_scalar(abi.MODALITY_AUDIO, "int32")
+        return nn.op.where(is_sound, audio, kinds)
 
     def _embed(self, ids: nn.Tensor, rows: int | None) -> nn.Tensor:
         return self.embed_tokens.take(ids, rows, embedding_scale(self.config))

@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from gemma4_compile import abi
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.inputs import Medium, Picture, Sound
 from gemma4_compile.media.preprocess import scaled
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Chat
+from gemma4_compile.runtime.media_prompt import Run
 from tests import media_checkpoints, tolerances
 from tests.marks import slow_unless
 from tests.media_checkpoints import KINDS, Truth
@@ -170,6 +172,18 @@ def test_a_later_turn_sees_what_came_before(kind: str, subject: Callable[[str], 
     expected, right = truth.generate(truth.after(first, said, then), COUNT)
     assert tokens == expected
     np.testing.assert_allclose(logits, right, atol=tolerances.LOGITS_F32, rtol=0)
+
+
+@pytest.mark.slow
+def test_sounds_are_causal_in_the_stock_client_as_well(
+    subject: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = subject("unified")
+    _, ours = asked.ask([SOUND, QUESTION])
+    asked.chat.clear()
+    monkeypatch.setattr(Run, "modality", abi.MODALITY_MEDIA)  # the client's, for all media
+    _, clients = asked.ask([SOUND, QUESTION])
+    np.testing.assert_array_equal(clients, ours)
 
 
 def test_another_picture_of_the_same_size_is_not_taken_for_the_first(
