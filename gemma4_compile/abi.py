@@ -34,10 +34,6 @@ EMBED_IMAGE = "embed_image"
 EMBED_AUDIO = "embed_audio"
 IMAGE_ADAPTER = "image_embed"  # the client's, for a whole picture of one size
 AUDIO_ADAPTER = "audio_embed"
-ADAPTER_PICTURE = (673, 960)
-"""Height and width of the picture that the client hands over: 14 by 20 blocks, and a row that says
-which part of them is the picture."""
-ADAPTER_ROWS = 280
 
 PROGRAM = "text"
 PROGRAM_EXPORTS = {

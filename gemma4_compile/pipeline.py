@@ -21,6 +21,7 @@ from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MEDIA, MediaSettings
+from gemma4_compile.media.sizes import CLIENT_ROWS
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Role
@@ -92,7 +93,7 @@ class _Build:
 
     @property
     def media(self) -> MediaSettings:
-        return settings_of(self.config, abi.ADAPTER_ROWS)
+        return settings_of(self.config, CLIENT_ROWS)
 
     @property
     def quantization(self) -> str:

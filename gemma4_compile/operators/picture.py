@@ -26,6 +26,7 @@ import numpy as np
 from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.media.sizes import MARK_PIXELS
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import as_f32
@@ -35,8 +36,7 @@ from gemma4_compile.operators.vision import CHANNELS, X, Y
 from gemma4_compile.types import Array
 
 MAGIC = 0x47344931  # "G4I1"
-WORDS = 3
-MARK_PIXELS = 32 * WORDS
+WORDS = MARK_PIXELS // 32
 GREEN = 1
 HALF = 128  # from which on a value is a 1
 DTYPE = "uint32"  # of a value: WebGPU has no smaller integers

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
+from gemma4_compile.media.sizes import CLIENT_BLOCKS, client_size
 from gemma4_compile.model_spec.vision.config import CHANNELS, AnyVisionConfig
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.picture import (
     DTYPE,
-    MARK_PIXELS,
     PictureBlocks,
     PicturePositions,
 )
 
-ACROSS, DOWN = 20, 14
-"""Blocks of the client's picture: exactly the default budget, 280."""
+ACROSS, DOWN = CLIENT_BLOCKS
 
 
 class ClientPicture:
@@ -25,9 +24,7 @@ class ClientPicture:
 
     def __init__(self, config: AnyVisionConfig) -> None:
         self.config, self.block = config, config.block_size
-        self.width = ACROSS * self.block
-        # Blocks of a few pixels leave no room for the mark.
-        self.height = DOWN * self.block + (self.width >= MARK_PIXELS)
+        self.width, self.height = client_size(self.block)
 
     @property
     def spec(self) -> nn.spec.Tensor:

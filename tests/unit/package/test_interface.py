@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,10 @@ from gemma4_compile.media.settings import (
     MediaSettings,
     media_settings,
 )
-from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.media.sizes import BUDGETS, CLIENT_ROWS
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.vision.config import UnifiedVisionConfig
+from gemma4_compile.model_spec.vision.picture import ClientPicture
 from gemma4_compile.package.artifacts import TensorRecord, canonical_json, parameter_schema_id
 from gemma4_compile.package.interface import (
     TASK,
@@ -67,9 +71,9 @@ def test_manifest_and_metadata_name_the_same_interface_and_parameters(media: Med
 def test_a_picture_of_the_client_is_the_container() -> None:
     image = tasks(BOTH)[TASK]["inputs"]["image"]
     resize = image["processor"]["resize"]
-    assert (resize["height"] - 1) * resize["width"] == abi.ADAPTER_ROWS * 48**2
-    assert image["processor"]["num_embeddings"] == abi.ADAPTER_ROWS
-    assert abi.ADAPTER_ROWS in BUDGETS
+    assert (resize["height"], resize["width"]) == (673, 960)
+    assert image["processor"]["num_embeddings"] == CLIENT_ROWS == 280
+    assert CLIENT_ROWS in BUDGETS
     assert image["prompt"] == {
         "prefix_token_ids": [10],
         "placeholder_token_id": 11,
@@ -84,3 +88,14 @@ def test_a_sound_of_the_client_is_as_long_as_a_row_at_least() -> None:
     assert settings.rows(sound["min_samples"]) == 1
     assert settings.rows(sound["min_samples"] - 1) == 0
     assert sound["max_samples"] == 30 * sound["sample_rate_hz"]
+
+
+@pytest.mark.parametrize("block", [48, 12, 4])
+def test_the_size_is_that_of_the_adapter(block: int) -> None:
+    assert BOTH.image is not None
+    image = replace(BOTH.image, block_size=block)
+    resize = tasks(replace(BOTH, image=image))[TASK]["inputs"]["image"]["processor"]["resize"]
+    config = Gemma4Config.from_preset("gemma-4-12B-it", None).vision
+    assert isinstance(config, UnifiedVisionConfig)
+    client = ClientPicture(replace(config, patch_size=block, pooling_kernel_size=1))
+    assert (resize["height"], resize["width"]) == tuple(map(int, client.spec.shape[1:3]))
