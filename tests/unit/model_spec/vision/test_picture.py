@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gemma4_compile.media.sizes import MARK_PIXELS
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.picture import ACROSS, DOWN, ClientPicture
-from gemma4_compile.operators.picture import MARK_PIXELS, mark_row, mark_words
+from gemma4_compile.operators.picture import mark_row, mark_words
 
 PICTURES = frozenset({Modality.TEXT, Modality.IMAGE})
 
