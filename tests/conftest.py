@@ -61,3 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure() -> None:
     """Processes that tests start must hear Ctrl-C, even if this one was started to ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Long bytes are named by their number: an encoder may write the time of day into a file.
+
+    Workers must collect the same names.
+    """
+    return f"{len(val)} bytes" if isinstance(val, bytes) and len(val) > 32 else None
