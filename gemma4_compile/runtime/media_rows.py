@@ -69,6 +69,7 @@ class MediaRows:
         rows = self._known(medium)
         found = tuple(int(size) for size in rows.shape)
         if found != (medium.rows, width):
+            self._rows = None
             raise ArtifactError(
                 f"the library makes rows of shape {found} of a medium; expected "
                 f"{(medium.rows, width)}",

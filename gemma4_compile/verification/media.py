@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.inputs import Picture
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.audio.config import AudioConfig
@@ -183,6 +184,12 @@ def _compared(
     def compare(name: str) -> MediumComparison:
         is_whole, reference = name == "checkpoint", references[name]
         expected, logits = reference.rows(trial), None
+        if rows.shape != expected.shape:
+            raise ArtifactError(
+                f"the library makes rows of shape {rows.shape} of a {NAMES[trial.modality]}; "
+                f"transformers makes {expected.shape}",
+                hint="compile the package again",
+            )
         if after:
             right = reference.logits(trial, tokens[:-1], expected)
             given = np.stack([outcome.logits for outcome in after])

@@ -193,7 +193,8 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
         settings = media_settings(built)
         trials = tuple(make_trials(settings, prompt.ids, room, transformer.scaled))
         odd = other_chunk(prompt.length, opened.provenance.build["prefill_chunk"])
-        jobs = [[*prompt.decoded(), *prompt.again(odd)], *(trial.jobs() for trial in trials)]
+        jobs: list[list[Job]] = [[*prompt.decoded(), *prompt.again(odd)]]
+        jobs += [trial.jobs() for trial in trials]
         with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
             probe = make_probe(request, opened.provenance, Path(folder), reporter)
             shown = "".join(f", and a {NAMES[trial.modality]}" for trial in trials)

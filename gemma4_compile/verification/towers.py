@@ -45,10 +45,10 @@ from gemma4_compile.model_spec.vision.config import CHANNELS
 from gemma4_compile.model_spec.vision.parameters import EMBED, EMBEDDER, PREFIX
 from gemma4_compile.model_spec.vision.parameters import TOWER as VISION_TOWER
 from gemma4_compile.quantization.convert import RowReader
+from gemma4_compile.types import JsonObject
 
 Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
-Values = Mapping[str, object]
 
 _EMBED_AUDIO = "embed_audio"
 _EAGER = {"attn_implementation": "eager", "dtype": torch.float32}
@@ -72,7 +72,11 @@ def whole(name: str, read: RowReader, shapes: Shapes) -> torch.Tensor:
 
 
 def medium_rows(
-    values: Values, text: Values, read: RowReader, shapes: Shapes, medium: Picture | Sound
+    values: Mapping[str, object],
+    text: JsonObject,
+    read: RowReader,
+    shapes: Shapes,
+    medium: Picture | Sound,
 ) -> Float32Array:
     """Rows (count, hidden_size) of a picture or a sound.
 
@@ -92,7 +96,7 @@ def medium_rows(
             run = _unified_picture if is_unified else _picture
             section = values["vision_config"]
         assert isinstance(section, Mapping), "the package was made from it"
-        result = run(section, text, _Filler(read, shapes), medium)
+        result = run(dict(section), text, _Filler(read, shapes), medium)
     return np.ascontiguousarray(result.numpy())
 
 
@@ -120,11 +124,12 @@ def _squares(pixels: Pixels, side: int, block: int) -> Float32Array:
 
 
 def _picture(
-    section: Values, text: Values, weights: _Filler, medium: Picture | Sound
+    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
 ) -> torch.Tensor:
     assert isinstance(medium, Picture), "as the caller chose"
-    config: Any = Gemma4VisionConfig(**section)
-    tower: Any = Gemma4VisionModel._from_config(config, **_EAGER)
+    config = Gemma4VisionConfig(**section)
+    kind: Any = Gemma4VisionModel
+    tower = kind._from_config(config, **_EAGER)
     weights.fill(tower, f"{PREFIX}{VISION_TOWER}.")
     patch, pool = int(config.patch_size), int(config.pooling_kernel_size)
     patches = _squares(medium.pixels, patch, patch * pool)
@@ -143,10 +148,10 @@ def _picture(
 
 
 def _unified_picture(
-    section: Values, text: Values, weights: _Filler, medium: Picture | Sound
+    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
 ) -> torch.Tensor:
     assert isinstance(medium, Picture), "as the caller chose"
-    config: Any = Gemma4UnifiedVisionConfig(**section)
+    config = Gemma4UnifiedVisionConfig(**section)
     embedder: Any = Gemma4UnifiedVisionEmbedder(config, Gemma4UnifiedTextConfig(**text))
 
     def named(name: str) -> str:
@@ -161,11 +166,12 @@ def _unified_picture(
 
 
 def _sound(
-    section: Values, text: Values, weights: _Filler, medium: Picture | Sound
+    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
 ) -> torch.Tensor:
     assert isinstance(medium, Sound), "as the caller chose"
-    config: Any = Gemma4AudioConfig(**section)
-    tower: Any = Gemma4AudioModel._from_config(config, **_EAGER)
+    config = Gemma4AudioConfig(**section)
+    kind: Any = Gemma4AudioModel
+    tower = kind._from_config(config, **_EAGER)
     weights.fill(tower, f"{PREFIX}{AUDIO_TOWER}.")
     features, mask = _features(Gemma4AudioFeatureExtractor(), medium)
     found = tower(features, mask, return_dict=True)
@@ -176,10 +182,10 @@ def _sound(
 
 
 def _unified_sound(
-    section: Values, text: Values, weights: _Filler, medium: Picture | Sound
+    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
 ) -> torch.Tensor:
     assert isinstance(medium, Sound), "as the caller chose"
-    config: Any = Gemma4UnifiedAudioConfig(**section)
+    config = Gemma4UnifiedAudioConfig(**section)
     embedder = Gemma4UnifiedMultimodalEmbedder(config, Gemma4UnifiedTextConfig(**text))
     weights.fill(embedder, f"{PREFIX}{_EMBED_AUDIO}.")
     size = int(config.audio_samples_per_token)
