@@ -33,6 +33,7 @@ from tests.packages import Silent
 pytestmark = pytest.mark.parity
 
 CONTEXT, CHUNK, STEPS = 160, 150, 8
+WHOLE = {"context": 320, "chunk": 280}  # where a picture is in one chunk
 RECIPE = "f16"
 
 
@@ -59,7 +60,7 @@ def request_for(
         kind: str = "e2b",
         modalities: frozenset[Modality] = frozenset(Modality),
         context: int = CONTEXT,
-        recipe: str = RECIPE,
+        chunk: int = CHUNK,
     ) -> VerifyRequest:
         model = folder / kind
         if not model.exists():
@@ -67,9 +68,9 @@ def request_for(
         if KINDS[kind].audio is None:
             modalities -= {Modality.AUDIO}
         request = CompileRequest(
-            *(str(model), "cpu", recipe, tmp_path / "package"),
+            *(str(model), "cpu", RECIPE, tmp_path / "package"),
             context_length=context,
-            prefill_chunk=min(CHUNK, context),
+            prefill_chunk=min(chunk, context),
             modalities=modalities,
         )
         compile_once(request, Silent())
@@ -106,7 +107,8 @@ def change_tensor(
 
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
 def test_a_good_package_passes(kind: str, request_for: Callable[..., VerifyRequest]) -> None:
-    request = request_for(kind)
+    whole = {} if kind == "e2b" else WHOLE
+    request = request_for(kind, **whole)
     found = verify_package(request, Silent())
     assert found.passed, found.failures
     content = read_artifact(request.package / abi.NUMERICS_FILE)
@@ -114,8 +116,8 @@ def test_a_good_package_passes(kind: str, request_for: Callable[..., VerifyReque
     assert set(content["media"]) == expected
     for modality, medium in content["media"].items():
         shown = medium["shown"]
-        assert 40 < shown["rows"] <= CONTEXT, modality
-        assert medium["prompt"] + medium["decoded"] <= CONTEXT
+        assert 40 < shown["rows"] <= 280, modality
+        assert medium["prompt"] + medium["decoded"] <= whole.get("context", CONTEXT)
         assert medium["weights"]["error"] <= medium["weights"]["bound"]
         own, whole = medium["arithmetic"], medium["whole"]
         assert own["logits"]["positions"] == STEPS + 1
