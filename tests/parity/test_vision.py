@@ -12,7 +12,7 @@ import tvm
 
 from gemma4_compile import abi
 from gemma4_compile.device_check.definitions import run
-from gemma4_compile.model_spec.vision.picture import ACROSS, DOWN
+from gemma4_compile.media.sizes import CLIENT_BLOCKS
 from gemma4_compile.model_spec.vision.reference import embed_image
 from gemma4_compile.operators.picture import PicturePositions, mark_row
 from tests import tolerances
@@ -32,6 +32,7 @@ from tests.vision_models import (
 pytestmark = pytest.mark.parity
 
 GRIDS = [(4, 3), (2, 7), (1, 9), (12, 1), (1, 1)]
+ACROSS, DOWN = CLIENT_BLOCKS
 RECIPES = ["f32", "f16", "q8f16", "q4f32"]
 
 

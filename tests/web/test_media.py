@@ -16,7 +16,7 @@ from PIL import Image
 
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import AudioSettings, ImageSettings
-from gemma4_compile.media.sizes import CLIENT_BLOCKS, CLIENT_ROWS, client_size
+from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET, client_size
 from gemma4_compile.operators.picture import mark_row
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
@@ -82,7 +82,7 @@ def random_blocks(columns: int, rows: int, block: int) -> Pixels:
 
 def container(picture: Pixels, block: int) -> Pixels:
     """The picture that a page hands over: blocks in the order of the picture's own grid, a mark."""
-    width, height = client_size(block)
+    width, height = client_size(CLIENT_BLOCKS, block)
     columns, rows = picture.shape[1] // block, picture.shape[0] // block
     whole = np.zeros((height, width, 3), np.uint8)
     squares = (
@@ -144,7 +144,7 @@ def test_pictures_and_sounds_in_one_message_and_in_a_later_one(
     stretched = random_blocks(across, down, block)
     tall = random_blocks(down, across, block)
     samples = speech(12_345)
-    width, height = client_size(block)
+    width, height = client_size(CLIENT_BLOCKS, block)
     unmarked = np.zeros((height, width, 3), np.uint8)
     unmarked[: down * block] = stretched
     first: dict[str, Any] = {
@@ -166,7 +166,7 @@ def test_pictures_and_sounds_in_one_message_and_in_a_later_one(
         tmp_path,
     )
     seen, turned = Picture.of(stretched, image), Picture.of(tall, image)
-    assert seen.rows == turned.rows == CLIENT_ROWS
+    assert seen.rows == turned.rows == DEFAULT_BUDGET
     heard = Sound.of(samples, audio)
     check(engine, replies[0], [seen, heard])
     check(engine, replies[1], [seen, heard, turned])
