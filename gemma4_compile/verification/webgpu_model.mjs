@@ -143,9 +143,7 @@ export class WebGPUModel {
   }
 
   embedSound(samples) {
-    return this.scoped(() =>
-      this.named("embed_audio")(this.upload([samples.length], "float32", samples), this.params),
-    );
+    return this.scoped(() => this.named("embed_audio")(this.upload([samples.length], "float32", samples), this.params));
   }
 
   /** As `prefill`, for one more token. */
