@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.errors import CheckpointError
+from gemma4_compile.errors import CheckpointError, VerificationError
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.package.artifacts import read_artifact
@@ -104,7 +104,7 @@ def change_tensor(
     raise AssertionError(f"no tensor {name}")
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind in ("e2b", "unified"), KINDS))
 def test_a_good_package_passes(kind: str, request_for: Callable[..., VerifyRequest]) -> None:
     request = request_for(kind)
     found = verify_package(request, Silent())
@@ -139,6 +139,8 @@ def test_a_damaged_tower_fails(request_for: Callable[..., VerifyRequest]) -> Non
     change_tensor(request.package, f"{flipped}.weight", lambda values: -values)
     found = verify_package(request, Silent())
     assert not found.passed
+    with pytest.raises(VerificationError, match="picture: stored rows of"):
+        found.check(request.package)
     begins = [
         f"picture: stored rows of `model.{zeroed}.weight` differ from the checkpoint's by 1,",
         f"sound: stored rows of `model.{flipped}.weight` differ from the checkpoint's by 2,",
