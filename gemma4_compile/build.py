@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, tirx
@@ -12,6 +12,7 @@ from tvm.ir.transform import Pass
 
 from gemma4_compile import abi
 from gemma4_compile.device_check.known_answers import known_answers
+from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import Component, ExportOptions, model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.export import export_module
@@ -45,6 +46,8 @@ class LibraryOptions:
     dump_kernel : called with a file's name and the text of a kernel for its device, or None
     probe : the forward functions return the residual stream after every layer, too
     package : names the package whose keys and values a checkpoint of the KV state holds
+    image_rows : rows of a picture, at most
+    client_blocks : across and down of the stock client's picture
     """
 
     context_length: int
@@ -55,6 +58,8 @@ class LibraryOptions:
     dump_kernel: Callable[[str, str], None] | None = None
     probe: bool = False
     package: str = ""
+    image_rows: int = DEFAULT_BUDGET
+    client_blocks: tuple[int, int] = CLIENT_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -192,7 +197,8 @@ def build_executable(
         probe=options.probe,
         package=options.package,
     )
-    module = build_module(config, recipe, target, decoder, plan)
+    exports = replace(decoder, image_rows=options.image_rows, client_blocks=options.client_blocks)
+    module = build_module(config, recipe, target, exports, plan)
     kernels = kernel_descriptions(module)
     metadata = {**options.metadata, "kernels": kernels}
     dump("model", module.script())

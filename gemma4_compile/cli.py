@@ -80,6 +80,8 @@ def _run(arguments: argparse.Namespace) -> None:
         dump_ir=arguments.dump_ir,
         overrides=_overrides(arguments),
         modalities=modalities_of(arguments.modalities),
+        image_tokens=arguments.image_tokens,
+        image_shape=arguments.image_shape,
         allow_nonfinite=arguments.allow_nonfinite,
     )
     if arguments.verify:
@@ -120,6 +122,8 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         overrides=_overrides(arguments),
         modalities=modalities_of(arguments.modalities),
+        image_tokens=arguments.image_tokens,
+        image_shape=arguments.image_shape,
     )
     plan, origin = plan_model(request)
     if arguments.json:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
+from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.process import Parser, run_command, warn
 
 _LIMITS = ("default", "compat", "subgroups", "subgroups-16", "subgroups-8", "subgroups-4", "h200")
@@ -37,7 +38,10 @@ _OF_PACKAGES = ("output", "force", "only", "dump_ir", "verify", "node_modules")
 # the same line with one word more shows what it would do.
 IGNORED: dict[str, tuple[str, ...]] = {
     "--plan": (*_OF_PACKAGES, "allow_nonfinite"),
-    "--report": (*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
+    "--report": (
+        *(*_OF_PACKAGES, "limits", "activations", "context", "prefill_chunk"),
+        *("image_tokens", "image_shape"),
+    ),
 }
 
 
@@ -99,6 +103,20 @@ def make_parser() -> Parser:
         metavar="LIST",
         help=f"what the package takes, with commas: {', '.join(MODALITIES)}, or `{ALL}` that the "
         "checkpoint has (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--image-tokens",
+        type=int,
+        metavar="N",
+        help="most tokens of a picture that the package has room for, of "
+        f"{', '.join(map(str, BUDGETS))} (default: {DEFAULT_BUDGET})",
+    )
+    parser.add_argument(
+        "--image-shape",
+        default=WIDE,
+        metavar="SHAPE",
+        help="what the stock client stretches a picture to: wide, 960 x 672 pixels, or square, 768 "
+        "x 768 (default: %(default)s)",
     )
     parser.add_argument(
         "--context",
@@ -231,11 +249,31 @@ def _check_names(arguments: argparse.Namespace) -> None:
             f"target `{target}` has no limits `{limits}`",
             hint=f"limits of `{target}`: {', '.join(LIMITS[target])}",
         )
-    modalities(arguments.modalities)
+    _check_pictures(arguments)
     if arguments.activations not in (*ACTIVATIONS, *OLD_ACTIVATIONS):
         raise UsageError(
             f"unknown activations `{arguments.activations}`",
             hint=f"known: {', '.join(ACTIVATIONS)}",
+        )
+
+
+def _check_pictures(arguments: argparse.Namespace) -> None:
+    tokens, shape = arguments.image_tokens, arguments.image_shape
+    if tokens is not None and tokens not in BUDGETS:
+        raise UsageError(
+            f"--image-tokens: expected one of {', '.join(map(str, BUDGETS))}, found {tokens}",
+            hint=f"leave it out for {DEFAULT_BUDGET}",
+        )
+    if shape not in SHAPES:
+        raise UsageError(
+            f"--image-shape: unknown shape `{shape}`", hint=f"known: {', '.join(SHAPES)}"
+        )
+    names = modalities(arguments.modalities)
+    asked = tokens is not None or shape != WIDE
+    if asked and names is not None and "image" not in names:
+        option = "--image-shape" if tokens is None else "--image-tokens"
+        raise UsageError(
+            f"{option} is for packages that take pictures", hint="add --modalities text,image"
         )
 
 

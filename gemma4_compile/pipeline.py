@@ -21,7 +21,7 @@ from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.settings import MEDIA, MediaSettings
-from gemma4_compile.media.sizes import CLIENT_ROWS
+from gemma4_compile.media.sizes import client_blocks
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Role
@@ -44,7 +44,7 @@ from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
 from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
 from gemma4_compile.reports.plan import BuildPlan, make_plan
-from gemma4_compile.request import AUTO, CompileRequest
+from gemma4_compile.request import AUTO, CompileRequest, image_tokens
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
 from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 from gemma4_compile.types import JsonObject
@@ -86,6 +86,7 @@ class _Build:
     suppressed: tuple[int, ...]
     numbers: BuildPlan
     allow_nonfinite: bool
+    image_shape: str
 
     @property
     def config(self) -> Gemma4Config:
@@ -93,7 +94,7 @@ class _Build:
 
     @property
     def media(self) -> MediaSettings:
-        return settings_of(self.config, CLIENT_ROWS)
+        return settings_of(self.config, self.numbers.image_tokens, self.image_shape)
 
     @property
     def quantization(self) -> str:
@@ -178,7 +179,9 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]
         context, chunk = lengths(request, config)
         check_overrides(recipe, model_parameters(config, COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
-        return make_plan(config, recipe, target, context, chunk, usual), source.origin
+        tokens = image_tokens(request, config)
+        plan = make_plan(config, recipe, target, context, chunk, usual, image_tokens=tokens)
+        return plan, source.origin
 
 
 def _metadata(build: _Build) -> JsonObject:
@@ -212,6 +215,8 @@ def _build_library(
         dump_kernel=dump.kernel if dump else None,
         probe=request.probe,
         package=package_digest(_provenance(build), build.source.checkpoint),
+        image_rows=build.numbers.image_tokens,
+        client_blocks=client_blocks(build.numbers.image_tokens, build.image_shape),
     )
     executable, report = build_executable(
         build.config, build.storage, build.recipe, build.target, options
@@ -349,13 +354,15 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         context, chunk = lengths(request, source.config)
         table = model_parameters(source.config, COMPONENTS)
         check_overrides(recipe, table)
-        numbers = make_plan(source.config, recipe, target, context, chunk)
+        tokens = image_tokens(request, source.config)
+        numbers = make_plan(source.config, recipe, target, context, chunk, image_tokens=tokens)
         numbers.check()
         plan = storage_plan(table, recipe, target.max_binding_bytes)
         suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
         build = _Build(
             *(source, recipe, target, context, chunk, plan, suppressed, numbers),
             allow_nonfinite=request.allow_nonfinite,
+            image_shape=request.image_shape,
         )
         checkpoint = source.checkpoint
         chat: Mapping[str, object] = {}

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gemma4_compile import options
+from gemma4_compile.errors import UsageError
+from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.quantization.recipe_file import Overrides
 
@@ -30,6 +33,8 @@ class CompileRequest:
     dump_ir: Path | None = None
     activations: str = AUTO
     modalities: frozenset[Modality] | None = TEXT_ONLY  # None: all that the checkpoint has
+    image_tokens: int | None = None  # rows of a picture, at most
+    image_shape: str = WIDE  # of the stock client's picture
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     probe: bool = False  # a library for `verification`, which returns what lies between layers
@@ -39,3 +44,25 @@ def modalities_of(text: str) -> frozenset[Modality] | None:
     """The value of --modalities; UsageError for a name that is none."""
     names = options.modalities(text)
     return None if names is None else frozenset(map(Modality, names))
+
+
+def image_tokens(request: CompileRequest, config: Gemma4Config) -> int:
+    """Return the most rows of a picture: the user's choice, or the usual ones.
+
+    UsageError for a number or a shape that pictures do not have, or of a package without pictures.
+    """
+    tokens, shape = request.image_tokens, request.image_shape
+    if tokens is not None and tokens not in BUDGETS:
+        raise UsageError(
+            f"--image-tokens: expected one of {', '.join(map(str, BUDGETS))}, found {tokens}",
+            hint=f"leave it out for {DEFAULT_BUDGET}",
+        )
+    if shape not in SHAPES:
+        raise UsageError(f"unknown image shape `{shape}`", hint=f"known: {', '.join(SHAPES)}")
+    if config.vision is None and (tokens is not None or shape != WIDE):
+        option = "--image-tokens" if tokens is not None else "--image-shape"
+        raise UsageError(
+            f"{option}: this package takes no pictures",
+            hint="leave it out, or compile a model that has them with --modalities text,image",
+        )
+    return DEFAULT_BUDGET if tokens is None else tokens

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import tvm
 
+from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 
-DEFAULT_IMAGE_ROWS = 280
-"""Rows of a picture, at most: the default of transformers' image processor."""
 # Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
 # not each leave buffers of their own in the client's pool.
 VAR_BOUNDS_ATTR = "tir_var_upper_bound"
@@ -37,6 +36,7 @@ class ExportOptions:
     package : names the package in checkpoints of the KV state
     softmax_blocks : blocks of the softmax over the vocabulary
     image_rows : blocks of a picture, at most, for which memory is planned
+    client_blocks : across and down of the stock client's picture
     """
 
     activation_dtype: str
@@ -47,7 +47,8 @@ class ExportOptions:
     probe: bool = False
     package: str = ""
     softmax_blocks: int = 64
-    image_rows: int = DEFAULT_IMAGE_ROWS
+    image_rows: int = DEFAULT_BUDGET
+    client_blocks: tuple[int, int] = CLIENT_BLOCKS
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,11 @@ def serving_script(
     """Run the API over a scripted engine."""
     worker = Worker(lambda: scripted_generator(engine, media), queue)
     worker.start()
-    model = replace(scripted_model(template), media=media or MediaSettings())
+    model = replace(
+        scripted_model(template),
+        media=media or MediaSettings(),
+        context_length=engine.context_length,
+    )
     service = Service(model, worker, strict_model=strict_model, media_hosts=media_hosts)
     try:
         routes = api_routes(service, limits or Limits(), api_key)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,13 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def with_room(kind: Kind, tokens: int) -> Kind:
+    """The kind with tables of positions for pictures of so many tokens, and a context for them."""
+    table = "mm_posemb_size" if kind.is_unified else "position_embedding_size"
+    text = {**kind.text, "max_position_embeddings": 2048}
+    return replace(kind, text=text, vision={**kind.vision, table: 3 * 2 * math.isqrt(tokens)})
+
+
 def write_checkpoint(directory: Path, kind: Kind, seed: int = 0) -> Path:
     """Write config, weights, tokenizer and template of a kind into a new directory."""
     values = {
@@ -134,7 +142,7 @@ class _Merging(Gemma4ImageProcessorPil):
     def _merged(
         self, patches: npt.NDArray[Any], places: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Squares (280, side * side * 3) and their cells (280, 2), -1 of what is padding."""
+        """Squares (n, side * side * 3) and their cells (n, 2), -1 of what is padding."""
         size, pool = self.patch_size, self.pooling_kernel_size
         columns, rows = places.max(axis=0) + 1
         whole = np.zeros((rows * size, columns * size, 3), patches.dtype)
@@ -154,7 +162,7 @@ class _Merging(Gemma4ImageProcessorPil):
 class Truth:
     """transformers: its processor, its model, greedy tokens and their logits."""
 
-    def __init__(self, directory: Path, kind: Kind) -> None:
+    def __init__(self, directory: Path, kind: Kind, image_tokens: int = 280) -> None:
         unified = kind.is_unified
         loader: Any = (
             transformers.Gemma4UnifiedForConditionalGeneration
@@ -176,7 +184,10 @@ class Truth:
         tokenizer.chat_template = (directory / "chat_template.jinja").read_text()
         names = gemma4_unified if unified else gemma4
         prefix = "Gemma4Unified" if unified else "Gemma4"
-        sizes: dict[str, Any] = {"patch_size": kind.patch_size, "pooling_kernel_size": 3}
+        sizes: dict[str, Any] = {
+            **{"patch_size": kind.patch_size, "pooling_kernel_size": 3},
+            "max_soft_tokens": image_tokens,
+        }
         processor, videos = _without_videos(
             getattr(names, f"{prefix}Processor"), getattr(names, f"{prefix}VideoProcessor")
         )

@@ -9,7 +9,7 @@ enough to be quantised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from tvm import relax
 
 from gemma4_compile import abi
 from gemma4_compile.build import decoder_options
+from gemma4_compile.media.sizes import CLIENT_BLOCKS
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
@@ -209,10 +210,12 @@ def random_picture(across: int, down: int, block: int, seed: int = 0) -> Picture
 
 
 @cache
-def executable(kind: str, recipe: str) -> relax.VMExecutable:
+def executable(
+    kind: str, recipe: str, blocks: tuple[int, int] = CLIENT_BLOCKS
+) -> relax.VMExecutable:
     config, target = config_of(kind), target_spec("cpu")
     plan = storage_plan(VISION.parameters(config), RECIPES[recipe], target.max_binding_bytes)
-    options = decoder_options(RECIPES[recipe], target, 16)
+    options = replace(decoder_options(RECIPES[recipe], target, 16), client_blocks=blocks)
     exported = VISION.export(config, StoredMatrices(plan), options)
     names = tuple(tensor.name for stored in plan for tensor in stored.tensors)
     assert exported.parameters == names
@@ -241,11 +244,16 @@ class Compiled:
         return self.embed(*picture.cells(picture.block))
 
 
-def compiled(kind: str, recipe: str = "f32", weights: Weights | None = None) -> Compiled:
+def compiled(
+    kind: str,
+    recipe: str = "f32",
+    weights: Weights | None = None,
+    blocks: tuple[int, int] = CLIENT_BLOCKS,
+) -> Compiled:
     config = config_of(kind)
     plan = storage_plan(VISION.parameters(config), RECIPES[recipe], None)
     tensors, meant = stored_tensors(plan, random_weights(config) if weights is None else weights)
-    vm = relax.VirtualMachine(executable(kind, recipe), tvm.cpu())
+    vm = relax.VirtualMachine(executable(kind, recipe, blocks), tvm.cpu())
     return Compiled(vm, [tvm.runtime.tensor(t) for t in tensors], meant, config)
 
 

@@ -128,7 +128,8 @@ def load(
     if budget is not None and budget not in image.budgets:
         raise UsageError(
             f"this package takes pictures of up to {image.max_budget} tokens; found {budget}",
-            hint=f"ask for {', '.join(map(str, image.budgets))}, or compile it for more",
+            hint=f"ask for {', '.join(map(str, image.budgets))}, or compile with --image-tokens "
+            f"{budget}",
         )
     if kind == "image":
         return Picture.of(decode_image(source, (budget or image.budget, block)), image)

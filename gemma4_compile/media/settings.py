@@ -8,11 +8,14 @@ from typing import TypeVar
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.media.limits import MAX_SAMPLES, VIDEO_BUDGET
-from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.media.sizes import BUDGETS, CLIENT_BLOCKS, DEFAULT_BUDGET, SQUARE, WIDE
 
-DEFAULT_BUDGET = 280
 MEDIA = "media"
 _SettingsT = TypeVar("_SettingsT", "ImageSettings", "AudioSettings")
+_POSITIVE = (
+    *("block_size", "max_budget", "grid_size", "samples_per_row"),
+    *("client_across", "client_down"),
+)
 _MIXED = "compile the package again, with this version"
 
 
@@ -27,6 +30,7 @@ class ImageSettings:
     block_size : pixels of the side of the square that becomes one row
     max_budget : most rows of one picture that the package takes
     grid_size : most blocks of a picture's side: those that the tables of positions have
+    client_across, client_down : blocks of the one picture that the stock client hands over
     """
 
     begin: int
@@ -36,6 +40,18 @@ class ImageSettings:
     block_size: int = 48
     max_budget: int = DEFAULT_BUDGET
     grid_size: int = max(BUDGETS)
+    client_across: int = CLIENT_BLOCKS[0]
+    client_down: int = CLIENT_BLOCKS[1]
+
+    @property
+    def client_blocks(self) -> tuple[int, int]:
+        """Blocks across and down of the client's picture."""
+        return self.client_across, self.client_down
+
+    @property
+    def client_shape(self) -> str:
+        """Shape of the client's picture."""
+        return SQUARE if self.client_across == self.client_down else WIDE
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -124,7 +140,7 @@ def _read(kind: type[_SettingsT], name: str, value: object) -> _SettingsT | None
     if not isinstance(value, Mapping) or not value.keys() <= known:
         raise _damaged(f".{name}")
     for key, number in value.items():
-        positive = key in ("block_size", "max_budget", "grid_size", "samples_per_row")
+        positive = key in _POSITIVE
         if type(number) is not int or not (1 if positive else 0) <= number < 1 << 31:
             raise _damaged(f".{name}.{key}")
     try:

@@ -6,18 +6,34 @@ import math
 
 BUDGETS = (70, 140, 280, 560, 1120)
 """Rows of the decoder that one picture may take."""
-CLIENT_BLOCKS = (20, 14)
-"""Blocks across and down of the one size that the stock client hands over."""
-CLIENT_ROWS = CLIENT_BLOCKS[0] * CLIENT_BLOCKS[1]
+DEFAULT_BUDGET = 280
+WIDE, SQUARE = "wide", "square"
+SHAPES = (WIDE, SQUARE)
+"""Shapes of the one size that the stock client hands over."""
+_CLIENT_BLOCKS = {
+    WIDE: {70: (10, 7), 140: (14, 10), 280: (20, 14)},
+    SQUARE: {70: (8, 8), 140: (11, 11), 280: (16, 16)},
+}
+CLIENT_BLOCKS = _CLIENT_BLOCKS[WIDE][DEFAULT_BUDGET]
+"""Blocks across and down of the client's picture, where nothing else was asked for."""
 MARK_PIXELS = 96  # of the row below them that makes a picture a container: operators/picture.py
 
 
-def client_size(block: int) -> tuple[int, int]:
-    """Width and height of the stock client's picture.
+def client_blocks(budget: int, shape: str = WIDE) -> tuple[int, int]:
+    """Blocks across and down of the stock client's picture.
+
+    As many as the usual budget of tokens allows, or a smaller one; never more, which the client
+    would take for every picture.
+    """
+    return _CLIENT_BLOCKS[shape][min(budget, DEFAULT_BUDGET)]
+
+
+def client_size(blocks: tuple[int, int], block: int) -> tuple[int, int]:
+    """Width and height of the stock client's picture of so many blocks across and down.
 
     With the row below the blocks, unless blocks of a few pixels leave no room for its mark.
     """
-    across, down = CLIENT_BLOCKS
+    across, down = blocks
     width = across * block
     return width, down * block + (width >= MARK_PIXELS)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gemma4_compile import abi
 from gemma4_compile.media.limits import MAX_SAMPLES, SAMPLE_RATE_HZ
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
-from gemma4_compile.media.sizes import CLIENT_ROWS, client_size
+from gemma4_compile.media.sizes import client_size
 from gemma4_compile.package.artifacts import NamedTensor, digest, parameter_schema_id
 from gemma4_compile.types import JsonObject
 
@@ -26,14 +26,15 @@ def tasks(media: MediaSettings = TEXT_ONLY) -> JsonObject:
 
 
 def _image_input(image: ImageSettings) -> JsonObject:
-    width, height = client_size(image.block_size)
+    across, down = image.client_blocks
+    width, height = client_size((across, down), image.block_size)
     return {
         "processor": {
             "kind": "image_decode",
             "format": "rgb_u8",
             "layout": "nhwc",
             "resize": {"mode": "stretch", "height": height, "width": width},
-            "num_embeddings": CLIENT_ROWS,
+            "num_embeddings": across * down,
         },
         "adapter": abi.IMAGE_ADAPTER,
         "prompt": _prompt(image),

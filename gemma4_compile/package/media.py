@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemma4_compile.media.settings import AudioSettings, ImageSettings, MediaSettings
+from gemma4_compile.media.sizes import WIDE, client_blocks
 from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ, UnifiedAudioConfig
 from gemma4_compile.model_spec.text.config import Gemma4Config
 
@@ -10,16 +11,18 @@ _ROWS_A_SECOND = 25
 _FIRST_FRAME = 160  # samples of a tower's spectrum before the first that fills a frame's end
 
 
-def settings_of(config: Gemma4Config, max_budget: int) -> MediaSettings:
+def settings_of(config: Gemma4Config, max_budget: int, shape: str = WIDE) -> MediaSettings:
     """Settings of a package of this config; those of text alone where it has no other sections.
 
     Parameters
     ----------
     max_budget : most rows of a picture that the library has room for
+    shape : of the picture that the stock client hands over
     """
     image = audio = None
     if config.vision is not None:
         tokens = config.vision.tokens
+        across, down = client_blocks(max_budget, shape)
         image = ImageSettings(
             begin=tokens.begin,
             soft=tokens.soft,
@@ -28,6 +31,8 @@ def settings_of(config: Gemma4Config, max_budget: int) -> MediaSettings:
             block_size=config.vision.block_size,
             max_budget=max_budget,
             grid_size=config.vision.grid_size,
+            client_across=across,
+            client_down=down,
         )
     if config.audio is not None:
         unified = isinstance(config.audio, UnifiedAudioConfig)

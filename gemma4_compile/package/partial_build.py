@@ -9,6 +9,7 @@ from typing import Literal
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.nonfinite import Counts
 from gemma4_compile.errors import UsageError
+from gemma4_compile.media.settings import MEDIA
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
@@ -16,6 +17,7 @@ from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
 MODALITIES = "modalities"  # of the provenance: what the package takes
+_BY = {MEDIA: " (by --image-tokens or --image-shape)"}
 NONFINITE = "nonfinite_weights"  # of the provenance: counts, or None where they are refused
 
 
@@ -66,7 +68,7 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
     ignored = {"versions", "requirements", NONFINITE}
     ignored |= {"activations"} if renewed == "library" else set()
     differences = [
-        f"with another `{name}`{_values(build.get(name), value)}"
+        f"with another `{name}`{_BY.get(name) or _values(build.get(name), value)}"
         for name, value in provenance.items()
         if name not in ignored and build.get(name) != value
     ]

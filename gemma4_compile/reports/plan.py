@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from math import prod
 
 from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
-from gemma4_compile.model_spec.component import DEFAULT_IMAGE_ROWS, model_parameters
+from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
+from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
+from gemma4_compile.model_spec.vision.component import VISION
+from gemma4_compile.model_spec.vision.memory import largest_budget
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.targets.devices import Requirements
@@ -88,6 +91,8 @@ class BuildPlan:
     recipes : every recipe on this target; the chosen one is `recipe`
     kv : by context length; the chosen one is among them
     state_tensor_bytes, activation_tensor_bytes : largest of their kind in one binding
+    picture_tensor_bytes : the largest activation of a picture in one binding; 0 without pictures
+    image_tokens : rows of a picture, at most
     """
 
     config: Gemma4Config
@@ -103,6 +108,8 @@ class BuildPlan:
     activation_tensor_bytes: int
     activation_bytes: int
     features: tuple[str, ...]
+    picture_tensor_bytes: int = 0
+    image_tokens: int = DEFAULT_BUDGET
 
     @property
     def kv_bytes(self) -> int:
@@ -119,7 +126,8 @@ class BuildPlan:
     def largest_binding_bytes(self) -> int:
         """The largest tensor that a kernel binds."""
         return max(
-            self.recipe.largest_binding_bytes, self.state_tensor_bytes, self.activation_tensor_bytes
+            *(self.recipe.largest_binding_bytes, self.state_tensor_bytes),
+            *(self.activation_tensor_bytes, self.picture_tensor_bytes),
         )
 
     @property
@@ -214,19 +222,32 @@ class BuildPlan:
                     "--prefill-chunk", self.prefill_chunk, self.activation_tensor_bytes, limit
                 ),
             )
+        if self.picture_tensor_bytes > limit:
+            fits = largest_budget(self.config, RECIPES[self.recipe.name].activation_dtype, limit)
+            raise UsageError(
+                f"--image-tokens {self.image_tokens}: one activation of a picture needs "
+                f"{self.picture_tensor_bytes} bytes, {where} {limit}",
+                hint=f"--image-tokens {fits} fits" if fits else "leave `image` out of --modalities",
+            )
 
     def _check_pictures(self) -> None:
         """Refuse chunks that would cut a picture whose rows see each other."""
-        config, rows = self.config, DEFAULT_IMAGE_ROWS
-        if config.vision is None or not config.bidirectional_images:
+        config, rows = self.config, self.image_tokens
+        if config.vision is None or not config.bidirectional_images or self.prefill_chunk >= rows:
             return
-        if self.prefill_chunk < rows:
-            option = "--prefill-chunk" if self.context_length >= rows else "--context"
-            raise UsageError(
-                f"--prefill-chunk {self.prefill_chunk}: a picture takes {rows} rows, which see "
-                "each other in this model, so that no chunk may cut them",
-                hint=f"{option} {rows} or more, or leave `image` out of --modalities",
-            )
+        option = "--prefill-chunk" if self.context_length >= rows else "--context"
+        raise UsageError(
+            f"--prefill-chunk {self.prefill_chunk}: a picture takes up to {rows} rows, which see "
+            "each other in this model, so that no chunk may cut them",
+            hint=f"{option} {rows} or more{_fewer_tokens(self.prefill_chunk)}, or leave `image` "
+            "out of --modalities",
+        )
+
+
+def _fewer_tokens(rows: int) -> str:
+    """The --image-tokens of pictures that take at most so many rows, as part of a hint."""
+    fits = max((budget for budget in BUDGETS if budget <= rows), default=None)
+    return "" if fits is None else f", --image-tokens {fits}"
 
 
 def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
@@ -305,6 +326,8 @@ def make_plan(
     context_length: int,
     prefill_chunk: int,
     contexts: Sequence[int] = (),
+    *,
+    image_tokens: int = DEFAULT_BUDGET,
 ) -> BuildPlan:
     """Plan a model; nothing is refused here.
 
@@ -312,6 +335,7 @@ def make_plan(
     ----------
     quant : the recipe, or its name
     contexts : further context lengths to show the state's memory at
+    image_tokens : rows of a picture, at most
     """
     table = model_parameters(config, COMPONENTS)
     kinds = dict.fromkeys(KINDS, 0)
@@ -323,7 +347,13 @@ def make_plan(
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
     layout = kv_layout(config, layer_plans(config), dtype, prefill_chunk)
-    memory = [one.activations(config, dtype) for one in COMPONENTS if one.parameters(config)]
+    used = [one for one in COMPONENTS if one.parameters(config)]
+    memory = {one.name: one.activations(config, dtype) for one in used}
+    positions = {name: one.positions or prefill_chunk for name, one in memory.items()}
+    picture = 0
+    if VISION.name in memory:
+        positions[VISION.name] = image_tokens
+        picture = image_tokens * max(memory[VISION.name].tensors)
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
     uses_f16 = dtype == "float16" or any(
         "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
@@ -345,13 +375,15 @@ def make_plan(
             for slot in layout.slots
         ),
         activation_tensor_bytes=max(
-            (one.positions or prefill_chunk) * max(one.tensors) for one in memory
+            positions[name] * max(one.tensors)
+            for name, one in memory.items()
+            if name != VISION.name
         ),
         activation_bytes=max(
-            (one.positions or prefill_chunk) * sum(sizes)
-            for one in memory
-            for sizes in one.together
+            positions[name] * sum(sizes) for name, one in memory.items() for sizes in one.together
         )
         + logits,
         features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
+        picture_tensor_bytes=picture,
+        image_tokens=image_tokens,
     )

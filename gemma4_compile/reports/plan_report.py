@@ -28,6 +28,7 @@ def plan_json(plan: BuildPlan, origin: Mapping[str, object]) -> JsonObject:
         "activations": plan.target.activations,
         "context_length": plan.context_length,
         "prefill_chunk": plan.prefill_chunk,
+        "image_tokens": None if plan.config.vision is None else plan.image_tokens,
         "problem": plan.problem,
         "parameters": {
             **dict(plan.parameters),
@@ -111,6 +112,7 @@ def plan_text(plan: BuildPlan, model: str) -> str:
         f"{model} in {plan.recipe.name} for {plan.target.name} (limits {plan.target.limits}), "
         f"{_activations(plan)} activations, context {plan.context_length:,}, "
         f"prefill chunk {plan.prefill_chunk:,}",
+        *([] if plan.config.vision is None else [f"pictures of up to {plan.image_tokens} tokens"]),
         "",
         "Parameters",
         *_table(

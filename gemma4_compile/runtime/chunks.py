@@ -62,5 +62,6 @@ def _refuse(modality: Sequence[int], begin: int, longest: int) -> None:
     raise UsageError(
         f"a picture of {count} rows does not fit into a prefill chunk of {longest}: this model "
         "reads a picture as a whole",
-        hint=f"compile with --prefill-chunk {count} or more, or give the picture fewer rows",
+        hint=f"compile with --prefill-chunk {count} or more, or give the picture fewer "
+        "tokens: --image-tokens",
     )

@@ -12,6 +12,7 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
+from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.chunks import chunks
 from gemma4_compile.runtime.device import Device, Feed, view
@@ -191,6 +192,13 @@ class Engine:
     def decode(self, token_id: int) -> Float32Array:
         """Add one token and return the logits (vocab_size,) of the next; errors as `prefill`."""
         return self._read(self.forward_one(token_id))
+
+    def rows_of(self, medium: Picture | Sound) -> Float32Array:
+        """Rows (rows, hidden_size) that a picture or a sound becomes; nothing is added.
+
+        UsageError if the package does not take it.
+        """
+        return self._media_rows.read(medium)
 
     def forward(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
         """As `prefill`; the logits (1, 1, vocab_size) stay on the device, until the next call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile import abi
@@ -60,22 +61,30 @@ class MediaRows:
                 view(embedded, shape, run.start * row_bytes),
             )
 
+    def read(self, medium: Picture | Sound) -> npt.NDArray[np.float32]:
+        """Rows of a medium on the host; UsageError if the package does not take it."""
+        return self._device.read(self._known(medium)).astype(np.float32)
+
     def _of(self, medium: Picture | Sound, width: int, dtype: str) -> tvm_ffi.Tensor:
-        if self._rows is not None and self._digest == medium.digest:
-            return self._rows
-        self._rows = None
-        rows = self._computed(medium)
+        rows = self._known(medium)
         found = tuple(int(size) for size in rows.shape)
         if found != (medium.rows, width):
+            self._rows = None
             raise ArtifactError(
                 f"the library makes rows of shape {found} of a medium; expected "
                 f"{(medium.rows, width)}",
                 hint="compile the package again",
             )
         if str(rows.dtype) != dtype:
-            rows = self._device.place(self._device.read(rows).astype(np.dtype(dtype)))
-        self._digest, self._rows = medium.digest, rows
+            rows = self._rows = self._device.place(self._device.read(rows).astype(np.dtype(dtype)))
         return rows
+
+    def _known(self, medium: Picture | Sound) -> tvm_ffi.Tensor:
+        """Rows of a medium, those of the last one or computed."""
+        if self._rows is None or self._digest != medium.digest:
+            self._rows = None
+            self._rows, self._digest = self._computed(medium), medium.digest
+        return self._rows
 
     def _computed(self, medium: Picture | Sound) -> tvm_ffi.Tensor:
         place = self._device.place

@@ -54,6 +54,25 @@ class LayerMeasures:
     relative_error: float
 
 
+@dataclass(frozen=True)
+class RowMeasures:
+    """Rows that stand for a picture or a sound, of a package and the reference.
+
+    Attributes
+    ----------
+    mean_error, max_error : difference of two channels
+    relative_error : length of the difference of all rows over that of the reference's
+    worst_row : the largest difference of a row over the reference's rows, root mean square; a row
+        of silence may be 0
+    """
+
+    rows: int
+    mean_error: float
+    max_error: float
+    relative_error: float
+    worst_row: float
+
+
 def log_probabilities(logits: Float32Array) -> Float64Array:
     """Logarithms of the softmax over the last axis, in float64."""
     shifted = logits.astype(np.float64)
@@ -131,4 +150,19 @@ def compare_layer(found: Float32Array, expected: Float32Array) -> LayerMeasures:
         cosine_mean=float(cosine.mean()),
         max_error=float(np.abs(difference).max()),
         relative_error=float(relative.max()),
+    )
+
+
+def compare_rows(found: Float32Array, expected: Float32Array) -> RowMeasures:
+    """Compare (rows, hidden_size) rows of a medium, float32."""
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    difference = a - b
+    apart, lengths = np.linalg.norm(difference, axis=-1), np.linalg.norm(b, axis=-1)
+    usual = float(np.sqrt(np.square(lengths).mean()))
+    return RowMeasures(
+        rows=len(b),
+        mean_error=float(np.abs(difference).mean()),
+        max_error=float(np.abs(difference).max()),
+        relative_error=float(np.sqrt(np.square(apart).mean())) / usual,
+        worst_row=float(apart.max()) / usual,
     )

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
-from gemma4_compile.checkpoint.sources import open_source
-from gemma4_compile.errors import UsageError, VerificationError
+from gemma4_compile.checkpoint.sources import ModelSource, open_source
+from gemma4_compile.errors import CheckpointError, ConfigError, UsageError, VerificationError
+from gemma4_compile.media.settings import media_settings
+from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.package import files
-from gemma4_compile.package.artifacts import Provenance
+from gemma4_compile.package.artifacts import Build, Provenance
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
+from gemma4_compile.quantization.convert import RowReader
+from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
@@ -32,9 +37,12 @@ from gemma4_compile.verification.measures import (
     compare_logits,
     divergence,
 )
-from gemma4_compile.verification.prompt import Prompt, other_chunk, read_prompt, read_text
+from gemma4_compile.verification.media import NAMES, MediumReport, compare_media
+from gemma4_compile.verification.prompt import Prompt as Text
+from gemma4_compile.verification.prompt import other_chunk, read_prompt, read_text
 from gemma4_compile.verification.report import picture
-from gemma4_compile.verification.runners import Outcome, runner_for
+from gemma4_compile.verification.runners import Job, Outcome, runner_for
+from gemma4_compile.verification.samples import Room, Trial, make_trials
 from gemma4_compile.verification.subject import (
     Subject,
     VerifyRequest,
@@ -44,6 +52,9 @@ from gemma4_compile.verification.subject import (
 )
 from gemma4_compile.verification.thresholds import Thresholds, shortfalls, thresholds
 from gemma4_compile.verify_options import DEFAULT_STEPS
+
+if TYPE_CHECKING:  # it needs torch and transformers
+    from gemma4_compile.verification.transformer import ReferenceRun
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -82,6 +93,7 @@ class NumericsReport:
     whole: Comparison
     consistency: Mapping[str, float]
     failures: tuple[str, ...]
+    media: tuple[MediumReport, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -105,7 +117,13 @@ class NumericsReport:
             "arithmetic": self.arithmetic.to_json(),
             "whole": self.whole.to_json(),
             "consistency": dict(self.consistency),
+            **self._media_json(),
         }
+
+    def _media_json(self) -> JsonObject:
+        """Nothing of a package of text alone."""
+        found = {report.trial.modality: report.to_json() for report in self.media}
+        return {"media": found} if found else {}
 
 
 def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | None]:
@@ -165,37 +183,99 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     check_tools(built.get("target", ""), request.node_modules)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
-    with open_source(
-        request.reference, request.revision, weights=True, modalities=modalities_of(built)
-    ) as source:
+    with _reference_of(request, built) as source:
         assert source.checkpoint is not None, "asked for"
         opened = open_subject(request, source.checkpoint, source.config, reporter)
         run, devices = runner_for(opened.provenance.build["target"], request.node_modules)
         text = read_text(request.text)
         prompt = read_prompt(request.package, source.config, text, opened.context, request.steps)
+        room = Room(opened.context, min(built["prefill_chunk"], opened.context), request.steps)
+        settings = media_settings(built)
+        trials = tuple(make_trials(settings, prompt.ids, room, transformer.scaled))
+        odd = other_chunk(prompt.length, opened.provenance.build["prefill_chunk"])
+        jobs: list[list[Job]] = [[*prompt.decoded(), *prompt.again(odd)]]
+        jobs += [trial.jobs() for trial in trials]
         with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
             probe = make_probe(request, opened.provenance, Path(folder), reporter)
-            reporter.stage(f"running the package on {len(prompt.ids)} tokens")
-            odd = other_chunk(prompt.length, opened.provenance.build["prefill_chunk"])
-            found = run(request.package, [*prompt.decoded(), *prompt.again(odd)])
+            shown = "".join(f", and a {NAMES[trial.modality]}" for trial in trials)
+            reporter.stage(f"running the package on {len(prompt.ids)} tokens{shown}")
+            found = _divided(run(request.package, [job for part in jobs for job in part]), jobs)
             reporter.stage("running it again, with the residual streams of every layer")
             probed = run(probe, prompt.decoded())
-        references = {}
+        references, media_references = {}, {}
         for name, read in (("package", opened.stored.read), ("checkpoint", opened.read)):
+            one = _Transformers(transformer, opened, read)
             reporter.stage(f"running transformers in float32 on the weights of the {name}")
-            references[name] = transformer.run_transformers(
-                transformer.text_config(source.checkpoint.config),
-                source.config.dtype,
-                read,
-                opened.shapes,
-                prompt.ids,
-                prompt.rows,
-            )
+            references[name] = one.run(prompt.ids, prompt.rows)
+            media_references[name] = one
+        if trials:
+            reporter.stage("running transformers in float32 on pictures and sounds")
+        media = compare_media(opened, trials, found[1:], media_references)
         reference = {"source": dict(source.origin), "versions": transformer.VERSIONS}
-    measured = _Measured(opened, prompt, odd, found, probed, references)
+    measured = _Measured(opened, prompt, odd, found[0], probed, references, tuple(media))
     report = _report(measured, _hash(text), reference, devices)
     _write(request.package, opened.provenance, report)
     return report
+
+
+@contextmanager
+def _reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
+    """The checkpoint, with what the package takes; CheckpointError if it has no such input."""
+    modalities = modalities_of(build)
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(
+                open_source(
+                    request.reference, request.revision, weights=True, modalities=modalities
+                )
+            )
+        except ConfigError as error:
+            if modalities == TEXT_ONLY:
+                raise
+            taken = ", ".join(sorted(modalities))
+            raise CheckpointError(
+                f"`{request.package}` takes {taken}, and `{request.reference}` cannot be read as "
+                f"that: {error}",
+                hint="give the checkpoint that the package was made from",
+            ) from error
+        yield source
+
+
+def _divided(outcomes: Sequence[Outcome], jobs: Sequence[Sequence[Job]]) -> list[list[Outcome]]:
+    """Results of all jobs, one list for each list of jobs."""
+    results = iter(outcomes)
+    return [[next(results) for _ in part] for part in jobs]
+
+
+@dataclass(frozen=True)
+class _Transformers:
+    """transformers in float32 on weights that `read` reads, of the model that `opened` is of."""
+
+    module: ModuleType
+    opened: Subject
+    read: RowReader
+
+    def run(
+        self, ids: Sequence[int], rows: Sequence[int], media: Sequence[Float32Array] = ()
+    ) -> ReferenceRun:
+        opened = self.opened
+        text = self.module.text_config(opened.checkpoint.config)
+        weights = (opened.config.dtype, self.read, opened.shapes)
+        found: ReferenceRun = self.module.run_transformers(text, *weights, ids, rows, media)
+        return found
+
+    def rows(self, trial: Trial) -> Float32Array:
+        config = self.opened.checkpoint.config
+        text, shapes = self.module.text_config(config), self.opened.shapes
+        rows = self.module.medium_rows(config, text, self.read, shapes, trial.medium)
+        return np.asarray(rows, np.float32)
+
+    def logits(self, trial: Trial, tokens: Sequence[int], rows: Float32Array) -> Float32Array:
+        assert trial.prompt is not None, "there is room for it"
+        prompt = Prompt.of(trial.prompt)
+        prompt += tokens
+        places = range(len(trial.prompt) - 1, len(prompt))
+        return self.run(prompt, places, [rows]).logits
 
 
 def _hash(text: str) -> str:
@@ -207,11 +287,12 @@ class _Measured:
     """All runs of one verification."""
 
     opened: Subject
-    prompt: Prompt
+    prompt: Text
     odd_chunk: int
     found: Sequence[Outcome]
     probed: Sequence[Outcome]
-    references: Mapping[str, Any]
+    references: Mapping[str, ReferenceRun]
+    media: tuple[MediumReport, ...]
 
 
 def _report(
@@ -249,6 +330,7 @@ def _report(
     failures = [f"arithmetic: {text}" for text in arithmetic.failures]
     failures += [f"against the checkpoint: {text}" for text in whole.failures]
     failures += _inconsistencies(consistency, arithmetic.bounds)
+    failures += [text for report in measured.media for text in report.failures]
     subject = {
         "package": {
             "library_sha256": opened.provenance.files[str(opened.provenance.library)][1],
@@ -267,7 +349,7 @@ def _report(
             "decoded": prompt.steps,
         },
     }
-    return NumericsReport(subject, arithmetic, whole, consistency, tuple(failures))
+    return NumericsReport(subject, arithmetic, whole, consistency, tuple(failures), measured.media)
 
 
 def _kl(found: Float32Array, expected: Float32Array) -> float:

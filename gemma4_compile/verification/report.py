@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from gemma4_compile.media.limits import SAMPLE_RATE_HZ
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.thresholds import worst_layer
@@ -80,11 +81,46 @@ def table(content: JsonObject, *, layers: bool = True) -> str:
         f"  with residual streams against without: largest error "
         f"{consistency['probe_max_error']:.3g}",
     ]
+    for modality, medium in content.get("media", {}).items():
+        lines += ["", *_medium_lines(modality, medium)]
     if layers:
         lines += ["", *_layer_lines(content)]
     if content["failures"]:
         lines += ["", *(f"failed: {text}" for text in content["failures"])]
     return "\n".join(lines)
+
+
+def _medium_lines(modality: str, medium: JsonObject) -> list[str]:
+    shown, weights = medium["shown"], medium["weights"]
+    if modality == "image":
+        size = f"a picture of {shown['blocks_across']} x {shown['blocks_down']} blocks"
+    else:
+        size = f"a sound of {shown['samples'] / SAMPLE_RATE_HZ:.2f} s"
+    lines = [
+        f"{size}, {shown['rows']} rows; {medium['decoded']} tokens decoded after it",
+        f"  {'largest error of a stored weight row':<40}{weights['error']:<14.3g}"
+        f"<= {weights['bound']:.3g}",
+    ]
+    if medium["prompt"] is None:
+        lines.append("  note: the package's context is too short for it: its rows alone were run")
+    for key, _, name in LINES:
+        one = medium[key]
+        rows, logits, bounds = one["rows"], one["logits"], one["thresholds"]
+        lines += [
+            f"  with {name}",
+            f"    {'relative error of the rows':<38}{rows['relative_error']:<14.3g}"
+            f"<= {one['rows_bound']:.3g}",
+            f"    {'error of a channel, mean (largest)':<38}"
+            f"{rows['mean_error']:.3g} ({rows['max_error']:.3g})",
+        ]
+        if logits is not None:
+            lines += [
+                f"    {'mean KL divergence after it, nats':<38}{logits['kl_mean']:<14.3g}"
+                f"<= {bounds['kl_mean']:g}",
+                f"    {'greedy tokens that agree':<38}{logits['top1']:<14.1%}"
+                f">= {bounds['top1']:.0%}",
+            ]
+    return lines
 
 
 def _layer_lines(content: JsonObject) -> list[str]:

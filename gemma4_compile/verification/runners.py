@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, UsageError
+from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.native_library import Forward
 from gemma4_compile.runtime.steps import PlainSteps
 
@@ -38,24 +40,55 @@ class Step:
 
     Attributes
     ----------
+    ids : a `Prompt` where there are media among them
     clear : forget what came before
     chunk : tokens of one prefill, None for as many as the library takes; 0 decodes them one by one
+    follow : decode the most probable token after the step before; `ids` are empty then
     """
 
-    ids: tuple[int, ...]
+    ids: Sequence[int]
     clear: bool = False
     chunk: int | None = None
+    follow: bool = False
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Look at the rows of a picture or a sound."""
+
+    medium: Picture | Sound
+
+
+Job = Step | Embed
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Logits (vocab_size,) after a step, and of a probe the residual streams (layers, width)."""
+    """Result of a step.
+
+    Attributes
+    ----------
+    logits : (vocab_size,) after it; empty of an `Embed`
+    hidden : of a probe the residual streams (layers, width)
+    rows : of an `Embed`, (rows, hidden_size)
+    """
 
     logits: Float32Array
     hidden: Float32Array | None
+    rows: Float32Array | None = None
+
+    @property
+    def token(self) -> int:
+        """The most probable token."""
+        return int(self.logits.argmax())
+
+    @classmethod
+    def of_rows(cls, rows: Float32Array) -> Outcome:
+        """Result of an `Embed`."""
+        return cls(np.empty(0, np.float32), None, rows)
 
 
-Run = Callable[[Path, Sequence[Step]], list[Outcome]]
+Run = Callable[[Path, Sequence[Job]], list[Outcome]]
 
 
 class _Recorded:
@@ -73,24 +106,28 @@ class _Recorded:
         return result
 
 
-def run_here(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
+def run_here(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
     engine = Engine.open(directory, graphs=False)  # what a probe returns is read after each step
     prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
     plain = engine._steps
     assert isinstance(plain, PlainSteps), "without graphs"
     decode = plain._decode = _Recorded(plain._decode, engine.device)
-    outcomes = []
+    outcomes: list[Outcome] = []
     for step in steps:
+        if isinstance(step, Embed):
+            outcomes.append(Outcome.of_rows(engine.rows_of(step.medium)))
+            continue
         if step.clear:
             engine.clear()
-        if step.chunk == 0:
-            for token in step.ids:
+        ids = [outcomes[-1].token] if step.follow else step.ids
+        if step.follow or step.chunk == 0:
+            for token in ids:
                 logits, seen = engine.decode(token), decode.hidden
         else:
-            size = step.chunk or len(step.ids)
-            for begin in range(0, len(step.ids), size):
-                logits = engine.prefill(step.ids[begin : begin + size])
+            prompt, size = Prompt.of(ids), step.chunk or len(ids)
+            for begin in range(0, len(ids), size):
+                logits = engine.prefill(prompt.part(begin, min(begin + size, len(ids))))
             seen = prefill.hidden
         outcomes.append(Outcome(logits, seen))
     return outcomes
@@ -121,7 +158,7 @@ def find_node_modules(given: Path | None) -> Path:
 
 
 def run_on_dawn(
-    directory: Path, steps: Sequence[Step], node_modules: Path
+    directory: Path, steps: Sequence[Job], node_modules: Path
 ) -> tuple[list[Outcome], str]:
     """Run steps on a `webgpu` package; returns what came out, and the device's name.
 
@@ -141,7 +178,7 @@ def run_on_dawn(
             "contextLength": chat.context_window_size,
             "nodeModules": str(node_modules),
             "output": folder,
-            "steps": [asdict(step) for step in steps],
+            "steps": [_described(step, Path(folder)) for step in steps],
         }
         path = Path(folder, "job.json")
         path.write_text(json.dumps(job), "utf-8")
@@ -158,17 +195,53 @@ def run_on_dawn(
                 hint="try another adapter, or compile with other --limits or --quant q4f32",
             )
         outcomes = [
-            _outcome(Path(folder), index, layers) for index, layers in enumerate(written["layers"])
+            _outcome(Path(folder), index, step, layers)
+            for index, (step, layers) in enumerate(zip(steps, written["layers"], strict=True))
         ]
     return outcomes, str(written["device"])
 
 
-def _outcome(folder: Path, index: int, layers: int) -> Outcome:
-    logits = np.fromfile(folder / f"{index}.f32", np.float32)
+def _described(step: Job, folder: Path) -> dict[str, object]:
+    """A step as the driver reads it; pixels and samples are files in `folder`."""
+    if isinstance(step, Embed):
+        return {"embed": _written(step.medium, folder)}
+    values = {"clear": step.clear, "chunk": step.chunk, "follow": step.follow}
+    prompt = Prompt.of(step.ids)
+    runs = [
+        {
+            **{"start": run.start, "count": run.count, "first": run.first},
+            **{"modality": run.modality, "medium": _written(run.medium, folder)},
+        }
+        for run in prompt.runs
+    ]
+    return {**values, "ids": list(prompt), "runs": runs}
+
+
+def _written(medium: Picture | Sound, folder: Path) -> dict[str, object]:
+    """Name and sizes of a medium, whose values are written once."""
+    name = medium.digest.hex()
+    if isinstance(medium, Sound):
+        arrays = {"values": medium.samples.astype("<f4")}
+        kind = "audio"
+    else:
+        positions = medium.positions.astype("<i4")
+        arrays = {"values": medium.pixels.astype("<f4"), "positions": positions}
+        kind = "image"
+    for part, array in arrays.items():
+        path = folder / f"{name}.{part}"
+        if not path.exists():
+            path.write_bytes(np.ascontiguousarray(array).tobytes())
+    return {"kind": kind, "name": name, "shape": list(arrays["values"].shape)}
+
+
+def _outcome(folder: Path, index: int, step: Job, layers: int) -> Outcome:
+    values = np.fromfile(folder / f"{index}.f32", np.float32)
+    if isinstance(step, Embed):
+        return Outcome.of_rows(values.reshape(layers, -1))
     if not layers:
-        return Outcome(logits, None)
+        return Outcome(values, None)
     hidden = np.fromfile(folder / f"{index}.layers.f32", np.float32)
-    return Outcome(logits, hidden.reshape(layers, -1))
+    return Outcome(values, hidden.reshape(layers, -1))
 
 
 def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
@@ -187,7 +260,7 @@ def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
         return run_here, devices
     folder = find_node_modules(node_modules)
 
-    def run(directory: Path, steps: Sequence[Step]) -> list[Outcome]:
+    def run(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
         outcomes, device = run_on_dawn(directory, steps, folder)
         devices[:] = [device]
         return outcomes

@@ -9,6 +9,8 @@ from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
 from gemma4_compile.errors import CheckpointError
+from gemma4_compile.media.settings import media_settings
+from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.modality import Modality
@@ -143,6 +145,7 @@ def make_probe(
 ) -> Path:
     """Make the same package in `folder`, with a library that returns the residual streams, too."""
     build, probe = provenance.build, folder / "probe"
+    image = media_settings(build).image
     compile_model(
         CompileRequest(
             model=request.reference,
@@ -157,6 +160,8 @@ def make_probe(
             revision=request.revision,
             activations=build["activations"],
             modalities=modalities_of(build),
+            image_tokens=None if image is None else image.max_budget,
+            image_shape=WIDE if image is None else image.client_shape,
             probe=True,
         ),
         reporter,

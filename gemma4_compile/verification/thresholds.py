@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gemma4_compile.quantization.scheme import DenseScheme, Scheme
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
 
 
@@ -106,3 +107,63 @@ def shortfalls(
     for name, found, bound in lower:
         if not found >= bound:
             yield f"{name} is {found:.5g}, at least {bound:g} is needed"
+
+
+# Rows of media. A block of a tower (attention, feed-forward, a step before or after the layers)
+# has up to four roundings in a chain, and errors of blocks add up like a random walk; three times
+# as much is allowed.
+_ROUNDINGS = 4
+_REDUCTION = 1 << 14  # terms of a tower's longest sum, at most
+_SAFETY = 3.0
+_EVEN_ERROR = 12**-0.5  # deviation of an error that is spread evenly over a step
+_PEAK = 2.4  # deviations of the largest of a group of 32 in the mean
+_HALF_F16, _HALF_F32 = 2.0**-11, 2.0**-24
+_F16_STEP = 2.0**-24  # of the smallest numbers
+_GROUP = 32
+
+
+def _step_error(levels: int) -> float:
+    """Relative error of values that groups of 32 round to so many levels on each side of 0."""
+    return _PEAK / levels * _EVEN_ERROR
+
+
+def rows_bound(dtype: str, blocks: int, schemes: Sequence[Scheme] = (), *, int8: bool) -> float:
+    """Largest relative error of the rows of a medium.
+
+    Parameters
+    ----------
+    dtype : of the activations
+    blocks : of the tower
+    schemes : of its weights, where the reference has the checkpoint's
+    int8 : whether matmuls round vectors to int8
+    """
+    if dtype == "float16":
+        rounding = math.sqrt(_ROUNDINGS) * _HALF_F16 * 2 * _EVEN_ERROR
+    else:
+        rounding = math.sqrt(_REDUCTION) * _HALF_F32
+    vectors = math.sqrt(_ROUNDINGS) * _step_error(127) if int8 else 0.0
+    weights = max((math.sqrt(_ROUNDINGS) * _weight_error(scheme) for scheme in schemes), default=0)
+    return _SAFETY * math.sqrt(blocks * (rounding**2 + vectors**2 + weights**2))
+
+
+def _weight_error(scheme: Scheme) -> float:
+    """Relative error of a stored weight, in the mean."""
+    if isinstance(scheme, DenseScheme):
+        return 2 * _EVEN_ERROR * (_HALF_F16 if scheme.dtype == "float16" else _HALF_F32)
+    return _step_error(scheme.zero_point)
+
+
+def weight_bound(scheme: Scheme) -> tuple[float, float]:
+    """Largest error of a stored row: relative to its length, and of each weight on top of that.
+
+    What rounding can do at most. Half a step of a group is its largest weight over twice the
+    levels, and that weight is part of the row's length.
+    """
+    smallest = 0.0
+    if isinstance(scheme, DenseScheme):
+        if scheme.dtype == "float32":
+            return 2 * _HALF_F32, 0.0
+        return 2 * _HALF_F16, _F16_STEP
+    if scheme.scale_dtype == "float16":
+        smallest = _F16_STEP * scheme.zero_point
+    return math.sqrt(_GROUP) / (2 * scheme.zero_point) + 4 * _HALF_F16, smallest

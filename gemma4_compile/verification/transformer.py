@@ -15,16 +15,27 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
-from transformers.models.gemma4_unified.modeling_gemma4_unified import Gemma4UnifiedTextModel
+from transformers.models.gemma4.modeling_gemma4 import (
+    Gemma4ForConditionalGeneration,
+    Gemma4TextModel,
+)
+from transformers.models.gemma4_unified.modeling_gemma4_unified import (
+    Gemma4UnifiedForConditionalGeneration,
+    Gemma4UnifiedTextModel,
+)
 
+from gemma4_compile.media.inputs import Picture
 from gemma4_compile.quantization.convert import RowReader
+from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification import towers
 
 Float32Array = npt.NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
 
 HEAD_BLOCK_BYTES = 256 << 20
+_PICTURE_TYPE, _SOUND_TYPE = 1, 3  # of rows, as transformers' processors name them
+medium_rows, scaled = towers.medium_rows, towers.scaled
 VERSIONS = {"transformers": transformers.__version__, "torch": str(torch.__version__)}
 
 
@@ -65,16 +76,10 @@ def text_config(values: Mapping[str, object]) -> JsonObject:
     return {"model_type": f"{values.get('model_type')}_text", **inner}
 
 
-def _whole(name: str, read: RowReader, shapes: Shapes) -> torch.Tensor:
-    shape = shapes[name]
-    rows = int(np.prod(shape[:-1])) if len(shape) > 1 else shape[0]
-    return torch.from_numpy(np.ascontiguousarray(read(name, 0, rows).reshape(shape)))
-
-
 def _fill(module: torch.nn.Module, prefix: str, read: RowReader, shapes: Shapes) -> None:
     """Load the weights of a module: `prefix` and its own names make the checkpoint's."""
     names = module.state_dict().keys()
-    state = {name: _whole(prefix + name, read, shapes) for name in names}
+    state = {name: towers.whole(prefix + name, read, shapes) for name in names}
     module.load_state_dict(state, strict=True, assign=True)
 
 
@@ -143,6 +148,38 @@ def _head(
     return logits
 
 
+def _text_alone(prompt: Prompt) -> dict[str, object]:
+    return {"input_ids": torch.tensor([list(prompt)])}
+
+
+def _with_media(model: Any, prompt: Prompt, media: Sequence[Float32Array]) -> dict[str, object]:
+    """What the text decoder is given by the whole model, whose `forward` does the same.
+
+    The masks are those of `generate` with a cache of fixed size: docs/numerics.md.
+    """
+    ids, types = torch.tensor([list(prompt)]), torch.zeros((1, len(prompt)), dtype=torch.int64)
+    for run in prompt.runs:
+        where = slice(run.start, run.start + run.count)
+        ids[0, where] = model.config.pad_token_id
+        types[0, where] = _PICTURE_TYPE if isinstance(run.medium, Picture) else _SOUND_TYPE
+    rows = model.embed_tokens(ids)
+    for run, values in zip(prompt.runs, media, strict=True):
+        part = values[run.first : run.first + run.count]
+        rows[0, run.start : run.start + run.count] = torch.from_numpy(part)
+    unified = isinstance(model, Gemma4UnifiedTextModel)
+    whole: Any = (
+        Gemma4UnifiedForConditionalGeneration if unified else Gemma4ForConditionalGeneration
+    )
+    places = torch.arange(len(prompt))[None]
+    masks = whole.create_masks_for_generate(
+        *(model.config, rows, None, None, places), mm_token_type_ids=types
+    )
+    given: dict[str, object] = {"inputs_embeds": rows, "attention_mask": masks}
+    if getattr(model, "embed_tokens_per_layer", None) is not None:
+        given["per_layer_inputs"] = model.get_per_layer_inputs(ids)
+    return given
+
+
 def run_transformers(
     text: JsonObject,
     dtype: str,
@@ -150,6 +187,7 @@ def run_transformers(
     shapes: Shapes,
     ids: Sequence[int],
     rows: Sequence[int],
+    media: Sequence[Float32Array] = (),
 ) -> ReferenceRun:
     """Run one sequence through transformers' text decoder in float32.
 
@@ -159,8 +197,9 @@ def run_transformers(
     dtype : the checkpoint's; transformers rounds its constant scales to it
     read : reads rows of a checkpoint tensor, by its name without prefix
     shapes : of those tensors
-    ids : token ids from position 0 on
+    ids : token ids from position 0 on; a `Prompt` where there are media among them
     rows : positions whose logits and residual streams are kept
+    media : the rows of each medium of the prompt
     """
     with torch.no_grad():
         model = _make_model(text, dtype, read, shapes)
@@ -168,7 +207,9 @@ def run_transformers(
         # Else transformers cuts positions off before layers that share keys, and with them
         # per-layer embeddings that a model may not have.
         shares = model.config.num_kv_shared_layers > 0
-        output = model(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=shares)
+        prompt = Prompt.of(ids)
+        given = _with_media(model, prompt, media) if prompt.runs else _text_alone(prompt)
+        output = model(**given, use_cache=False, output_hidden_states=shares)
         normed = output.last_hidden_state[0, list(rows)]
         cap = model.config.final_logit_softcapping
         logits = _head(normed, model.config.vocab_size, cap, read)

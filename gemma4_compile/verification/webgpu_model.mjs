@@ -5,6 +5,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 
 const STATE = ["clear", "add_sequence", "popn", "begin_forward", "end_forward"];
 const PAGE_SIZE = 16; // what the client asks for; the state has no pages
+const TEXT = 0; // modality of a row
 const COLDEST = 1e-6; // the client's temperature instead of 0
 
 /** Hands the package's files to the runtime's own weight loader. */
@@ -112,16 +113,37 @@ export class WebGPUModel {
   /** Logits behind the last of `ids`, at most a chunk of them; or what `take` chooses of the outputs. */
   prefill(ids, take = logitsOf) {
     return this.scoped(() => {
-      const count = ids.length;
-      const embeddings = this.functions.embed_tokens(this.upload([count], "int32", ids), this.params);
-      const rows = embeddings.view([1, count, embeddings.shape[1]]);
-      const idRow = this.upload([1, count], "int32", ids);
-      const modality = this.upload([1, count], "int32", new Array(count).fill(0));
-      this.beginForward(count);
-      const outputs = this.functions.prefill_tokens(rows, idRow, modality, this.kv, this.params);
-      this.state.end_forward(this.kv);
-      return take(outputs);
+      const embeddings = this.functions.embed_tokens(this.upload([ids.length], "int32", ids), this.params);
+      return this.#prefill(embeddings, ids, TEXT, take);
     });
+  }
+
+  /** As `prefill`, of rows (ids.length, width) of a medium in place of the embedded ids. */
+  prefillRows(rows, width, ids, modality, take = logitsOf) {
+    return this.scoped(() => this.#prefill(this.upload([ids.length, width], "float32", rows), ids, modality, take));
+  }
+
+  #prefill(embeddings, ids, modality, take) {
+    const count = ids.length;
+    const rows = embeddings.view([1, count, embeddings.shape[1]]);
+    const idRow = this.upload([1, count], "int32", ids);
+    const modalities = this.upload([1, count], "int32", new Array(count).fill(modality));
+    this.beginForward(count);
+    const outputs = this.functions.prefill_tokens(rows, idRow, modalities, this.kv, this.params);
+    this.state.end_forward(this.kv);
+    return take(outputs);
+  }
+
+  /** Rows of a picture, of `shape` (blocks, values of a block), and of a sound. */
+  embedPicture(shape, pixels, positions) {
+    return this.scoped(() => {
+      const where = this.upload([shape[0], 2], "int32", positions);
+      return this.named("embed_image")(this.upload(shape, "float32", pixels), where, this.params);
+    });
+  }
+
+  embedSound(samples) {
+    return this.scoped(() => this.named("embed_audio")(this.upload([samples.length], "float32", samples), this.params));
   }
 
   /** As `prefill`, for one more token. */

@@ -37,7 +37,8 @@ def export_vision(config: Gemma4Config, matrices: Matrices, options: ExportOptio
     """
     vision = config.vision
     assert vision is not None, "only components with parameters are exported"
-    embedder, client = _embedder(vision, matrices, options.activation_dtype), ClientPicture(vision)
+    embedder = _embedder(vision, matrices, options.activation_dtype)
+    client = ClientPicture(vision, options.client_blocks)
 
     def image_embed(picture: nn.Tensor) -> nn.Tensor:
         return embedder.embed(*client.read(picture))

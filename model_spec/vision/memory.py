@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from tvm import DataType
 
-from gemma4_compile.model_spec.component import DEFAULT_IMAGE_ROWS, ActivationMemory
+from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
+from gemma4_compile.model_spec.component import ActivationMemory
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.config import CHANNELS, UnifiedVisionConfig, VisionConfig
 
-BUDGETS = (70, 140, 280, 560, 1120)
-"""Rows that a picture may have, of transformers' image processor; the middle one is its default."""
-
 
 def picture_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
-    """Bytes of a block's activations, in `dtype` where they are bounded."""
+    """Bytes of a block's activations, in `dtype` where they are bounded, of a usual picture."""
     f32, item, vision = 4, DataType(dtype).bits // 8, config.vision
     if vision is None:
         return ActivationMemory((), ())
@@ -22,7 +20,7 @@ def picture_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
     if isinstance(vision, UnifiedVisionConfig):
         width = vision.embed_dim
         together = (f32 * pixels, item * pixels, f32 * width, item * width, rows)
-        return ActivationMemory(tuple(sorted(set(together))), (together,), DEFAULT_IMAGE_ROWS)
+        return ActivationMemory(tuple(sorted(set(together))), (together,), DEFAULT_BUDGET)
     patches = vision.pooling_kernel_size**2
     hidden, inner = patches * vision.hidden_size, _inner(vision) * patches
     wide = patches * vision.intermediate_size
@@ -32,7 +30,7 @@ def picture_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
     before = (f32 * pixels, item * pixels, f32 * hidden)
     together_sets = (attention, gated, before)
     tensors = sorted({size for sizes in together_sets for size in sizes} | {rows})
-    return ActivationMemory(tuple(tensors), together_sets, DEFAULT_IMAGE_ROWS)
+    return ActivationMemory(tuple(tensors), together_sets, DEFAULT_BUDGET)
 
 
 def _inner(vision: VisionConfig) -> int:

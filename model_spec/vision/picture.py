@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from gemma4_compile.media.sizes import CLIENT_BLOCKS, client_size
+from gemma4_compile.media.sizes import client_size
 from gemma4_compile.model_spec.vision.config import CHANNELS, AnyVisionConfig
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.picture import (
@@ -16,15 +16,15 @@ from gemma4_compile.operators.picture import (
     PicturePositions,
 )
 
-ACROSS, DOWN = CLIENT_BLOCKS
-
 
 class ClientPicture:
     """The picture that the client's adapter takes, of a model with such blocks."""
 
-    def __init__(self, config: AnyVisionConfig) -> None:
+    def __init__(self, config: AnyVisionConfig, blocks: tuple[int, int]) -> None:
+        """Take the model's blocks, and how many of them lie across and down."""
         self.config, self.block = config, config.block_size
-        self.width, self.height = client_size(self.block)
+        self.across, self.down = blocks
+        self.width, self.height = client_size(blocks, self.block)
 
     @property
     def spec(self) -> nn.spec.Tensor:
@@ -33,10 +33,11 @@ class ClientPicture:
 
     def read(self, picture: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
         """Pixels of the blocks and their positions, as `embed_image` takes them."""
-        pixels, cells = self.block**2 * CHANNELS, ACROSS * DOWN
-        cut = PictureBlocks(ACROSS, DOWN, self.block, self.height)
+        across, down = self.across, self.down
+        pixels, cells = self.block**2 * CHANNELS, across * down
+        cut = PictureBlocks(across, down, self.block, self.height)
         (blocks,) = emit(cut, [picture], [((cells, pixels), "float32")])
         longest = min(self.config.grid_size, cells)
-        place = PicturePositions(ACROSS, DOWN, self.block, longest)
+        place = PicturePositions(across, down, self.block, longest)
         (positions,) = emit(place, [picture], [((cells, 2), "int32")])
         return blocks, positions

@@ -20,7 +20,7 @@ from gemma4_compile.runtime import Chat
 from gemma4_compile.runtime.media_prompt import Run
 from tests import media_checkpoints, tolerances
 from tests.marks import slow_unless
-from tests.media_checkpoints import KINDS, Truth
+from tests.media_checkpoints import KINDS, Truth, with_room
 from tests.packages import Silent
 from tests.sounds import speech
 
@@ -40,7 +40,7 @@ class Subject:
     def picture(self, image: Image) -> Picture:
         settings = self.chat.media.image
         assert settings is not None
-        return Picture.of(scaled(image, settings.budget, settings.block_size), settings)
+        return Picture.of(scaled(image, settings.max_budget, settings.block_size), settings)
 
     def sound(self, samples: Float32Array) -> Sound:
         assert self.chat.media.audio is not None
@@ -70,26 +70,30 @@ class Subject:
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
-    made: dict[str, Subject] = {}
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
+    made: dict[tuple[str, int], Subject] = {}
 
-    def make(kind: str) -> Subject:
-        if kind not in made:
+    def make(kind: str, tokens: int = 280) -> Subject:
+        if (kind, tokens) not in made:
             folder = tmp_path_factory.mktemp(kind)
-            model = media_checkpoints.write_checkpoint(folder / "model", KINDS[kind])
+            whole = KINDS[kind] if tokens == 280 else with_room(KINDS[kind], tokens)
+            model = media_checkpoints.write_checkpoint(folder / "model", whole)
             request = CompileRequest(
                 model=str(model),
                 target="cpu",
                 quant="f32",
                 output=folder / "package",
-                context_length=1000,
-                prefill_chunk=300,
+                context_length=max(1000, tokens + 200),
+                prefill_chunk=max(300, tokens),
                 modalities=None,
+                image_tokens=tokens,
             )
             compile_model(request, Silent())
-            made[kind] = Subject(Chat.open(folder / "package"), Truth(model, KINDS[kind]))
-        made[kind].chat.clear()
-        return made[kind]
+            truth = Truth(model, whole, tokens)
+            made[kind, tokens] = Subject(Chat.open(folder / "package"), truth)
+        found = made[kind, tokens]
+        found.chat.clear()
+        return found
 
     return make
 
@@ -147,7 +151,7 @@ def true_reply(
     ),
 )
 def test_tokens_are_those_of_transformers(
-    kind: str, case: str, subject: Callable[[str], Subject]
+    kind: str, case: str, subject: Callable[..., Subject]
 ) -> None:
     asked, media = subject(kind), CASES[case]
     tokens, logits = asked.ask([*media, QUESTION])
@@ -159,8 +163,30 @@ def test_tokens_are_those_of_transformers(
 
 
 @pytest.mark.parity
+@pytest.mark.parametrize(
+    ("kind", "tokens"),
+    slow_unless(
+        lambda kind, tokens: kind == "unified",
+        [("unified", 1120), ("unified", 70), ("e2b", 560), ("dense", 560)],
+    ),
+)
+def test_a_picture_of_another_budget(
+    kind: str, tokens: int, subject: Callable[..., Subject]
+) -> None:
+    asked = subject(kind, tokens)
+    _, logits = asked.ask([TALL, QUESTION])
+    expected, right, length = true_reply(asked.truth, rendered([TALL], QUESTION), [TALL])
+    assert asked.chat.last_reply is not None
+    assert asked.chat.last_reply.prompt_tokens == length
+    picture = asked.picture(TALL)
+    assert 0.8 * tokens < picture.rows <= tokens, "it takes what the package has room for"
+    assert logits.argmax(axis=-1).tolist() == expected
+    np.testing.assert_allclose(logits, right, atol=tolerances.LOGITS_F32, rtol=0)
+
+
+@pytest.mark.parity
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
-def test_a_later_turn_sees_what_came_before(kind: str, subject: Callable[[str], Subject]) -> None:
+def test_a_later_turn_sees_what_came_before(kind: str, subject: Callable[..., Subject]) -> None:
     asked = subject(kind)
     said, _ = asked.ask([WIDE, QUESTION])
     tokens, logits = asked.ask([TALL, "And this?"])
@@ -176,7 +202,7 @@ def test_a_later_turn_sees_what_came_before(kind: str, subject: Callable[[str], 
 
 @pytest.mark.slow
 def test_sounds_are_causal_in_the_stock_client_as_well(
-    subject: Callable[[str], Subject], monkeypatch: pytest.MonkeyPatch
+    subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = subject("unified")
     _, ours = asked.ask([SOUND, QUESTION])
@@ -187,7 +213,7 @@ def test_sounds_are_causal_in_the_stock_client_as_well(
 
 
 def test_another_picture_of_the_same_size_is_not_taken_for_the_first(
-    subject: Callable[[str], Subject],
+    subject: Callable[..., Subject],
 ) -> None:
     asked = subject("e2b")
     _, first = asked.ask([WIDE, QUESTION])
@@ -197,7 +223,7 @@ def test_another_picture_of_the_same_size_is_not_taken_for_the_first(
 
 
 def test_what_a_package_does_not_take_is_refused(
-    tiny_package: Path, subject: Callable[[str], Subject]
+    tiny_package: Path, subject: Callable[..., Subject]
 ) -> None:
     picture = subject("e2b").picture(WIDE)
     blind = Chat.open(tiny_package)

@@ -12,7 +12,7 @@ import tvm
 
 from gemma4_compile import abi
 from gemma4_compile.device_check.definitions import run
-from gemma4_compile.model_spec.vision.picture import ACROSS, DOWN
+from gemma4_compile.media.sizes import CLIENT_BLOCKS, SQUARE, client_blocks
 from gemma4_compile.model_spec.vision.reference import embed_image
 from gemma4_compile.operators.picture import PicturePositions, mark_row
 from tests import tolerances
@@ -32,6 +32,7 @@ from tests.vision_models import (
 pytestmark = pytest.mark.parity
 
 GRIDS = [(4, 3), (2, 7), (1, 9), (12, 1), (1, 1)]
+ACROSS, DOWN = CLIENT_BLOCKS
 RECIPES = ["f32", "f16", "q8f16", "q4f32"]
 
 
@@ -93,15 +94,22 @@ def test_the_reference_is_transformers(kind: str) -> None:
         check(found, truth.rows(picture, patch_of(kind)), "f32")
 
 
-def container(picture: Picture, columns: int, rows: int, noise: int = 1) -> Float32Array:
+def container(
+    picture: Picture,
+    columns: int,
+    rows: int,
+    noise: int = 1,
+    blocks: tuple[int, int] = CLIENT_BLOCKS,
+) -> Float32Array:
     """A picture's blocks as the stock client is given them: (1, height, width, 3)."""
-    block, cells = picture.block, ACROSS * DOWN
+    block, (across, down) = picture.block, blocks
+    cells = across * down
     filled = np.random.default_rng(noise).integers(0, 256, (cells, block * block * 3))
     pixels, _ = picture.cells(block)
     filled[: len(pixels)] = pixels
-    grid = filled.reshape(DOWN, ACROSS, block, block, 3).swapaxes(1, 2)
-    body = grid.reshape(1, DOWN * block, ACROSS * block, 3)
-    row = mark_row(columns, rows, ACROSS * block)
+    grid = filled.reshape(down, across, block, block, 3).swapaxes(1, 2)
+    body = grid.reshape(1, down * block, across * block, 3)
+    row = mark_row(columns, rows, across * block)
     return np.concatenate([body, row[None, None]], axis=1).astype(np.uint32)
 
 
@@ -119,6 +127,24 @@ def test_a_containers_rows_are_those_of_its_picture(kind: str, grid: tuple[int, 
     assert found.shape == (280, library.config.hidden_size)
     assert np.isfinite(found).all()
     check(found[: grid[0] * grid[1]], truth.rows(picture, patch_of(kind)), "f32")
+
+
+@pytest.mark.parametrize("kind", ["clipped", "unified"])
+@pytest.mark.parametrize("budget", [70, 280])
+def test_a_square_adapter_takes_stretched_pictures_and_containers(kind: str, budget: int) -> None:
+    across, down = blocks = client_blocks(budget, SQUARE)
+    library, truth = compiled(kind, blocks=blocks), case(kind, "f32")[1]
+    picture = random_picture(across, down, library.block)
+    expected = truth.rows(picture, patch_of(kind))
+    plain = container(picture, across, down, blocks=blocks)
+    plain[0, -1] = plain[0, -2]  # the row below a stretched picture is more of it
+    for given in (plain, container(picture, across, down, blocks=blocks)):
+        found = adapted(library, given)
+        assert found.shape == (across * down, library.config.hidden_size)
+        check(found, expected, "f32")
+    other = random_picture(7, 9, library.block)
+    found = adapted(library, container(other, 7, 9, blocks=blocks))
+    check(found[:63], truth.rows(other, patch_of(kind)), "f32")
 
 
 WRONG_GRIDS = [(0, 9), (9, 0), (29, 10), (281, 1), (1, 22), (65_535, 65_535)]

@@ -31,6 +31,10 @@ def test_the_names_are_those_of_the_compiler() -> None:
         (["--quant", "q2", "--plan"], 2, "unknown quantisation `q2`"),
         (["--target", "cpu", "--limits", "compat", "-o", "x"], 2, "no limits `compat`"),
         (["--activations", "int4", "-o", "x"], 2, "unknown activations `int4`"),
+        (["--image-tokens", "300", "--plan"], 2, "expected one of 70, 140, 280, 560, 1120, found"),
+        (["--image-tokens", "560", "-o", "x"], 2, "--image-tokens is for packages that take pic"),
+        (["--image-shape", "square", "-o", "x"], 2, "--image-shape is for packages that take pic"),
+        (["--image-shape", "round", "-o", "x"], 2, "unknown shape `round`"),
         (["--plan", "--report"], 2, "exclude each other"),
         (["-o", "x", "--json"], 2, "--json goes with"),
     ],
@@ -55,3 +59,5 @@ def test_what_needs_no_compiler_loads_none(arguments: list[str], code: int, said
 
 def test_what_the_compiler_must_look_at_is_left_to_it() -> None:
     assert options.main(["tiny", "-o", "x", "--context", "-5"]) == 0
+    pictures = ["--modalities", "all", "--image-tokens", "560", "--image-shape", "square"]
+    assert options.main(["tiny", "-o", "x", *pictures]) == 0

@@ -16,7 +16,7 @@ from PIL import Image
 
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import AudioSettings, ImageSettings
-from gemma4_compile.media.sizes import CLIENT_BLOCKS, CLIENT_ROWS, client_size
+from gemma4_compile.media.sizes import SQUARE, WIDE, client_size
 from gemma4_compile.operators.picture import mark_row
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
@@ -36,13 +36,18 @@ RATE = 16_000
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=["e2b", "unified"])
+@pytest.fixture(
+    scope="module",
+    params=[("e2b", WIDE), ("unified", WIDE), ("unified", SQUARE)],
+    ids=lambda param: "-".join(param),
+)
 def packages(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
     """The same model that sees and hears, for the client and for the CPU."""
     folder = tmp_path_factory.mktemp("seeing")
-    kind = media_checkpoints.KINDS[request.param]
+    name, shape = request.param
+    kind = media_checkpoints.KINDS[name]
     model = media_checkpoints.write_checkpoint(folder / "model", kind)
     for target in ("webgpu", "cpu"):
         compile_model(
@@ -55,6 +60,7 @@ def packages(
                 prefill_chunk=300,
                 activations="float",
                 modalities=None,
+                image_shape=shape,
             ),
             Silent(),
         )
@@ -80,16 +86,17 @@ def random_blocks(columns: int, rows: int, block: int) -> Pixels:
     return np.kron(squares, np.ones((block // 2, block // 2, 1), np.uint8))
 
 
-def container(picture: Pixels, block: int) -> Pixels:
+def container(picture: Pixels, image: ImageSettings) -> Pixels:
     """The picture that a page hands over: blocks in the order of the picture's own grid, a mark."""
-    width, height = client_size(block)
+    block, (across, down) = image.block_size, image.client_blocks
+    width, height = client_size((across, down), block)
     columns, rows = picture.shape[1] // block, picture.shape[0] // block
     whole = np.zeros((height, width, 3), np.uint8)
     squares = (
         picture.reshape(rows, block, columns, block, 3).swapaxes(1, 2).reshape(-1, block, block, 3)
     )
     for index, square in enumerate(squares):
-        y, x = index // CLIENT_BLOCKS[0] * block, index % CLIENT_BLOCKS[0] * block
+        y, x = index // across * block, index % across * block
         whole[y : y + block, x : x + block] = square
     whole[-1] = mark_row(columns, rows, width)
     return whole
@@ -140,11 +147,11 @@ def test_pictures_and_sounds_in_one_message_and_in_a_later_one(
 ) -> None:
     image, audio = settings_of(engine)
     block = image.block_size
-    across, down = CLIENT_BLOCKS
+    across, down = image.client_blocks
     stretched = random_blocks(across, down, block)
-    tall = random_blocks(down, across, block)
+    tall = random_blocks(down, across, block) if across != down else random_blocks(8, 32, block)
     samples = speech(12_345)
-    width, height = client_size(block)
+    width, height = client_size((across, down), block)
     unmarked = np.zeros((height, width, 3), np.uint8)
     unmarked[: down * block] = stretched
     first: dict[str, Any] = {
@@ -153,7 +160,7 @@ def test_pictures_and_sounds_in_one_message_and_in_a_later_one(
     }
     alone: dict[str, Any] = {
         "role": "user",
-        "content": [text_part("And this?"), image_part(container(tall, block))],
+        "content": [text_part("And this?"), image_part(container(tall, image))],
     }
     assistant = {"role": "assistant", "content": "A cat."}
     replies = run_in_webllm(
@@ -166,7 +173,7 @@ def test_pictures_and_sounds_in_one_message_and_in_a_later_one(
         tmp_path,
     )
     seen, turned = Picture.of(stretched, image), Picture.of(tall, image)
-    assert seen.rows == turned.rows == CLIENT_ROWS
+    assert seen.rows == turned.rows == across * down == (280 if across != down else 256)
     heard = Sound.of(samples, audio)
     check(engine, replies[0], [seen, heard])
     check(engine, replies[1], [seen, heard, turned])

@@ -9,9 +9,12 @@ import pytest
 
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.package.artifacts import read_artifact
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest
+from tests import media_checkpoints
 from tests.packages import Silent
 from tests.web.compiled import TINY, Compiler
 from tests.web.dawn import HERE, VulkanDriver
@@ -47,3 +50,34 @@ def test_subgroups_that_are_too_small_are_told(
     package = compiled(TINY, "webgpu", "q4f16", limits="subgroups")
     with pytest.raises(ArtifactError, match=r"subgroups of 32 threads or more.* may have 4"):
         run_on_dawn(package, [], HERE / "node_modules")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "context"), [("e2b", 128), ("unified", 320)])
+def test_pictures_and_sounds_on_webgpu(
+    kind: str,
+    context: int,
+    tmp_path: Path,
+    lavapipe: VulkanDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in lavapipe.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    model = media_checkpoints.write_checkpoint(tmp_path / "model", media_checkpoints.KINDS[kind])
+    request = CompileRequest(
+        *(str(model), "webgpu", "f16", tmp_path / "package"),
+        context_length=context,
+        prefill_chunk=min(280, context),  # which 12B's kind needs, whose pictures are whole
+        modalities=None,
+    )
+    compile_model(request, Silent())
+    asked = VerifyRequest(request.output, str(model), steps=4, node_modules=HERE / "node_modules")
+    found = verify_package(asked, Silent())
+    assert found.passed, found.failures
+    media = read_artifact(request.output / "numerics.json")["media"]
+    for medium in (media["image"], media["audio"]):
+        assert medium["shown"]["rows"] >= 50
+        assert medium["decoded"] == 4
+        # float16 rounds: a comparison with itself would be exact.
+        assert 0 < medium["arithmetic"]["rows"]["relative_error"] < 0.01
+        assert medium["arithmetic"]["logits"]["top1"] == 1

@@ -14,7 +14,7 @@ from gemma4_compile.media.settings import (
     MediaSettings,
     media_settings,
 )
-from gemma4_compile.media.sizes import BUDGETS, CLIENT_ROWS
+from gemma4_compile.media.sizes import SHAPES, client_blocks
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.config import UnifiedVisionConfig
 from gemma4_compile.model_spec.vision.picture import ClientPicture
@@ -72,8 +72,7 @@ def test_a_picture_of_the_client_is_the_container() -> None:
     image = tasks(BOTH)[TASK]["inputs"]["image"]
     resize = image["processor"]["resize"]
     assert (resize["height"], resize["width"]) == (673, 960)
-    assert image["processor"]["num_embeddings"] == CLIENT_ROWS == 280
-    assert CLIENT_ROWS in BUDGETS
+    assert image["processor"]["num_embeddings"] == 280
     assert image["prompt"] == {
         "prefix_token_ids": [10],
         "placeholder_token_id": 11,
@@ -90,12 +89,17 @@ def test_a_sound_of_the_client_is_as_long_as_a_row_at_least() -> None:
     assert sound["max_samples"] == 30 * sound["sample_rate_hz"]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("budget", [70, 280, 1120])
 @pytest.mark.parametrize("block", [48, 12, 4])
-def test_the_size_is_that_of_the_adapter(block: int) -> None:
+def test_the_size_is_that_of_the_adapter(block: int, budget: int, shape: str) -> None:
     assert BOTH.image is not None
-    image = replace(BOTH.image, block_size=block)
-    resize = tasks(replace(BOTH, image=image))[TASK]["inputs"]["image"]["processor"]["resize"]
+    across, down = blocks = client_blocks(budget, shape)
+    image = replace(BOTH.image, block_size=block, client_across=across, client_down=down)
+    processor = tasks(replace(BOTH, image=image))[TASK]["inputs"]["image"]["processor"]
+    resize = processor["resize"]
+    assert processor["num_embeddings"] == across * down
     config = Gemma4Config.from_preset("gemma-4-12B-it", None).vision
     assert isinstance(config, UnifiedVisionConfig)
-    client = ClientPicture(replace(config, patch_size=block, pooling_kernel_size=1))
+    client = ClientPicture(replace(config, patch_size=block, pooling_kernel_size=1), blocks)
     assert (resize["height"], resize["width"]) == tuple(map(int, client.spec.shape[1:3]))

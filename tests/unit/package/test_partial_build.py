@@ -62,6 +62,7 @@ def test_what_does_not_change_the_rest_may_differ(name: str, tmp_path: Path) -> 
         ("weights", {"activations": "int8"}, "with another `activations`"),
         ("library", {"recipe": "q4f16"}, "with another `recipe`"),
         ("library", {"parameter_schema_id": "sha256:2"}, "with another `parameter_schema_id`"),
+        ("library", {"media": {"image": {}}}, r"with another `media` \(by --image-tokens or --im"),
         ("library", {NONFINITE: {}}, "made without --allow-nonfinite"),
         ("weights", {NONFINITE: {}}, "made without --allow-nonfinite"),
     ],

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gemma4_compile.errors import QuantizationError, UsageError
+from gemma4_compile.media.sizes import BUDGETS
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.reports.plan import KINDS, BuildPlan, make_plan
 from gemma4_compile.targets import target_spec
@@ -199,3 +201,56 @@ def test_the_largest_binding_may_be_the_states() -> None:
     plan = plan_of("gemma-4-31B-it", context=32_768)
     assert plan.largest_binding_bytes == plan.state_tensor_bytes == 128 * MIB
     assert plan.requirements.max_binding_bytes == 128 * MIB
+
+
+SEES = frozenset({Modality.TEXT, Modality.IMAGE})
+
+
+def plan_with_pictures(
+    size: str, tokens: int, chunk: int = 512, quant: str = "q4f16", context: int = 8192
+) -> BuildPlan:
+    config = Gemma4Config.from_preset(f"gemma-4-{size}-it", SEES)
+    return make_plan(config, quant, WEBGPU, context, chunk, image_tokens=tokens)
+
+
+@pytest.mark.parametrize("size", ["12B", "26B-A4B", "31B"])
+def test_a_chunk_holds_a_picture_whose_rows_see_each_other(size: str) -> None:
+    for tokens in BUDGETS:
+        plan_with_pictures(size, tokens, chunk=tokens).check()
+        with pytest.raises(UsageError, match=f"a picture takes up to {tokens} rows") as caught:
+            plan_with_pictures(size, tokens, chunk=tokens - 1).check()
+        smaller = [each for each in BUDGETS if each < tokens]
+        other = f", --image-tokens {smaller[-1]}" if smaller else ""
+        assert str(caught.value.hint).startswith(f"--prefill-chunk {tokens} or more{other}, or")
+    with pytest.raises(UsageError) as caught:
+        plan_with_pictures(size, 560, chunk=300, context=300).check()
+    assert str(caught.value.hint).startswith("--context 560 or more, --image-tokens 280, or")
+
+
+@pytest.mark.parametrize("size", ["E2B", "E4B"])
+def test_causal_pictures_may_be_cut_by_chunks(size: str) -> None:
+    plan_with_pictures(size, 1120, chunk=16).check()
+
+
+def test_a_larger_picture_needs_more_memory() -> None:
+    plans = {tokens: plan_with_pictures("E2B", tokens) for tokens in BUDGETS}
+    up = 9 * 3072 * 4  # bytes of a block between the feed-forward's two layers
+    for tokens, plan in plans.items():
+        assert plan.picture_tensor_bytes == tokens * up
+    assert plans[70].activation_bytes == plans[140].activation_bytes, "a prefill chunk needs more"
+    assert plans[1120].activation_bytes > 1120 * up
+    larger = plans[1120].activation_bytes - plans[560].activation_bytes
+    assert larger >= 560 * up
+    assert plans[1120].device_memory_bytes - plans[560].device_memory_bytes == larger
+    assert plans[1120].largest_binding_bytes == max(
+        plans[280].largest_binding_bytes, plans[1120].picture_tensor_bytes
+    )
+
+
+def test_a_picture_that_no_binding_holds_is_refused_with_one_that_fits() -> None:
+    plan = plan_with_pictures("31B", 1120, chunk=1120, quant="q4f32")
+    nbytes = 1120 * 9 * 4304 * 4
+    with pytest.raises(UsageError, match=f"--image-tokens 1120: .* {nbytes} bytes") as caught:
+        plan.check()
+    assert caught.value.hint == "--image-tokens 560 fits"
+    plan_with_pictures("31B", 560, chunk=560, quant="q4f32").check()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text, size
@@ -47,6 +48,17 @@ def test_text_shows_how_large_subgroups_must_be() -> None:
     (laptop,) = (line for line in lines if "integrated GPU" in line)
     assert "subgroups of 16 threads: they may have 8" in laptop
     assert not any("smallest subgroup" in line for line in plan_text(plan(), PRESET).splitlines())
+
+
+def test_packages_that_see_say_how_large_pictures_may_be() -> None:
+    sees = frozenset({Modality.TEXT, Modality.IMAGE})
+    config = Gemma4Config.from_preset(PRESET, sees)
+    spec = target_spec("webgpu")
+    found = make_plan(config, "q4f16", spec, 8192, 1120, image_tokens=1120)
+    assert plan_text(found, PRESET).splitlines()[1] == "pictures of up to 1120 tokens"
+    assert plan_json(found, {})["image_tokens"] == 1120
+    assert "pictures" not in plan_text(plan(), PRESET)
+    assert plan_json(plan(), {})["image_tokens"] is None
 
 
 @pytest.mark.parametrize(

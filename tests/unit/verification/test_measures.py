@@ -8,6 +8,7 @@ import pytest
 from gemma4_compile.verification.measures import (
     compare_layer,
     compare_logits,
+    compare_rows,
     divergence,
     log_probabilities,
 )
@@ -59,3 +60,21 @@ def test_layers_by_hand() -> None:
     assert measures.cosine_mean == pytest.approx((1 + 1 / np.sqrt(2)) / 2)
     assert measures.max_error == 1.0
     assert measures.relative_error == 1.0
+
+
+def test_rows_by_hand() -> None:
+    expected = np.array([[3, 4], [0, 0], [0, 5]], np.float32)
+    found = expected + np.array([[0, 0.5], [0, 0], [-0.25, 0]], np.float32)
+    measures = compare_rows(found, expected)
+    assert measures.rows == 3
+    np.testing.assert_allclose(measures.mean_error, 0.75 / 6)
+    np.testing.assert_allclose(measures.max_error, 0.5)
+    np.testing.assert_allclose(measures.relative_error, (0.3125 / 50) ** 0.5)
+    np.testing.assert_allclose(measures.worst_row, 0.5 / (50 / 3) ** 0.5)
+
+
+def test_rows_that_are_not_finite_have_no_small_error() -> None:
+    expected = np.ones((2, 3), np.float32)
+    found = expected.copy()
+    found[1, 1] = np.nan
+    assert not compare_rows(found, expected).relative_error < 1e9

@@ -86,6 +86,41 @@ def test_table_of_a_bad_package() -> None:
     assert "too short for a prompt of more than two windows" in text
 
 
+def medium(*, fits: bool = True) -> dict[str, Any]:
+    rows = {"mean_error": 1e-5, "max_error": 2e-4, "relative_error": 3e-3, "worst_row": 0.1}
+    one = {
+        "rows": rows,
+        "rows_bound": 0.02,
+        "logits": {"kl_mean": 0.25, "top1": 0.5} if fits else None,
+        "thresholds": {"kl_mean": 1, "top1": 0.4},
+    }
+    return {
+        "shown": {"rows": 6, "blocks_across": 3, "blocks_down": 2, "samples": 24_000},
+        "prompt": 20 if fits else None,
+        "decoded": 4 if fits else 0,
+        "weights": {"tensor": "q_proj", "error": 0.001, "bound": 0.02},
+        "arithmetic": one,
+        "whole": one,
+    }
+
+
+def test_the_table_shows_pictures_and_sounds() -> None:
+    text = table({**content(), "media": {"image": medium(), "audio": medium()}})
+    assert "a picture of 3 x 2 blocks, 6 rows; 4 tokens decoded after it\n" in text
+    assert "a sound of 1.50 s, 6 rows; 4 tokens decoded after it\n" in text
+    assert text.count("relative error of the rows            0.003         <= 0.02") == 4
+    assert text.count("greedy tokens that agree              50.0%         >= 40%") == 4
+    assert text.count("largest error of a stored weight row    0.001         <= 0.02") == 2
+    assert "too short for it" not in text
+
+
+def test_the_table_says_what_has_no_room() -> None:
+    text = table({**content(), "media": {"image": medium(fits=False)}})
+    assert "context is too short for it: its rows alone were run" in text
+    assert "greedy tokens that agree" not in text
+    assert "sound" not in text
+
+
 @pytest.mark.parametrize("relative", [0.0, 1e-12, 1e-3, 1.0, 1e9, float("nan"), float("inf")])
 def test_picture_is_well_formed_whatever_the_errors(relative: float) -> None:
     root = ElementTree.fromstring(picture(content(relative=relative)))

@@ -16,6 +16,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.errors import ArtifactError, CheckpointError
+from gemma4_compile.media.settings import ImageSettings, MediaSettings
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
@@ -165,6 +166,9 @@ def test_a_probe_is_the_same_package_with_another_library(
         "activations": "int8",
         "overrides": [["embed_tokens", "q8f16_1"]],
         "modalities": ["text", "image"],
+        "media": MediaSettings(
+            ImageSettings(1, 2, 3, 4, max_budget=560, client_across=16, client_down=16)
+        ).to_json(),
     }
     change_build(package, **build)
 
@@ -189,6 +193,7 @@ def test_a_probe_is_the_same_package_with_another_library(
     assert request.prefill_chunk == provenance.build["prefill_chunk"]
     assert len(request.overrides) == 1
     assert request.modalities == frozenset({Modality.TEXT, Modality.IMAGE})
+    assert (request.image_tokens, request.image_shape) == (560, "square")
 
     listed = Provenance.from_json(read_artifact(probe / abi.PROVENANCE_FILE))
     assert listed.library == "probe.so"

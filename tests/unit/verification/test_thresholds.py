@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from gemma4_compile.quantization.packing import dequantize, quantize, to_dense
 from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
-from gemma4_compile.verification.thresholds import ARITHMETIC, WHOLE, shortfalls, thresholds
+from gemma4_compile.verification.thresholds import (
+    ARITHMETIC,
+    WHOLE,
+    rows_bound,
+    shortfalls,
+    thresholds,
+    weight_bound,
+)
 
 PERFECT = LogitMeasures(4, 0.0, 0.0, 1.0, 1.0, 0.0, 10.0, 10.0)
 LAYER = LayerMeasures(1.0, 1.0, 0.0, 0.0)
@@ -51,3 +61,43 @@ def test_the_worst_layer_is_named(cosine: float) -> None:
     layers = [LAYER, replace(LAYER, cosine_mean=cosine), LAYER]
     (found,) = shortfalls(bounds, PERFECT, layers)
     assert found.startswith("cosine after layer 1 is")
+
+
+SCHEMES = (
+    DenseScheme("float32"),
+    DenseScheme("float16"),
+    GroupScheme(8, "float32"),
+    GroupScheme(8, "float16"),
+    GroupScheme(4, "float16"),
+)
+
+
+def test_coarser_rounding_loosens_the_bound_of_rows_of_media() -> None:
+    bounds = [rows_bound("float32", 8, (), int8=False)]
+    bounds += [rows_bound("float16", 8, (), int8=False), rows_bound("float16", 8, (), int8=True)]
+    bounds.append(rows_bound("float16", 8, [SCHEMES[3], SCHEMES[4]], int8=True))
+    assert bounds == sorted(bounds)
+    assert bounds[0] < 1e-4, "a mistake costs more"
+    assert bounds[1] < 1e-2
+    assert bounds[3] < 2
+    assert rows_bound("float16", 56, (), int8=False) > bounds[1], "a longer tower"
+    assert rows_bound("float16", 8, SCHEMES[2:3], int8=False) < 0.2
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
+@pytest.mark.parametrize("size", [1e-6, 1e-3, 1.0, 1e2])
+def test_rounding_stays_within_the_bound_of_stored_rows(scheme: Scheme, size: float) -> None:
+    rng = np.random.default_rng(0)
+    rows = (rng.standard_normal((64, 96)) * size).astype(np.float32)
+    rows[0, 1:] = 0  # all in one weight, and one that is far beyond the others
+    rows[1, 5] = 100 * size
+    if isinstance(scheme, DenseScheme):
+        found = to_dense(rows, scheme.dtype).astype(np.float32)
+    else:
+        found = dequantize(*quantize(rows, scheme), scheme)
+    relative, smallest = weight_bound(scheme)
+    allowed = relative * np.linalg.norm(rows, axis=-1) + smallest * rows.shape[1] ** 0.5
+    assert (np.linalg.norm(found - rows, axis=-1) <= allowed).all()
+    if size >= 1e-3:
+        lengths = np.linalg.norm(rows[2:], axis=-1)
+        assert (allowed[2:] < 0.5 * lengths).all(), "a row that is gone is beyond"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemma4_compile.model_spec.component import DEFAULT_IMAGE_ROWS
+from gemma4_compile.media.sizes import DEFAULT_BUDGET
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.memory import largest_budget, picture_memory
@@ -28,7 +28,7 @@ def test_the_largest_tensors_of_a_block() -> None:
     assert max(picture_memory(config("31B"), "float16").tensors) == 9 * 4304 * 2  # gated
     assert max(picture_memory(config("31B"), "float32").tensors) == 9 * 4304 * 4
     assert max(picture_memory(config("12B"), "float16").tensors) == 6912 * 4  # pixels
-    assert picture_memory(config("E2B"), "float16").positions == DEFAULT_IMAGE_ROWS
+    assert picture_memory(config("E2B"), "float16").positions == DEFAULT_BUDGET
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,20 @@ def test_several_pictures_and_sounds_in_their_order(live: Live, engine: Scripted
     assert starts == [1017, 1018, 1018, 1018, 1017]
     assert held.count(1020) >= 5 + 10 + 7
     assert held.count(1019) == 8 * 8 + 14 * 4
+
+
+@pytest.mark.parametrize(
+    ("detail", "most"), [("low", 70), ("auto", 280), ("high", 1120), (None, 280)]
+)
+def test_detail_is_a_budget_that_the_package_has(detail: str | None, most: int) -> None:
+    assert SETTINGS.image is not None
+    roomy = MediaSettings(replace(SETTINGS.image, max_budget=1120))
+    engine = ScriptedEngine(encode("A cat."), context_length=2048)
+    more = {} if detail is None else {"detail": detail}
+    with serving_script(engine, TEMPLATE, limits=Limits(body_bytes=8 << 20), media=roomy) as live:
+        status, answer = ask(live, image(picture_file(64, 48), **more))
+    assert status == 200, answer
+    assert 0.8 * most < engine.held.count(1019) <= most
 
 
 def test_earlier_pictures_are_kept_and_not_decoded_again(
