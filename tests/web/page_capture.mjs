@@ -26,7 +26,9 @@ export const CAPTURE = {
         [file("text.png", "image/png", Buffer.from("words")), /text\.png is no picture/],
         [file("drawing.svg", "image/svg+xml", svg), /drawing \(SVG\)/],
         [file("notes.txt", "text/plain", Buffer.from("words")), /notes\.txt is neither a picture nor a sound/],
-        [file("film.mp4", "video/mp4", Buffer.from("words")), /film\.mp4 is a video/],
+        [file("film.mp4", "video/mp4", Buffer.from("words")), /film\.mp4 is no video that this browser can play/],
+        [file("sound.webm", "video/webm", wav(1)), /sound\.webm has no pictures/],
+        [file("none.mkv", "", Buffer.alloc(0)), /none\.mkv is empty/],
         [file("large.png", "image/png", Buffer.alloc(33 * 2 ** 20)), /33 MiB; a picture may have at most 32 MiB/],
         [file("none.wav", "audio/wav", Buffer.alloc(0)), /none\.wav is empty/],
         [file("zero.wav", "audio/wav", wav(0)), /zero\.wav/],
@@ -153,6 +155,85 @@ export const CAPTURE = {
       await answered(page);
       await drawn(page, 1);
       assert.ok(await page.locator("#messages img").evaluate(({ naturalWidth }) => naturalWidth >= 320));
+    });
+  },
+
+  /** Frames at even distances, each with its time before it; as many as half of the context takes. */
+  async videos({ accessible, shot, ask, answered, state, ...tools }) {
+    await withMedia({ ...tools, state }, async (page) => {
+      // As a browser records it: no length in its header. Red, green and blue, each for so long.
+      const film = await page.evaluate(async () => {
+        const canvas = document.createElement("canvas");
+        [canvas.width, canvas.height] = [320, 180];
+        const context = canvas.getContext("2d");
+        const recorder = new MediaRecorder(canvas.captureStream(25), { mimeType: "video/webm;codecs=vp8" });
+        const pieces = [];
+        recorder.ondataavailable = ({ data }) => pieces.push(data);
+        const ended = new Promise((resolve) => (recorder.onstop = resolve));
+        recorder.start();
+        const begun = performance.now();
+        while (performance.now() - begun < 3600) {
+          context.fillStyle = ["#f00", "#0f0", "#00f"][Math.floor((performance.now() - begun) / 1200)] ?? "#00f";
+          context.fillRect(0, 0, 320, 180);
+          await new Promise((resolve) => setTimeout(resolve, 20));
+        }
+        recorder.stop();
+        await ended;
+        const bytes = new Uint8Array(await new Blob(pieces).arrayBuffer());
+        return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+      });
+      const file = { name: "film.webm", mimeType: "video/webm", buffer: Buffer.from(film, "base64") };
+      await page.locator("#attach-file").setInputFiles([file]);
+      await page.locator("#attached > li:not(.reading)").nth(2).waitFor(); // of a context of 2,048 tokens
+      assert.equal(await page.locator("#attached > li").count(), 3);
+      const times = await page.locator("#attached .name").allInnerTexts();
+      assert.match(times.join(" "), /^00:00 00:0[1-9] 00:\d\d$/); // a busy machine records longer
+      await accessible(page, "a video");
+      await shot(page, "video-desktop-light");
+      // What is attached already has the room of another one; pictures and sounds still come.
+      await page.locator("#attach-file").setInputFiles([file]);
+      await error(page, /no room for the frames of another video/);
+      await attach(page, sound("beep.wav", 1));
+      await ask(page, "What happens?");
+      await answered(page);
+      const { messages } = await lastRequest(page);
+      assert.deepEqual(
+        messages.map((message) => kindsOf(message)),
+        [
+          ["image_url", "text"],
+          ["image_url", "text"],
+          ["image_url", "input_audio", "text"],
+        ],
+      );
+      assert.deepEqual(
+        messages.map(({ name }) => name),
+        ["<|turn>user\n00:00 ", undefined, undefined],
+      );
+      const texts = messages.map((message) => partsOf(message).at(-1).text);
+      assert.deepEqual(texts.slice(0, 2), [` ${times[1]} `, ` ${times[2]} `]);
+      assert.match(texts[2], /^What happens\?<turn\|>/);
+      const colors = await page.evaluate(
+        (urls) =>
+          Promise.all(
+            urls.map(async (url) => {
+              const image = await createImageBitmap(await (await fetch(url)).blob());
+              const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+              context.drawImage(image, 0, 0);
+              const [red, green, blue] = context.getImageData(image.width / 2, 400, 1, 1).data;
+              return [red > 128, green > 128, blue > 128];
+            }),
+          ),
+        messages.map((message) => partsOf(message)[0].image_url.url),
+      );
+      assert.deepEqual(colors[0], [true, false, false]);
+      assert.ok(colors[2][1] || colors[2][2], "a later frame is another picture");
+      assert.equal(colors[2][0], false);
+      await drawn(page, 3);
+      // Kept with the chat as frames.
+      await page.reload();
+      await state(page, "ready");
+      await drawn(page, 3);
+      assert.equal(await page.locator("#messages .frame").count(), 3);
     });
   },
 };

@@ -39,7 +39,7 @@ export const MEDIA = {
       const chosen = page.waitForEvent("filechooser");
       await page.locator("#attach").click();
       assert.ok((await chosen).isMultiple());
-      assert.equal(await page.locator("#attach-file").getAttribute("accept"), "image/*,audio/*");
+      assert.equal(await page.locator("#attach-file").getAttribute("accept"), "image/*,video/*,audio/*");
       await attach(page, picture("cat.png"), picture("dog.png", 40, 60));
       assert.ok(await hand(page, "paste", [picture("pasted.png")]), "the paste is taken");
       await page.locator("#attached img[alt='pasted.png']").waitFor();

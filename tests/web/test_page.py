@@ -30,6 +30,7 @@ pytestmark = pytest.mark.browser
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "examples" / "web"
 MANIFEST = "mlc-model-manifest.json"
+CONFIG = "mlc-chat-config.json"
 GIB = 2**30
 RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
 
@@ -93,6 +94,7 @@ CAPTURE = (
     "sounds",
     "recording",
     "camera",
+    "videos",
 )
 # A browser each.
 GROUPS = {
@@ -162,6 +164,8 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     change_file(folders["tooled"], "chat_template.jinja", template.encode())
     change_provenance(folders["tooled"], source={"kind": "hub", "model": "you/gemma-4-E2B-it"})
     change_file(folders["media"], MANIFEST, with_media(folders["media"] / MANIFEST))
+    settings = json.loads((folders["media"] / CONFIG).read_text()) | {"context_window_size": 2048}
+    change_file(folders["media"], CONFIG, json.dumps(settings).encode())
     large = {
         "features": [],
         "max_binding_bytes": 2**27,

@@ -105,6 +105,38 @@ describe("toMessages", () => {
     expect(prompt(made)).toMatch(/^<\|turn>system\nS<turn\|>\n<\|turn>user\nWhat is this\?<turn\|>/);
   });
 
+  it("puts the time before each frame of a video, as the processor does", () => {
+    const made = conversation("What happens?", "Rain.", "Thanks");
+    const frame = (id: string, seconds: number) => ({ id, kind: "picture" as const, name: id, seconds });
+    (made.messages[0] as UserMessage).media = [
+      { id: "a", kind: "picture", name: "a" },
+      frame("b", 0),
+      frame("c", 61.9),
+      frame("gone", 100),
+      frame("d", 3725),
+      { id: "e", kind: "sound", name: "e", seconds: 2 },
+    ];
+    const parts = new Map(
+      ["a", "b", "c", "d", "e"].map((id) => [
+        id,
+        { type: "image_url" as const, image_url: { url: `data:image/png;base64,${id}` } },
+      ]),
+    );
+    const [first, second, third, fourth, , thanks] = toMessages(made, "", parts);
+    const text = (words: string) => ({ type: "text", text: words });
+    expect(first).toEqual({ role: "user", name: "<|turn>user\n", content: [parts.get("a"), text("00:00 ")] });
+    expect(second).toEqual({ role: "user", content: [parts.get("b"), text(" 01:01 ")] });
+    expect(third).toEqual({ role: "user", content: [parts.get("c"), text(" 62:05 ")] });
+    expect(fourth).toEqual({
+      role: "user",
+      content: [parts.get("d"), parts.get("e"), text("What happens?<turn|>\n<|turn>model\n")],
+    });
+    expect(thanks).toEqual({ role: "user", content: "<turn|>\n<|turn>user\nThanks<turn|>\n<|turn>model\n" });
+    // Alone it stands behind the opening of the turn.
+    const [alone] = toMessages(made, "", new Map([["b", parts.get("b")!]]));
+    expect(alone).toMatchObject({ name: "<|turn>user\n00:00 " });
+  });
+
   it("leaves out what was forgotten, and keeps the system turn", () => {
     const made = conversation("A", "B", "C", "D", "E");
     made.system = "S";

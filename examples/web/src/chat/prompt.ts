@@ -6,12 +6,14 @@
 // messages before the last one are those of the request before.
 //
 // Pictures and sounds stand between the opening of a turn and its text, and a message has one text part. What comes
-// before them is therefore handed over as the message's name, which the client puts in front of a message.
+// before them is therefore handed over as the message's name, which the client puts in front of a message. The frames of a
+// video have their times between them: each then is a message of its own.
 import type { ChatCompletionContentPart, ChatCompletionMessageParam, ModelRecord } from "@mlc-ai/web-llm";
+import { timestamp } from "../media/video";
 import { REASONING, withoutReasoning } from "./reply";
 import { respond } from "./tool_syntax";
 import { DECLARATIONS } from "./tools";
-import { mediaOf, type AssistantMessage, type Conversation, type Round } from "./transcript";
+import { isFrame, mediaOf, type AssistantMessage, type Attachment, type Conversation, type Round } from "./transcript";
 
 const CLOSE = "<turn|>\n";
 const OPEN_SYSTEM = "<|turn>system\n";
@@ -51,15 +53,43 @@ export function toMessages(
     if (message.role === "user") {
       const opening = index === seen.length - 2 && !conversation.thinking ? replyOpening : "";
       const text = message.text.trim() + CLOSE + OPEN_MODEL + opening;
-      const parts = mediaOf(message).flatMap(({ id }) => media.get(id) ?? []);
-      if (parts.length) {
-        messages.push({ role: "user", name: before + OPEN_USER, content: [...parts, { type: "text", text }] });
-      } else messages.push({ role: "user", content: before + OPEN_USER + text });
+      messages.push(...withMedia(before + OPEN_USER, mediaOf(message), media, text));
       before = CLOSE;
     } else {
       addRounds(messages, message, last);
     }
   });
+  return messages;
+}
+
+/** A turn of the user: what comes before its media, those that the client takes, and its text. */
+function withMedia(
+  before: string,
+  attached: Attachment[],
+  media: MediaParts,
+  text: string,
+): ChatCompletionMessageParam[] {
+  const messages: ChatCompletionMessageParam[] = [];
+  let [ahead, wasFrame] = [before, false];
+  let parts: ChatCompletionContentPart[] = [];
+  const add = (words: string) => {
+    const content = [...parts, { type: "text" as const, text: words }];
+    messages.push({ role: "user", ...(ahead && { name: ahead }), content });
+    [ahead, parts] = ["", []];
+  };
+  for (const each of attached) {
+    const part = media.get(each.id);
+    if (!part) continue;
+    if (isFrame(each)) {
+      const time = `${wasFrame ? " " : ""}${timestamp(each.seconds!)} `;
+      if (parts.length) add(time);
+      else ahead += time;
+    }
+    parts.push(part);
+    wasFrame = isFrame(each);
+  }
+  if (parts.length) add(text);
+  else messages.push({ role: "user", content: ahead + text });
   return messages;
 }
 

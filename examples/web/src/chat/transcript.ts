@@ -1,6 +1,10 @@
 // A conversation as it is kept: plain data, the same in memory and in IndexedDB.
 
-/** A picture or a sound of a message. Its bytes are kept beside the conversations, under its id. */
+/**
+ * A picture or a sound of a message. Its bytes are kept beside the conversations, under its id.
+ *
+ * Frames of a video are pictures with a time.
+ */
 export interface Attachment {
   id: string;
   kind: "picture" | "sound";
@@ -8,7 +12,7 @@ export interface Attachment {
   /** Of a picture, in pixels. */
   width?: number;
   height?: number;
-  /** Of a sound. */
+  /** Of a sound: how long it is. Of a frame: its time from the beginning of the video. */
   seconds?: number;
 }
 
@@ -90,6 +94,11 @@ export function mediaOf(message: Message): Attachment[] {
   return message.media.filter((each) => typeof each?.id === "string");
 }
 
+/** Whether a picture is one of a video. */
+export function isFrame({ kind, seconds }: Attachment): boolean {
+  return kind === "picture" && seconds !== undefined;
+}
+
 /** The ids of all pictures and sounds of a conversation. */
 export function mediaIdsOf({ messages }: Conversation): string[] {
   return messages.flatMap(mediaOf).map(({ id }) => id);
@@ -108,7 +117,7 @@ export function titleOf(conversation: Conversation): string {
   const first = conversation.messages.find((message) => message.role === "user");
   const text = first?.text.replace(/\s+/g, " ").trim() ?? "";
   const [attached] = first ? mediaOf(first) : [];
-  if (!text && attached) return attached.kind === "picture" ? "A picture" : "A sound";
+  if (!text && attached) return isFrame(attached) ? "A video" : attached.kind === "picture" ? "A picture" : "A sound";
   if (!text) return "New chat";
   if (text.length <= LONGEST_TITLE) return text;
   return `${text.slice(0, LONGEST_TITLE).replace(/\s\S*$/, "")}…`;

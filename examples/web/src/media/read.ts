@@ -1,9 +1,10 @@
-// A file that a person attached, as a picture or a sound of a message.
+// A file that a person attached, as pictures or a sound of a message.
 import type { Attachment } from "../chat/transcript";
 import { UserError } from "../package/user_error";
 import type { MediaInputs } from "./inputs";
 import { readPicture } from "./picture";
 import { readSound } from "./sound";
+import { readVideo, timestamp } from "./video";
 
 /** A picture or a sound with its bytes. */
 export interface Medium extends Attachment {
@@ -25,26 +26,42 @@ export function reasonAgainst(kind: Attachment["kind"], inputs: MediaInputs): st
 }
 
 /** By type, or by name where a system gives none. */
-export function kindOf({ type, name }: { type: string; name: string }): Attachment["kind"] | undefined {
+export function kindOf({ type, name }: { type: string; name: string }): Attachment["kind"] | "video" | undefined {
   if (type.startsWith("image/") || (!type && PICTURE_NAMES.test(name))) return "picture";
   if (type.startsWith("audio/") || (!type && SOUND_NAMES.test(name))) return "sound";
+  if (type.startsWith("video/") || (!type && VIDEO_NAMES.test(name))) return "video";
   return undefined;
 }
 
-/** Throws a UserError that says what is wrong with the file. */
-export async function readMedium(file: File, inputs: MediaInputs, options: { cut?: boolean } = {}): Promise<Medium> {
+export interface ReadOptions {
+  /** A sound that is too long is cut off. */
+  cut?: boolean;
+  /** How many frames a video may give. */
+  frames: number;
+  /** Is told after each frame. */
+  made?: (frames: number) => void;
+}
+
+/** One medium, or the frames of a video. Throws a UserError that says what is wrong with the file. */
+export async function readMedia(file: File, inputs: MediaInputs, options: ReadOptions): Promise<Medium[]> {
   const name = file.name || "The file";
   const kind = kindOf(file);
   if (!kind) {
-    const isVideo = file.type.startsWith("video/") || VIDEO_NAMES.test(name);
     throw new UserError(
-      isVideo ? `${name} is a video, which this page does not take.` : `${name} is neither a picture nor a sound.`,
-      isVideo ? "Attach pictures of it." : "Attach PNG, JPEG or WebP pictures, or WAV, MP3, FLAC or Ogg sounds.",
+      `${name} is neither a picture nor a sound nor a video.`,
+      "Attach PNG, JPEG or WebP pictures, WAV, MP3, FLAC or Ogg sounds, or MP4 or WebM videos.",
     );
   }
-  const reason = reasonAgainst(kind, inputs);
+  const reason = reasonAgainst(kind === "video" ? "picture" : kind, inputs);
   if (reason) throw new UserError(reason, "Compile it with --modalities text,image,audio, or open another package.");
-  const own = { id: crypto.randomUUID(), kind, name };
-  if (kind === "picture") return { ...own, ...(await readPicture(file, name)) };
-  return { ...own, ...(await readSound(file, name, inputs.sound!, options.cut)) };
+  const own = () => ({ id: crypto.randomUUID(), name });
+  if (kind === "picture") return [{ ...own(), kind, ...(await readPicture(file, name)) }];
+  if (kind === "sound") return [{ ...own(), kind, ...(await readSound(file, name, inputs.sound!, options.cut)) }];
+  const frames = await readVideo(file, name, options.frames, options.made);
+  return frames.map((frame) => ({
+    ...own(),
+    kind: "picture",
+    name: `${name} at ${timestamp(frame.seconds)}`,
+    ...frame,
+  }));
 }

@@ -1,7 +1,8 @@
 // What is attached to the message that is being written, and the ways to attach it.
 import type { Session } from "../chat/session";
-import type { Attachment } from "../chat/transcript";
-import { reasonAgainst, readMedium } from "../media/read";
+import { isFrame, type Attachment } from "../chat/transcript";
+import { kindOf, reasonAgainst, readMedia } from "../media/read";
+import { framesOf } from "../media/video";
 import { UserError } from "../package/user_error";
 import { Camera } from "./camera";
 import { byId, h, iconButton } from "./dom";
@@ -10,7 +11,7 @@ import { drawMedium, MediaUrls } from "./media";
 import { clearErrors, showError } from "./notices";
 import { Recorder } from "./recorder";
 
-const MOST = 16; // of a message
+const MOST = 16; // of a message, frames of videos apart
 const RECOMPILE = "Compile it with --modalities text,image,audio, or open another package.";
 
 export interface AttachmentEvents {
@@ -78,11 +79,11 @@ export class Attachments {
   show(): void {
     const { attach, picture, sound } = this.buttons;
     const limit = this.session.pack?.media.sound ? `, up to ${this.limit()} s` : "";
-    this.showButton(attach, "Attach pictures and sounds", this.reasonAgainstAll());
+    this.showButton(attach, "Attach pictures, sounds and videos", this.reasonAgainstAll());
     this.showButton(picture, "Take a picture", this.reason("picture"));
     this.showButton(sound, `Record a sound${limit}`, this.reason("sound"));
     const { picture: sees, sound: hears } = this.session.pack?.media ?? {};
-    this.file.accept = [sees && "image/*", hears && "audio/*"].filter(Boolean).join(",");
+    this.file.accept = [sees && "image/*,video/*", hears && "audio/*"].filter(Boolean).join(",");
     const lacks = [!sees && "picture", !hears && "sound"].filter(Boolean).join(" ");
     document.body.dataset["lacks"] = this.session.pack ? lacks : "";
   }
@@ -148,11 +149,18 @@ export class Attachments {
       this.events.changed();
       try {
         if (!pack) throw new UserError("There is no model yet.", "Open a package first.");
-        if (this.count >= MOST) throw new UserError(`A message takes ${MOST} pictures and sounds.`, "Send them first.");
-        const attachment = await this.session.attach(await readMedium(file, pack.media, { cut: isOurs }));
-        this.attached.push(attachment);
-        place.replaceWith(this.draw(attachment));
-        this.events.announce(`${attachment.name} attached`);
+        const isVideo = kindOf(file) === "video";
+        const frames = isVideo ? this.roomForFrames() : 0;
+        if (!isVideo && this.attached.filter((each) => !isFrame(each)).length >= MOST)
+          throw new UserError(`A message takes ${MOST} pictures and sounds.`, "Send them first.");
+        const made = (done: number) => (place.textContent = `Reading ${file.name}… ${done} of ${frames} frames`);
+        for (const medium of await readMedia(file, pack.media, { cut: isOurs, frames, made })) {
+          const attachment = await this.session.attach(medium);
+          this.attached.push(attachment);
+          place.before(this.draw(attachment));
+        }
+        place.remove();
+        this.events.announce(`${file.name} attached`);
       } catch (error) {
         failures.push(error);
         place.remove();
@@ -163,6 +171,18 @@ export class Attachments {
       }
     }
     if (failures.length) showError(summary(failures));
+  }
+
+  /** Frames that one more video of the message may give: all share what one alone would have. */
+  private roomForFrames(): number {
+    const { media, contextLength } = this.session.pack!;
+    if (!media.picture) return 0; // it will be refused for that
+    const room = framesOf(contextLength, media.picture) - this.attached.filter(isFrame).length;
+    if (room > 0) return room;
+    throw new UserError(
+      "There is no room for the frames of another video in the context.",
+      "Send the first one alone.",
+    );
   }
 
   private draw(attachment: Attachment): HTMLLIElement {

@@ -1,5 +1,6 @@
 // Pictures and players of a message.
-import type { Attachment } from "../chat/transcript";
+import { isFrame, type Attachment } from "../chat/transcript";
+import { timestamp } from "../media/video";
 import { formatShort } from "../package/units";
 import { h } from "./dom";
 
@@ -47,8 +48,15 @@ export function drawMedium(medium: Attachment, urls: MediaUrls): HTMLElement {
   const { id, kind, name, seconds } = medium;
   const shown =
     kind === "picture" ? drawPicture(medium) : h("audio", { controls: true, preload: "metadata", "aria-label": name });
-  const caption = kind === "sound" && h("span", { class: "name" }, `${name} · ${formatShort(seconds ?? 0)}`);
-  const figure = h("div", { class: `medium ${kind}` }, shown, caption, h("p", { class: "unseen" }, LACKS[kind]));
+  const words = isFrame(medium) ? timestamp(seconds!) : kind === "sound" && `${name} · ${formatShort(seconds ?? 0)}`;
+  const caption = words && h("span", { class: "name" }, words);
+  const figure = h(
+    "div",
+    { class: `medium ${kind}${isFrame(medium) ? " frame" : ""}` },
+    shown,
+    caption,
+    h("p", { class: "unseen" }, LACKS[kind]),
+  );
   void urls.of(id).then((url) => {
     if (url) shown.src = url;
     else shown.replaceWith(h("p", { class: "gone" }, `${name} is not kept any more`));

@@ -1,0 +1,133 @@
+// Videos of any kind that the browser plays, as frames at even distances.
+import { formatBytes, formatCount, GIB } from "../package/units";
+import { UserError } from "../package/user_error";
+import type { PictureInput } from "./inputs";
+import type { Picture } from "./picture";
+
+const LARGEST_BYTES = GIB; // it is not read as a whole
+const MOST_FRAMES = 32; // those of transformers' video processor
+const LONGEST_SIDE = 8192;
+const KEPT_SIDE = 1024;
+const AROUND_ROWS = 8; // what stands around a frame: its time, and the tokens that open and close it
+const SHARE_OF_CONTEXT = 0.5;
+const TO_THE_END = 1e9; // seconds
+const PATIENCE_MS = 20_000;
+
+/** A picture of a video, and its time from the beginning. */
+export interface Frame extends Picture {
+  seconds: number;
+}
+
+/** How many frames a video gives: at most half of the context is theirs, since the client takes each as a picture. */
+export function framesOf(context: number, { embeddings }: PictureInput): number {
+  const fitting = Math.floor((SHARE_OF_CONTEXT * context) / (embeddings + AROUND_ROWS));
+  return Math.max(1, Math.min(MOST_FRAMES, fitting));
+}
+
+/** The text before a frame, as transformers' processor writes it. */
+export function timestamp(seconds: number): string {
+  const digits = (value: number) => String(Math.floor(value)).padStart(2, "0");
+  return `${digits(seconds / 60)}:${digits(seconds % 60)}`;
+}
+
+/** Throws a UserError that says what is wrong with the file. `made` is told after each frame. */
+export async function readVideo(
+  file: Blob,
+  name: string,
+  count: number,
+  made: (frames: number) => void = () => {},
+): Promise<Frame[]> {
+  if (!file.size) throw new UserError(`${name} is empty.`, "Choose another video.");
+  if (file.size > LARGEST_BYTES) {
+    throw new UserError(
+      `${name} has ${formatBytes(file.size)}; a video may have at most ${formatBytes(LARGEST_BYTES)}.`,
+      "Cut out what matters.",
+    );
+  }
+  const url = URL.createObjectURL(file);
+  const player = document.createElement("video");
+  player.muted = true;
+  player.preload = "auto";
+  try {
+    await happens(player, "loadedmetadata", name, () => {
+      player.src = url;
+    });
+    checkSize(player, name);
+    const duration = await durationOf(player, name);
+    const frames: Frame[] = [];
+    for (let index = 0; index < count; index++) {
+      frames.push(await frameAt(player, (index * duration) / count, name));
+      made(frames.length);
+    }
+    return frames;
+  } finally {
+    player.removeAttribute("src");
+    player.load(); // lets go of the file
+    URL.revokeObjectURL(url);
+  }
+}
+
+async function frameAt(player: HTMLVideoElement, seconds: number, name: string): Promise<Frame> {
+  // A player that is there already says nothing: it has to be able to draw the picture of its beginning, too.
+  if (seconds || player.currentTime || player.readyState < HTMLMediaElement.HAVE_CURRENT_DATA) {
+    await happens(player, "seeked", name, () => {
+      player.currentTime = seconds;
+    });
+  }
+  const scale = Math.min(1, KEPT_SIDE / Math.max(player.videoWidth, player.videoHeight));
+  const width = Math.max(1, Math.round(scale * player.videoWidth));
+  const height = Math.max(1, Math.round(scale * player.videoHeight));
+  const canvas = new OffscreenCanvas(width, height);
+  const context = canvas.getContext("2d", { alpha: false });
+  if (!context)
+    throw new UserError("The browser draws no picture of this size.", "Close other tabs, or reload the page.");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(player, 0, 0, width, height);
+  return { blob: await canvas.convertToBlob({ type: "image/jpeg", quality: 0.95 }), width, height, seconds };
+}
+
+/** A recording may not say how long it is: the browser then looks for its end. */
+async function durationOf(player: HTMLVideoElement, name: string): Promise<number> {
+  if (!Number.isFinite(player.duration)) {
+    await happens(player, "durationchange", name, () => {
+      player.currentTime = TO_THE_END;
+    });
+  }
+  if (Number.isFinite(player.duration) && player.duration > 0) return player.duration;
+  throw unreadable(name);
+}
+
+function checkSize({ videoWidth: width, videoHeight: height }: HTMLVideoElement, name: string): void {
+  if (!width || !height)
+    throw new UserError(`${name} has no pictures.`, "Attach it as a sound, or choose another one.");
+  if (Math.max(width, height) > LONGEST_SIDE) {
+    throw new UserError(
+      `${name} has ${formatCount(width)} x ${formatCount(height)} pixels; at most ${formatCount(LONGEST_SIDE)} a side are taken.`,
+      "Save it smaller.",
+    );
+  }
+}
+
+/** Waits for an event of the player, which `cause` leads to; not for ever. */
+async function happens(player: HTMLVideoElement, event: string, name: string, cause: () => void): Promise<void> {
+  const stop = new AbortController();
+  try {
+    await new Promise<void>((resolve, reject) => {
+      const { signal } = stop;
+      player.addEventListener(event, () => resolve(), { signal });
+      player.addEventListener("error", () => reject(unreadable(name)), { signal });
+      const timer = setTimeout(() => reject(unreadable(name)), PATIENCE_MS);
+      signal.addEventListener("abort", () => clearTimeout(timer));
+      cause();
+    });
+  } finally {
+    stop.abort();
+  }
+}
+
+function unreadable(name: string): UserError {
+  return new UserError(
+    `${name} is no video that this browser can play, or it is damaged.`,
+    "Save it as MP4 (H.264) or WebM.",
+  );
+}
