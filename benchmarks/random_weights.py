@@ -19,6 +19,8 @@ import numpy.typing as npt
 BLOCK_BYTES = 32 << 20
 ALIGNMENT = 256
 GROUP = 32
+BOUNDS = np.array([-4, 4, -16, 16], np.float32)
+"""Of a tower's matmul: some values are beyond them."""
 QUANTISED = re.compile(r"^(.*)\.(q_weight|q_scale)(\.part\d+)?$")
 
 
@@ -73,6 +75,8 @@ class Filler:
             deviation = (2**bits - 2) / math.sqrt(12)  # of evenly spread quantised values
             scale = 1 / (deviation * math.sqrt(GROUP * groups))
             return ("between", weight.dtype, 0.8 * scale, 1.2 * scale)
+        if weight.name.endswith(".bounds.weight"):
+            return ("bounds",)
         if len(weight.shape) == 1:
             middle = 0.5 if "layer_scalar" in weight.name else 1.0
             return ("between", weight.dtype, 0.9 * middle, 1.1 * middle)
@@ -90,6 +94,9 @@ class Filler:
                     bits[bits & 15 == 15] -= 8
                     bits[bits >> 4 == 15] -= 128
                 self._blocks[kind] = bits
+            elif kind[0] == "bounds":
+                count = BLOCK_BYTES // BOUNDS.nbytes
+                self._blocks[kind] = np.tile(BOUNDS, count).view(np.uint8)
             else:
                 _, dtype, low, high = kind
                 count = BLOCK_BYTES // np.dtype(dtype).itemsize

@@ -1,7 +1,5 @@
 // Measures one package for webgpu on Dawn in Node; prints one JSON line per measurement to stdout and a
 // table to stderr. usage: node bench.mjs --package DIR [options]; see ../README.md for what is measured.
-import fs from "node:fs";
-import path from "node:path";
 import { parseArgs } from "node:util";
 import { settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { readBandwidth } from "./bandwidth.mjs";
@@ -9,7 +7,7 @@ import { nvidiaSmi, openDevice, runScript } from "./device.mjs";
 import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
-import { versions } from "./packages.mjs";
+import { commonFields } from "./provenance.mjs";
 import { namePipelines } from "./recorder.mjs";
 import { decodeSummary, kernelTable } from "./table.mjs";
 import { Filler } from "./weights.mjs";
@@ -33,18 +31,6 @@ const { values: options } = parseArgs({
   },
 });
 
-function provenance(directory) {
-  const { build } = JSON.parse(fs.readFileSync(path.join(directory, "provenance.json"), "utf8"));
-  return {
-    model: build.source.model ?? build.source.kind,
-    recipe: build.recipe,
-    limits: build.limits,
-    activations: build.activations ?? "float",
-    prefill_chunk: build.prefill_chunk,
-    versions: { ...build.versions, ...versions },
-  };
-}
-
 /** Memory that the device lost since `before`, by the driver's count and by WebGPU's. */
 function memory({ ledger }, before) {
   const now = nvidiaSmi();
@@ -65,16 +51,7 @@ async function main() {
   const { device, description } = opened;
   say(`device: ${description.name}, driver ${description.driver}`);
   namePipelines();
-  const common = {
-    benchmark: "webgpu",
-    date: new Date().toISOString().slice(0, 10),
-    commit: options.commit,
-    ...provenance(options.package),
-    weights: options.weights,
-    device: description.name,
-    driver: description.driver,
-    validation: !options["skip-validation"],
-  };
+  const common = commonFields(options, description);
   const emit = (measure, values) => process.stdout.write(`${JSON.stringify({ ...common, measure, ...values })}\n`);
 
   const before = nvidiaSmi();

@@ -12,7 +12,7 @@ const PEAKED = 0.1; // the temperature that makes a peak of a random model's fla
 const tokenAt = (position) => FIRST_ID + ((position * 37) % IDS);
 
 /** Records a step, replays it and, if asked, times its kernels; `step` returns a tensor to dispose of. */
-async function replayed(model, step, { repeats, kernels, heater }) {
+export async function replayed(model, step, { repeats, kernels, heater }) {
   const recording = await record(async () => {
     const result = await step();
     await model.gpu.sync();

@@ -7,6 +7,7 @@ const QUANTISED_8 = 1;
 const HALVES = 2;
 const FLOATS = 3;
 const GROUP = 32; // values that share a scale
+const BOUNDS = Float32Array.of(-4, 4, -16, 16); // of a tower's matmul: some values are beyond them
 const QUANTISED = /^(.*)\.(q_weight|q_scale)(\.part\d+)?$/; // a large matrix is stored in parts
 
 // All ones is no quantised value; it becomes the zero, 7 or 127, which keeps the mean at zero: a common
@@ -92,6 +93,8 @@ export class Filler {
         const scale = 1 / (deviation * Math.sqrt(GROUP * groups));
         this.between(buffer, dtype, 0.8 * scale, 1.2 * scale);
       }
+    } else if (name.endsWith(".bounds.weight")) {
+      this.#device.queue.writeBuffer(buffer, 0, BOUNDS);
     } else if (shape.length === 1) {
       const middle = name.includes("layer_scalar") ? 0.5 : 1;
       this.between(buffer, dtype, 0.9 * middle, 1.1 * middle);

@@ -267,5 +267,5 @@ int cudaEventDestroy(void* event) { return --events_alive, free(event), kSuccess
 int cudaEventRecord(void* event, Stream* stream) { return kSuccess; }
 int cudaEventSynchronize(void* event) { return kSuccess; }
 int cudaEventElapsedTime(float* milliseconds, void* a, void* b) {
-  return *milliseconds = 0, kSuccess;
+  return *milliseconds = 1, kSuccess;
 }
