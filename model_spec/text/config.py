@@ -13,6 +13,7 @@ from pathlib import Path
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.audio.config import AnyAudioConfig, read_audio
 from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.drafter.config import DrafterConfig
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.attention_config import (
     MAX_HEADS,
@@ -64,6 +65,7 @@ class Gemma4Config:
     dtype : the checkpoint's; constant scales are rounded to it
     bidirectional_images : on sliding layers, the rows of a picture see each other
     vision, audio : None where a package takes no pictures, no sounds
+    drafter : of a checkpoint of its own; None where a package has none
     """
 
     vocab_size: int
@@ -95,6 +97,7 @@ class Gemma4Config:
     bidirectional_images: bool = False
     vision: AnyVisionConfig | None = None
     audio: AnyAudioConfig | None = None
+    drafter: DrafterConfig | None = None
 
     @property
     def modalities(self) -> frozenset[Modality]:
