@@ -14,7 +14,7 @@ from gemma4_compile import abi
 from gemma4_compile.device_check.known_answers import known_answers
 from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import Component, ExportOptions, model_parameters
-from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.export import export_module
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -109,7 +109,7 @@ def build_module(
     target: TargetSpec,
     options: ExportOptions,
     plan: Sequence[StoredParameter] | None = None,
-    components: Sequence[Component] = COMPONENTS,
+    components: Sequence[Component] = ALL_COMPONENTS,
 ) -> tvm.IRModule:
     """The model's exported functions with the fusions of a target.
 

@@ -13,6 +13,8 @@ from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 CHECKS = ("once", "always", "off")
 """When a package's files are hashed: `runtime.integrity.Check`."""
+MAX_DRAFTS = 8
+"""Guesses of a step, at most: the libraries of packages with a drafter take so many."""
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
@@ -57,6 +59,7 @@ def make_parser() -> Parser:
     sampling.add_argument("--seed", type=int, metavar="N", help="repeat the same draws")
     sampling.add_argument("--greedy", action="store_true", help="always the most probable token")
     parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
+    add_draft(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress, no speed")
     parser.add_argument(
         "--no-history",
@@ -128,6 +131,26 @@ def add_literal_specials(parser: Parser) -> None:
     )
 
 
+def add_draft(parser: Parser) -> None:
+    """Add the option of both `gemma4-chat` and `gemma4-serve`."""
+    parser.add_argument(
+        "--draft",
+        type=int,
+        metavar="N",
+        help="tokens that the package's drafter guesses ahead in every step, up to "
+        f"{MAX_DRAFTS}; 0: none (default: as many as pay)",
+    )
+
+
+def check_draft(arguments: argparse.Namespace) -> None:
+    """Raise UsageError for a number of guesses that no package takes."""
+    if arguments.draft is not None and not 0 <= arguments.draft <= MAX_DRAFTS:
+        raise UsageError(
+            f"--draft: expected 0 to {MAX_DRAFTS}, found {arguments.draft}",
+            hint="leave it out for as many as pay",
+        )
+
+
 def add_check(parser: Parser) -> None:
     """Add the option of both `gemma4-chat` and `gemma4-serve`."""
     parser.add_argument(
@@ -150,6 +173,7 @@ def check(arguments: argparse.Namespace) -> None:
     """Raise UsageError for values that cannot be, and for options that exclude each other."""
     check_positive(arguments, "max_tokens", "leave it out for no limit")
     check_positive(arguments, "context_length", "leave it out for the package's own")
+    check_draft(arguments)
     for name in _SAMPLING:
         _check_sampling(name, getattr(arguments, name))
     if arguments.greedy and arguments.temperature:

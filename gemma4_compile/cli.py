@@ -83,6 +83,7 @@ def _run(arguments: argparse.Namespace) -> None:
         image_tokens=arguments.image_tokens,
         image_shape=arguments.image_shape,
         allow_nonfinite=arguments.allow_nonfinite,
+        drafter=arguments.drafter,
     )
     if arguments.verify:
         check_tools(arguments.target, arguments.node_modules)
@@ -124,6 +125,7 @@ def _print_plan(arguments: argparse.Namespace) -> None:
         modalities=modalities_of(arguments.modalities),
         image_tokens=arguments.image_tokens,
         image_shape=arguments.image_shape,
+        drafter=arguments.drafter,
     )
     plan, origin = plan_model(request)
     if arguments.json:
@@ -143,6 +145,7 @@ def _print_report(arguments: argparse.Namespace) -> None:
         overrides=_overrides(arguments),
         modalities=modalities_of(arguments.modalities),
         allow_nonfinite=arguments.allow_nonfinite,
+        drafter=arguments.drafter,
     )
     losses, nonfinite = report_model(request, Terminal())
     if arguments.json:

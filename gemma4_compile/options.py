@@ -119,6 +119,12 @@ def make_parser() -> Parser:
         "x 768 (default: %(default)s)",
     )
     parser.add_argument(
+        "--drafter",
+        metavar="ID_OR_DIR",
+        help="put the model's drafter into the package, which guesses tokens ahead: the hub id "
+        "(such as google/gemma-4-E2B-it-assistant) or directory of its checkpoint",
+    )
+    parser.add_argument(
         "--context",
         type=int,
         metavar="N",

@@ -2,47 +2,55 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.metadata
-import platform
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemma4_compile import __version__, abi, options
+from gemma4_compile import abi, options
 from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
+from gemma4_compile.checkpoint.drafter import (
+    DrafterSource,
+    check_tokenizer,
+    open_drafter,
+    with_drafter,
+)
 from gemma4_compile.checkpoint.float16_range import check_norms
-from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
+from gemma4_compile.checkpoint.match import Checkpoint, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
-from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
+from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
+from gemma4_compile.compilation import (
+    MODEL_TYPE,
+    Compilation,
+    fingerprint,
+    matched_tensors,
+    provenance_of,
+)
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import UsageError
-from gemma4_compile.media.settings import MEDIA, MediaSettings
 from gemma4_compile.media.sizes import client_blocks
 from gemma4_compile.model_spec.component import model_parameters
-from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, files, interface
 from gemma4_compile.package.conversation import chat_template_config
 from gemma4_compile.package.digest import package_digest
-from gemma4_compile.package.media import settings_of
 from gemma4_compile.package.output_directory import (
     PROGRESS_FILE,
     check_output,
     check_place,
     output_directory,
 )
-from gemma4_compile.package.partial_build import MODALITIES, NONFINITE, Kept, rest_of_package
+from gemma4_compile.package.partial_build import NONFINITE, Kept, rest_of_package
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
-from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
-from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
+from gemma4_compile.quantization.scheme import GroupScheme
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest, image_tokens
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
@@ -50,12 +58,6 @@ from gemma4_compile.targets.spec import ACTIVATIONS, FLOAT, INT8
 from gemma4_compile.types import JsonObject
 
 PLANNED_CONTEXTS = (4096, 32_768, 131_072)
-MODEL_TYPE = "gemma4"
-# What takes part in a compilation, for provenance; jinja2 is here for the chat that follows it.
-PACKAGES = (
-    *("apache-tvm", "apache-tvm-ffi", "huggingface_hub", "jinja2", "numpy"),
-    *("safetensors", "tokenizers", "tqdm", "ziglang"),
-)
 
 
 @dataclass(frozen=True)
@@ -71,42 +73,6 @@ class Summary:
     nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
     whole: bool = True  # library and weights
     converses: bool = True  # the checkpoint has a chat template
-
-
-@dataclass(frozen=True)
-class _Build:
-    """Everything that library and weights of a package share."""
-
-    source: ModelSource
-    recipe: Recipe
-    target: TargetSpec
-    context_length: int
-    prefill_chunk: int
-    storage: tuple[StoredParameter, ...]
-    suppressed: tuple[int, ...]
-    numbers: BuildPlan
-    allow_nonfinite: bool
-    image_shape: str
-
-    @property
-    def config(self) -> Gemma4Config:
-        return self.source.config
-
-    @property
-    def media(self) -> MediaSettings:
-        return settings_of(self.config, self.numbers.image_tokens, self.image_shape)
-
-    @property
-    def quantization(self) -> str:
-        return self.recipe.schemes[Role.LINEAR].name
-
-    @property
-    def tensors(self) -> list[StoredTensor]:
-        return [tensor for stored in self.storage for tensor in stored.tensors]
-
-    @property
-    def parameter_schema_id(self) -> str:
-        return artifacts.parameter_schema_id(self.tensors)
 
 
 def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
@@ -175,25 +141,33 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]
     with open_source(
         *(model, revision), weights=False, generation_config=False, modalities=request.modalities
     ) as source:
-        config = source.config
+        config = with_drafter(source.config, _drafter(request, source.config, weights=False))
         context, chunk = lengths(request, config)
-        check_overrides(recipe, model_parameters(config, COMPONENTS))
+        check_overrides(recipe, model_parameters(config, ALL_COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
         tokens = image_tokens(request, config)
         plan = make_plan(config, recipe, target, context, chunk, usual, image_tokens=tokens)
         return plan, source.origin
 
 
-def _metadata(build: _Build) -> JsonObject:
+def _drafter(
+    request: CompileRequest, target: Gemma4Config, *, weights: bool
+) -> DrafterSource | None:
+    return (
+        None if request.drafter is None else open_drafter(request.drafter, target, weights=weights)
+    )
+
+
+def _metadata(build: Compilation) -> JsonObject:
     """The library's `_metadata`."""
-    tensors = [tensor for stored in build.storage for tensor in stored.tensors]
     plan = build.numbers
     return interface.library_metadata(
         model_type=MODEL_TYPE,
         quantization=build.quantization,
         context_length=build.context_length,
         prefill_chunk=build.prefill_chunk,
-        tensors=tensors,
+        tensors=build.tensors,
+        drafter=[tensor for stored in build.drafter_storage for tensor in stored.tensors],
         required_features=plan.features,
         largest_binding_bytes=plan.largest_binding_bytes,
         device_memory_bytes=plan.device_memory_bytes,
@@ -202,7 +176,7 @@ def _metadata(build: _Build) -> JsonObject:
 
 
 def _build_library(
-    build: _Build, directory: Path, request: CompileRequest, reporter: Reporter
+    build: Compilation, directory: Path, request: CompileRequest, reporter: Reporter
 ) -> tuple[str, LibraryReport]:
     reporter.stage(f"compiling the model library for {build.target.name}")
     dump = Dump(request.dump_ir) if request.dump_ir else None
@@ -214,9 +188,9 @@ def _build_library(
         dump=dump.phase if dump else None,
         dump_kernel=dump.kernel if dump else None,
         probe=request.probe,
-        package=package_digest(_provenance(build), build.source.checkpoint),
         image_rows=build.numbers.image_tokens,
         client_blocks=client_blocks(build.numbers.image_tokens, build.image_shape),
+        package=package_digest(provenance_of(build), build.source.checkpoint),
     )
     executable, report = build_executable(
         build.config, build.storage, build.recipe, build.target, options
@@ -228,47 +202,33 @@ def _build_library(
     return name, report
 
 
-def _fingerprint(build: _Build, checkpoint: Checkpoint) -> str:
-    """Equal for runs that write equal weights."""
-    paths = sorted({tensor.path for tensor in checkpoint.tensors.values()})
-    stats = [(path, path.stat()) for path in paths]
-    tiny = build.source.origin["kind"] == "tiny"
-    return artifacts.digest(
-        {
-            "version": __version__,
-            "source": dict(build.source.origin),
-            "config": repr(build.config),
-            "files": [] if tiny else [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
-            "recipe": build.recipe.name,
-            "allow_nonfinite": build.allow_nonfinite,
-            "tensors": build.parameter_schema_id,
-        }
-    )
-
-
 def _write_weights(
-    build: _Build,
+    build: Compilation,
     checkpoint: Checkpoint,
     chat: Mapping[str, object],
     directory: Path,
     reporter: Reporter,
 ) -> tuple[Mapping[str, str], Counts | None]:
     """Write everything but the library; returns the sha256 of the shards, and what became 0."""
-    matched = match(checkpoint.tensors, build.config)
+    matched = matched_tensors(build)
     read_rows, nonfinite = open_reader(matched, reporter, allow_nonfinite=build.allow_nonfinite)
     if (directory / PROGRESS_FILE).exists():
         reporter.stage("checking the weights that an earlier run finished")
-    with reporter.progress("converting weights", sum(t.nbytes for t in build.tensors)) as advance:
+    total = sum(tensor.nbytes for stored in build.storage for tensor in stored.tensors)
+    with reporter.progress("converting weights", total) as advance:
         written = write_weights(
             directory,
-            build.storage,
+            build.own_storage,
             read_rows,
-            _fingerprint(build, checkpoint),
+            fingerprint(build),
             advance,
+            build.drafter_storage,
         )
     check_unchanged(matched.values())
     manifest = interface.manifest_json(build.parameter_schema_id, build.media)
     files.write_json(directory / abi.TENSOR_CACHE_FILE, written.cache.to_json())
+    if written.drafter is not None:
+        files.write_json(directory / abi.DRAFTER_CACHE_FILE, written.drafter.to_json())
     files.write_json(directory / abi.MANIFEST_FILE, manifest)
     for file in checkpoint.tokenizer_files():
         files.copy_file(file, directory)
@@ -276,7 +236,7 @@ def _write_weights(
     return written.sha256, nonfinite
 
 
-def _chat_config(build: _Build, checkpoint: Checkpoint) -> JsonObject:
+def _chat_config(build: Compilation, checkpoint: Checkpoint) -> JsonObject:
     conversation = chat_template_config(
         vocab_size=build.config.vocab_size,
         bos_token_id=build.config.bos_token_id,
@@ -298,41 +258,6 @@ def _chat_config(build: _Build, checkpoint: Checkpoint) -> JsonObject:
     ).to_json()
 
 
-def config_digest(config: Gemma4Config) -> str:
-    """Digest of a config in provenance."""
-    values = dataclasses.asdict(config)
-    if config.vision is None:  # of text alone, as earlier versions have it
-        del values["vision"], values["bidirectional_images"]
-    if config.audio is None:
-        del values["audio"]
-    return artifacts.digest(values)
-
-
-def _provenance(build: _Build) -> JsonObject:
-    return {
-        "source": {**build.source.origin, "config": config_digest(build.config)},
-        "versions": {
-            "gemma4-compile": __version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in PACKAGES},
-        },
-        "recipe": build.recipe.name,
-        "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
-        "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
-        "target": build.target.name,
-        "limits": build.target.limits,
-        "activations": build.target.activations,
-        "context_length": build.context_length,
-        "prefill_chunk": build.prefill_chunk,
-        MODALITIES: sorted(build.config.modalities),
-        MEDIA: None if build.media == MediaSettings() else build.media.to_json(),
-        "suppressed_tokens": list(build.suppressed),
-        "parameter_schema_id": build.parameter_schema_id,
-        "requirements": build.numbers.provenance(),
-        NONFINITE: {} if build.allow_nonfinite else None,
-    }
-
-
 def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """Compile a model into a package.
 
@@ -351,27 +276,31 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     with open_source(
         request.model, request.revision, weights=weights, modalities=request.modalities
     ) as source:
+        drafter = _drafter(request, source.config, weights=weights)
+        source = replace(source, config=with_drafter(source.config, drafter))
         context, chunk = lengths(request, source.config)
-        table = model_parameters(source.config, COMPONENTS)
+        table = model_parameters(source.config, ALL_COMPONENTS)
         check_overrides(recipe, table)
         tokens = image_tokens(request, source.config)
         numbers = make_plan(source.config, recipe, target, context, chunk, image_tokens=tokens)
         numbers.check()
         plan = storage_plan(table, recipe, target.max_binding_bytes)
         suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
-        build = _Build(
+        build = Compilation(
             *(source, recipe, target, context, chunk, plan, suppressed, numbers),
             allow_nonfinite=request.allow_nonfinite,
             image_shape=request.image_shape,
+            drafter=drafter,
         )
         checkpoint = source.checkpoint
         chat: Mapping[str, object] = {}
         if checkpoint is not None:  # what can be known to fail fails before the long stages
-            matched = match(checkpoint.tensors, source.config)
-            check_norms(table, recipe, row_reader(matched))
+            check_norms(table, recipe, row_reader(matched_tensors(build)))
+            if drafter is not None and drafter.checkpoint is not None:
+                check_tokenizer(drafter.checkpoint, checkpoint)
             chat = _chat_config(build, checkpoint)
             checkpoint.try_conversation(source.config.vocab_size)
-        provenance = _provenance(build)
+        provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:
             kept = rest_of_package(request.output, request.only, provenance)

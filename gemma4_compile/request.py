@@ -36,6 +36,7 @@ class CompileRequest:
     image_tokens: int | None = None  # rows of a picture, at most
     image_shape: str = WIDE  # of the stock client's picture
     overrides: Overrides = ()  # schemes by parameter pattern, of --recipe
+    drafter: str | None = None  # hub id or directory of the model's drafter
     allow_nonfinite: bool = False  # store 0 for weights that are not finite
     probe: bool = False  # a library for `verification`, which returns what lies between layers
 

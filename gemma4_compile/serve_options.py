@@ -11,7 +11,9 @@ from pathlib import Path
 
 from gemma4_compile.chat_options import (
     add_check,
+    add_draft,
     add_literal_specials,
+    check_draft,
     check_positive,
     option,
 )
@@ -49,6 +51,7 @@ def make_parser() -> Parser:
         help="refuse requests for another name than the model's, instead of answering with a note",
     )
     parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
+    add_draft(parser)
     parser.add_argument(
         "--thinking", action="store_true", help="think before answering, unless a request sets it"
     )
@@ -147,6 +150,7 @@ def check(arguments: argparse.Namespace) -> None:
                 hint=f"leave it out for {make_parser().get_default(name) or 'the default'}",
             )
     check_positive(arguments, "context_length", "leave it out for the package's own")
+    check_draft(arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -89,6 +89,8 @@ class Component:
     prefixes : of its tensors in checkpoints, the usual one first; of all components' the longest
         that fits decides
     is_stripped : its sources are named without the prefix
+    stem : what its sources' names have in front; of a component with a checkpoint of its own,
+        whose parameters are a tuple and files of their own, too
     parameters : its parameter table, empty where a config has no such part; names are unique among
         all components
     export : its exported functions, which take `parameters` in order as the packed tuple
@@ -104,14 +106,15 @@ class Component:
     activations: Callable[[Gemma4Config, str], ActivationMemory]
     is_unused: Callable[[str, Gemma4Config], bool] = _all_used
     is_stripped: bool = False
+    stem: str = ""
 
     def source_name(self, tensor: str, prefix: str) -> str:
         """The name of a checkpoint's tensor in the parameter table."""
-        return tensor[len(prefix) :] if self.is_stripped else tensor
+        return tensor[len(prefix) :] if self.is_stripped else f"{self.stem}{tensor}"
 
     def tensor_name(self, source: str) -> str:
         """The usual name of a source in a checkpoint."""
-        return f"{self.prefixes[0]}{source}" if self.is_stripped else source
+        return f"{self.prefixes[0]}{source}" if self.is_stripped else source[len(self.stem) :]
 
 
 def model_parameters(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from gemma4_compile.model_spec.audio.component import AUDIO
 from gemma4_compile.model_spec.component import Component
+from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.vision.component import VISION
 
 COMPONENTS: tuple[Component, ...] = (TEXT, VISION, AUDIO)
+"""Those of one checkpoint."""
+ALL_COMPONENTS: tuple[Component, ...] = (*COMPONENTS, DRAFTER)
+"""Those of a package: with what comes from a checkpoint of its own, at the end."""

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from gemma4_compile.model_spec.component import Component, Exported, ExportOptions
-from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
 
@@ -19,23 +19,24 @@ def export_module(
     config: Gemma4Config,
     matrices: Matrices,
     options: ExportOptions,
-    components: Sequence[Component] = COMPONENTS,
+    components: Sequence[Component] = ALL_COMPONENTS,
 ) -> Exported:
     """Build the functions of every component that the config has.
 
     The client holds one list of parameters and gives all of it to each function, so all of them
-    take the same tuple: the parameters of all components, in their order.
+    take the same tuple: the parameters of all components, in their order. Functions of components
+    with a checkpoint of their own take a tuple of their own, which clients may do without; its
+    parameters are the last ones.
     """
-    parts = [
-        component.export(config, matrices, options)
-        for component in components
-        if component.parameters(config)
-    ]
-    if len(parts) == 1:
+    present = [component for component in components if component.parameters(config)]
+    shared = [one for one in present if not one.stem]
+    parts = [component.export(config, matrices, options) for component in shared]
+    own = [component.export(config, matrices, options) for component in present if component.stem]
+    if len(parts) == 1 and not own:
         return parts[0]
     fields = [field for part in parts for field in _tuple_fields(part)]
     builder, functions, begin = relax.BlockBuilder(), {}, 0
-    for part in parts:
+    for part in (*parts, *own):
         moved = {
             var: builder.add_func(func, var.name_hint)
             for var, func in part.module.functions_items()
@@ -43,12 +44,15 @@ def export_module(
         }
         for var, func in part.module.functions_items():
             if isinstance(func, relax.Function):
-                functions[var] = _moved(func, moved, fields, begin, builder)
+                is_own = any(part is one for one in own)
+                of_tuple = (_tuple_fields(part), 0) if is_own else (fields, begin)
+                functions[var] = _moved(func, moved, *of_tuple, builder)
         begin += len(part.parameters)
     result = builder.get()
     for var, func in functions.items():
         result[var] = func
-    return Exported(result, tuple(name for part in parts for name in part.parameters))
+    names = tuple(name for part in (*parts, *own) for name in part.parameters)
+    return Exported(result, names)
 
 
 def _packed(function: relax.Function) -> relax.Var | None:

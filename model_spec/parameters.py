@@ -34,10 +34,16 @@ class Arrangement(str, Enum):
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint tensor; its name as `Component.source_name` gives it."""
+    """A checkpoint tensor; its name as `Component.source_name` gives it.
+
+    Attributes
+    ----------
+    is_ids : it holds token ids as integers, each of the vocabulary once
+    """
 
     name: str
     shape: tuple[int, ...]
+    is_ids: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config, preset_names
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32

@@ -33,7 +33,7 @@ _STORED = (
     *("subsample_conv_projection.layer1.norm.weight", "pre_layer_norm.weight"),
     "norm_pre_attn.weight",
 )
-_FINAL = "norm.weight"
+_FINAL = ("norm.weight", "drafter.model.norm.weight")
 _ROUTER = "router.scale"  # its normed input is divided by sqrt(N), too
 
 ReadRows = Callable[[str, int, int], Float32Array]
@@ -44,7 +44,7 @@ def _bounds(table: Sequence[Parameter], read_rows: ReadRows) -> Iterator[tuple[f
     vectors = (parameter for parameter in table if parameter.role is Role.VECTOR)
     for source in itertools.chain.from_iterable(vector.sources for vector in vectors):
         routed = source.name.endswith(_ROUTER)
-        if routed or source.name == _FINAL or source.name.endswith(_STORED):
+        if routed or source.name in _FINAL or source.name.endswith(_STORED):
             (size,) = source.shape
             weight = np.abs(read_rows(source.name, 0, size))
             largest = float(weight[np.isfinite(weight)].max(initial=0))

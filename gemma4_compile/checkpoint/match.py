@@ -19,6 +19,7 @@ from gemma4_compile.chat_template import special_tokens, template_of
 from gemma4_compile.checkpoint.json_text import MAX_VALUES, parse_object
 from gemma4_compile.checkpoint.safetensors_file import (
     FLOAT_DTYPES,
+    ID_DTYPES,
     MAX_TENSORS,
     Float32Array,
     TensorInfo,
@@ -314,7 +315,13 @@ def match(
 
 
 def _check_tensor(tensor: TensorInfo, source: Source) -> None:
-    if tensor.dtype not in FLOAT_DTYPES:
+    if source.is_ids and tensor.dtype not in ID_DTYPES:
+        raise CheckpointError(
+            f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
+            f"{', '.join(ID_DTYPES)}",
+            hint="it holds token ids; use the original checkpoint",
+        )
+    if not source.is_ids and tensor.dtype not in FLOAT_DTYPES:
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, expected one of "
             f"{', '.join(FLOAT_DTYPES)}",

@@ -31,6 +31,8 @@ Stamp = tuple[int, int, int, int]
 """Device, number, size and time of a file: what changes when it is replaced or written to."""
 
 FLOAT_DTYPES = ("BF16", "F16", "F32")
+ID_DTYPES = ("I32", "I64")
+"""Of tables of token ids, which float32 holds."""
 _DTYPE_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
@@ -177,11 +179,12 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
     Raises
     ------
     CheckpointError
-        If the file changed since its header was read, or the dtype is no float of FLOAT_DTYPES.
+        If the file changed since its header was read, or the dtype is none of FLOAT_DTYPES and
+        ID_DTYPES.
     """
     count = prod(tensor.shape[:-1]) if len(tensor.shape) > 1 else prod(tensor.shape)
     assert 0 <= begin <= end <= count, f"rows {begin}:{end} of {tensor}"
-    if tensor.dtype not in FLOAT_DTYPES:
+    if tensor.dtype not in (*FLOAT_DTYPES, *ID_DTYPES):
         raise CheckpointError(
             f"tensor `{tensor.name}` has dtype {tensor.dtype}, which is no weight"
         )
@@ -206,7 +209,7 @@ def read_rows(tensor: TensorInfo, begin: int, end: int) -> Float32Array:
         bits = raw.view("<u2").astype(np.uint32)
         bits <<= 16
         return bits.view(np.float32).reshape(shape)
-    stored = raw.view("<f2" if tensor.dtype == "F16" else "<f4")
+    stored = raw.view({"F16": "<f2", "I32": "<i4", "I64": "<i8"}.get(tensor.dtype, "<f4"))
     return stored.astype(np.float32, copy=False).reshape(shape)
 
 

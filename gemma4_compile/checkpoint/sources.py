@@ -50,10 +50,11 @@ class ModelSource:
 
 
 def _read_config(path: Path, modalities: Modalities) -> Gemma4Config:
-    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), _warn_of_unknown, modalities)
+    return Gemma4Config.from_dict(read_json(path / CONFIG_FILE), warn_of_unknown, modalities)
 
 
-def _warn_of_unknown(names: list[str]) -> None:
+def warn_of_unknown(names: list[str]) -> None:
+    """Name the keys of a config that nobody knows."""
     shown = ", ".join(f"`{printable(name[:_SHOWN_LETTERS])}`" for name in names[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES} others" if len(names) > _SHOWN_NAMES else ""
     verb = "are" if len(names) > 1 else "is"
@@ -66,8 +67,8 @@ def _warn_of_unknown(names: list[str]) -> None:
 def _directory(
     path: Path, origin: Mapping[str, object], modalities: Modalities, *, weights: bool
 ) -> ModelSource:
-    _refuse_gguf(path)
-    _refuse_package(path)
+    refuse_gguf(path)
+    refuse_package(path)
     if path.exists() and not path.is_dir():
         raise CheckpointError(
             f"`{path}` is no directory", hint="give the directory that holds config.json"
@@ -77,7 +78,7 @@ def _directory(
     return _source(origin, path, config, weights=weights)
 
 
-def _refuse_gguf(path: Path) -> None:
+def refuse_gguf(path: Path) -> None:
     """Call llama.cpp's files by their name, where there is no checkpoint."""
     found = gguf_in(path)
     if found is not None:
@@ -88,7 +89,8 @@ def _refuse_gguf(path: Path) -> None:
         )
 
 
-def _refuse_package(path: Path) -> None:
+def refuse_package(path: Path) -> None:
+    """Call a package by its name, where a checkpoint is asked for."""
     if (path / abi.PROVENANCE_FILE).is_file() and not (path / CONFIG_FILE).exists():
         raise CheckpointError(
             f"`{path}` is a package, compiled already",

@@ -13,6 +13,8 @@ from gemma4_compile.types import JsonObject
 
 TEXT_ONLY = MediaSettings()
 TASK = "chat.completions"
+DRAFTER = "drafter"
+"""Field of the metadata, and of the provenance, of packages that have one."""
 
 
 def tasks(media: MediaSettings = TEXT_ONLY) -> JsonObject:
@@ -88,6 +90,13 @@ def manifest_json(schema_id: str, media: MediaSettings = TEXT_ONLY) -> JsonObjec
     }
 
 
+def _params(tensors: Sequence[NamedTensor]) -> list[JsonObject]:
+    return [
+        {"name": one.name, "shape": list(one.shape), "dtype": one.dtype, "preprocs": []}
+        for one in tensors
+    ]
+
+
 def library_metadata(
     *,
     model_type: str,
@@ -99,6 +108,7 @@ def library_metadata(
     largest_binding_bytes: int,
     device_memory_bytes: int,
     media: MediaSettings = TEXT_ONLY,
+    drafter: Sequence[NamedTensor] = (),
 ) -> JsonObject:
     """Result of the library's `_metadata`, which the client and our runtime call."""
     adapters = adapter_dtypes(media)
@@ -113,15 +123,8 @@ def library_metadata(
         "tensor_parallel_shards": 1,
         "kv_state_kind": "kv_cache",
         "memory_usage": {},
-        "params": [
-            {
-                "name": tensor.name,
-                "shape": list(tensor.shape),
-                "dtype": tensor.dtype,
-                "preprocs": [],
-            }
-            for tensor in tensors
-        ],
+        "params": _params(tensors),
+        **({DRAFTER: {"params": _params(drafter)}} if drafter else {}),
         "artifact": {
             "schema": "mlc.compiled-program",
             "schema_version": 1,

@@ -13,6 +13,7 @@ from gemma4_compile.media.settings import MEDIA
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.options import OLD_ACTIVATIONS
 from gemma4_compile.package.artifacts import Build, Provenance, read_artifact
+from gemma4_compile.package.interface import DRAFTER
 
 PartialBuild = Literal["library", "weights"]
 _SHORT = 24  # characters of a value in a message
@@ -72,6 +73,8 @@ def rest_of_package(output: Path, renewed: PartialBuild, provenance: Build) -> K
         for name, value in provenance.items()
         if name not in ignored and build.get(name) != value
     ]
+    if (DRAFTER in old.build) != (DRAFTER in provenance):
+        differences.append(f"{'with' if DRAFTER in old.build else 'without'} a drafter")
     allowed = old.build.get(NONFINITE) is not None
     if allowed != (provenance[NONFINITE] is not None):
         differences.append(f"made {'with' if allowed else 'without'} --allow-nonfinite")

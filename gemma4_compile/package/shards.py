@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import regular_files
@@ -169,10 +169,11 @@ class _ShardFiles:
 
 @dataclass(frozen=True)
 class WrittenWeights:
-    """The tensor cache of all shards, and the sha256 of each by file name."""
+    """The tensor caches of model and drafter, and the sha256 of each shard by file name."""
 
     cache: TensorCache
     sha256: Mapping[str, str]
+    drafter: TensorCache | None = None
 
 
 def write_weights(
@@ -181,6 +182,7 @@ def write_weights(
     read_rows: RowReader,
     fingerprint: str,
     progress: ByteProgress,
+    drafter: Sequence[StoredParameter] = (),
 ) -> WrittenWeights:
     """Convert all parameters on all cores, and write their shards.
 
@@ -190,14 +192,18 @@ def write_weights(
     read_rows : called from several threads
     fingerprint : identifies weights, recipe and code: equal means equal bytes
     progress : is given the stored bytes as they are written (or found finished)
+    drafter : parameters with shards and a list of their own
 
     Raises
     ------
     ArtifactError
         If the disk is full or cannot be written.
     """
-    tensors = [tensor for stored in plan for tensor in stored.tensors]
-    shards = plan_shards(tensors)
+    own = plan_shards(one for stored in drafter for one in stored.tensors) if drafter else ()
+    own = tuple(replace(s, file=s.file.replace("shard_", "shard_drafter_")) for s in own)
+    shards = (*plan_shards(tensor for stored in plan for tensor in stored.tensors), *own)
+    plan_of_all = (*plan, *drafter)
+    tensors = [tensor for stored in plan_of_all for tensor in stored.tensors]
     noted = Progress(directory, fingerprint)
     with write_errors(directory):
         noted.load(shards)
@@ -212,7 +218,7 @@ def write_weights(
     def run(step: ConversionStep) -> tuple[StoredBlock, ...]:
         return step.run(read_rows)
 
-    steps = (step for stored in plan for step in conversion_steps(stored, is_open))
+    steps = (step for stored in plan_of_all for step in conversion_steps(stored, is_open))
     try:
         with contextlib.closing(in_order(run, steps)) as converted:
             for block in itertools.chain.from_iterable(converted):
@@ -222,11 +228,18 @@ def write_weights(
                     progress(block.data.nbytes)
     finally:
         files.close()
-    cache = TensorCache(
-        tuple(Shard(s.file, s.nbytes, noted.finished[s.file].md5, s.records) for s in shards),
-        parameter_count=sum(math.prod(stored.parameter.shape) for stored in plan),
+
+    def cache_of(written: Sequence[ShardPlan], stored: Sequence[StoredParameter]) -> TensorCache:
+        entries = (Shard(s.file, s.nbytes, noted.finished[s.file].md5, s.records) for s in written)
+        count = sum(math.prod(one.parameter.shape) for one in stored)
+        return TensorCache(tuple(entries), parameter_count=count)
+
+    main = shards[: len(shards) - len(own)]
+    return WrittenWeights(
+        cache_of(main, plan),
+        {name: item.sha256 for name, item in noted.finished.items()},
+        cache_of(own, drafter) if drafter else None,
     )
-    return WrittenWeights(cache, {name: item.sha256 for name, item in noted.finished.items()})
 
 
 def _check_space(directory: Path, shards: Sequence[ShardPlan]) -> None:

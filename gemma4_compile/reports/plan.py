@@ -13,7 +13,8 @@ from math import prod
 from gemma4_compile.errors import Gemma4CompileError, QuantizationError, UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import model_parameters
-from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
+from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
@@ -22,6 +23,7 @@ from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.model_spec.vision.memory import largest_budget
 from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
+from gemma4_compile.reports.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.targets.devices import Requirements
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
@@ -43,6 +45,7 @@ KINDS: Mapping[str, str] = {
     "vision_linear": "image input",
     "audio_linear": "sound input",
     "vectors": "norms and scalars",
+    "drafter": "drafter",
 }
 """Names of the kinds of parameters, for people."""
 _LOGITS = 4  # of the model, before and after the penalties, and their probabilities
@@ -110,6 +113,7 @@ class BuildPlan:
     features: tuple[str, ...]
     picture_tensor_bytes: int = 0
     image_tokens: int = DEFAULT_BUDGET
+    drafter: DrafterPlan | None = None
 
     @property
     def kv_bytes(self) -> int:
@@ -134,7 +138,8 @@ class BuildPlan:
     def download_bytes(self) -> int:
         """The package, its tokenizer and library estimated."""
         tokenizer = _TOKENIZER_BYTES_PER_ENTRY * self.config.vocab_size
-        return self.recipe.weights_bytes + tokenizer + _LIBRARY_BYTES
+        drafter = 0 if self.drafter is None else self.drafter.weights_bytes
+        return self.recipe.weights_bytes + drafter + tokenizer + _LIBRARY_BYTES
 
     @property
     def parameter_count(self) -> int:
@@ -204,6 +209,8 @@ class BuildPlan:
         self._check_pictures()
         if self.recipe.problem is not None:
             raise QuantizationError(self.recipe.problem)
+        if self.drafter is not None and self.drafter.problem is not None:
+            raise QuantizationError(self.drafter.problem)
         limit = self.target.max_binding_bytes
         if limit is None:
             return
@@ -258,6 +265,8 @@ def _fitting(option: str, value: int, nbytes: int, limit: int) -> str:
 
 def _kind(parameter: Parameter) -> str:
     """Kind of a parameter, a key of KINDS."""
+    if parameter.name.startswith(DRAFTER.stem):
+        return "drafter"
     if parameter.role is Role.LINEAR:
         return "attention" if ".self_attn." in parameter.name else "dense_mlp"
     return {Role.VECTOR: "vectors", Role.PER_LAYER_LINEAR: "per_layer_projections"}.get(
@@ -339,7 +348,7 @@ def make_plan(
     """
     table = model_parameters(config, COMPONENTS)
     kinds = dict.fromkeys(KINDS, 0)
-    for parameter in table:
+    for parameter in model_parameters(config, ALL_COMPONENTS):
         kinds[_kind(parameter)] += prod(parameter.shape)
     recipe = RECIPES[quant] if isinstance(quant, str) else quant
     shown = {**RECIPES, recipe.name: recipe}
@@ -386,4 +395,5 @@ def make_plan(
         features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
         picture_tensor_bytes=picture,
         image_tokens=image_tokens,
+        drafter=None if config.drafter is None else plan_drafter(config, recipe, target),
     )

@@ -43,6 +43,7 @@ def plan_json(plan: BuildPlan, origin: Mapping[str, object]) -> JsonObject:
             "activation_bytes": plan.activation_bytes,
             "total_bytes": plan.device_memory_bytes,
         },
+        **({} if plan.drafter is None else {"drafter": asdict(plan.drafter)}),
         "checkpoint_bytes": plan.checkpoint_bytes,
         "download_bytes": plan.download_bytes,
         "requirements": {**required, "features": list(plan.features)},
@@ -155,6 +156,7 @@ def plan_text(plan: BuildPlan, model: str) -> str:
                 ["keys and values", size(plan.kv_bytes)],
                 ["activations, estimated", size(plan.activation_bytes)],
                 ["all", size(plan.device_memory_bytes)],
+                *_drafter_rows(plan),
             ]
         ),
         "",
@@ -169,6 +171,14 @@ def plan_text(plan: BuildPlan, model: str) -> str:
     if _devices(plan):
         lines += ["", "Needs", *_table(_needs(plan)), "", "Runs on", *_table(_fits(plan))]
     return "\n".join(lines)
+
+
+def _drafter_rows(plan: BuildPlan) -> list[list[str]]:
+    """Memory of the drafter, which nobody has to load."""
+    if plan.drafter is None:
+        return []
+    together = plan.drafter.weights_bytes + plan.drafter.activation_bytes
+    return [["and the drafter, if it is used", size(together)]]
 
 
 def _needs(plan: BuildPlan) -> list[list[str]]:

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from gemma4_compile.checkpoint.drafter import match_drafter, open_drafter, with_drafter
 from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.nonfinite import Counts, nonfinite_lines, open_reader
 from gemma4_compile.checkpoint.sources import open_source
 from gemma4_compile.model_spec.component import model_parameters
-from gemma4_compile.model_spec.components import COMPONENTS
+from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader, conversion_steps, read_parameter_rows
@@ -175,9 +176,15 @@ def report_model(
         request.model, request.revision, weights=True, modalities=request.modalities
     ) as source:
         assert source.checkpoint is not None, "asked for"
-        table = model_parameters(source.config, COMPONENTS)
+        drafter = None
+        if request.drafter is not None:
+            drafter = open_drafter(request.drafter, source.config, weights=True)
+        config = with_drafter(source.config, drafter)
+        table = model_parameters(config, ALL_COMPONENTS)
         check_overrides(recipe, table)
-        matched = match(source.checkpoint.tensors, source.config)
+        matched = match(source.checkpoint.tensors, config)
+        if drafter is not None and drafter.checkpoint is not None:
+            matched |= match_drafter(drafter.checkpoint, config)
         plan = storage_plan(table, recipe, None)
         plain = {item.name: RECIPES[recipe.name].scheme(item) for item in table}
         allowed = request.allow_nonfinite

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.generation import TokenEngine
+from gemma4_compile.runtime.draft_pace import Drafting, DraftPace
+from gemma4_compile.runtime.token_engine import DraftingEngine, Float32Array, TokenEngine
 
 LENGTHS = (128, 512, 2048, 8192, 32_768)
 DECODED = 32  # tokens
@@ -29,6 +30,8 @@ class Measurement:
     prefill_tokens_per_s, decode_tokens_per_s : medians
     first_token_s : seconds that the prompt took, median
     repeats : how often both were measured, after one run to warm up
+    tokens_per_step : tokens that a forward gave, with guesses that came true; None where there is
+        no drafter
     """
 
     context: int
@@ -36,6 +39,7 @@ class Measurement:
     decode_tokens_per_s: float
     first_token_s: float
     repeats: int
+    tokens_per_step: float | None = None
 
 
 def measure(
@@ -70,40 +74,83 @@ def measure(
     for length in lengths:
         ids = rng.integers(vocab_size, size=length).tolist()
         begin = clock()
-        runs: list[tuple[float, float]] = []
+        runs: list[tuple[float, float, Drafting]] = []
         while len(runs) < REPEATS and clock() - begin < _PATIENCE_S:
             runs.append(_run(engine, ids, clock))
         yield Measurement(
             context=length,
-            prefill_tokens_per_s=length / statistics.median(prefill for prefill, _ in runs),
-            decode_tokens_per_s=DECODED / statistics.median(decode for _, decode in runs),
-            first_token_s=statistics.median(prefill for prefill, _ in runs),
+            prefill_tokens_per_s=length / statistics.median(prefill for prefill, *_ in runs),
+            decode_tokens_per_s=DECODED / statistics.median(decode for _, decode, _ in runs),
+            first_token_s=statistics.median(prefill for prefill, *_ in runs),
             repeats=len(runs),
+            tokens_per_step=_tokens_per_step(engine, [drafting for *_, drafting in runs]),
         )
         if clock() - begin >= _PATIENCE_S:
             return
 
 
-def _run(engine: TokenEngine, ids: list[int], clock: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of the prompt and of the tokens after it."""
+def _tokens_per_step(engine: TokenEngine, runs: list[Drafting]) -> float | None:
+    if not isinstance(engine, DraftingEngine) or not engine.most_drafts:
+        return None
+    together = Drafting(
+        sum(run.steps for run in runs),
+        sum(run.guessed for run in runs),
+        sum(run.accepted for run in runs),
+    )
+    return together.tokens_per_step
+
+
+def _run(
+    engine: TokenEngine, ids: list[int], clock: Callable[[], float]
+) -> tuple[float, float, Drafting]:
+    """Seconds of the prompt and of the tokens after it, and what became of guesses."""
     engine.clear()
     begin = clock()
     for first in range(0, len(ids), engine.prefill_chunk):
         logits = engine.prefill(ids[first : first + engine.prefill_chunk])
     middle = clock()
-    for _ in range(DECODED):
-        logits = engine.decode(int(np.argmax(logits)))
+    drafting = _decode(engine, logits, clock)
     end = clock()
     engine.clear()
-    return middle - begin, end - middle
+    return middle - begin, end - middle, drafting
+
+
+def _decode(engine: TokenEngine, logits: Float32Array, clock: Callable[[], float]) -> Drafting:
+    """Add DECODED tokens, each the most probable one, with guesses where there is a drafter."""
+    drafting, pace = Drafting(), None
+    if isinstance(engine, DraftingEngine) and engine.most_drafts:
+        pace = DraftPace.of(engine.drafts, engine.most_drafts)
+    token_id, added = int(np.argmax(logits)), 0
+    while added < DECODED:
+        begin, count = clock(), 0 if pace is None else pace.count
+        if pace is None or not count or not isinstance(engine, DraftingEngine):
+            token_id = int(np.argmax(engine.decode(token_id)))
+            drafting.steps, added = drafting.steps + 1, added + 1
+            if pace is not None:
+                pace.note_step(clock() - begin)
+            continue
+        guesses, rows = engine.advance(token_id, min(count, DECODED - added - 1))
+        accepted = 0
+        token_id = int(np.argmax(rows.read(0)))
+        while accepted < len(guesses) and token_id == guesses[accepted]:
+            accepted += 1
+            token_id = int(np.argmax(rows.read(accepted)))
+        engine.accept(accepted)
+        added += accepted + 1
+        drafting.note(len(guesses), accepted)
+        pace.note_round(len(guesses), accepted, clock() - begin)
+    return drafting
 
 
 def table(measurements: list[Measurement]) -> str:
     """The measurements for people."""
-    lines = ["prompt tokens   prefill tok/s   first token   decode tok/s   repeats"]
+    drafts = any(m.tokens_per_step is not None for m in measurements)
+    head = "prompt tokens   prefill tok/s   first token   decode tok/s   repeats"
+    lines = [f"{head}   tokens a step" if drafts else head]
     lines += [
         f"{m.context:>13,}   {m.prefill_tokens_per_s:>13,.1f}   {m.first_token_s:>9.3f} s"
         f"   {m.decode_tokens_per_s:>12,.1f}   {m.repeats:>7}"
+        + (f"   {m.tokens_per_step:>13.2f}" if m.tokens_per_step is not None else "")
         for m in measurements
     ]
     return "\n".join(lines)

@@ -17,11 +17,11 @@ from gemma4_compile.runtime.generation import (
     Generation,
     Generator,
     PromptProgress,
-    TokenChooser,
 )
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.prompt import Message, PromptBuilder
 from gemma4_compile.runtime.reply import Event, TextDelta
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Reply:
     reasoning : of the model, before it answered
     first_token_s : seconds until the first token
     tokens_per_s : speed after it; 0 where there was no second token
+    tokens_per_step : tokens that a forward of the model gave, with guesses that came true; 0
+        where nothing was guessed
     """
 
     text: str
@@ -48,10 +50,13 @@ class Reply:
     reasoning: str = ""
     first_token_s: float = field(default=0.0, compare=False)
     tokens_per_s: float = field(default=0.0, compare=False)
+    tokens_per_step: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, generation: Generation) -> Reply:
         """Reply of a generation that has ended."""
+        drafting = generation.drafting
+        guessed = drafting is not None and drafting.guessed > 0
         return cls(
             text=generation.text,
             token_ids=tuple(generation.token_ids),
@@ -61,6 +66,7 @@ class Reply:
             reasoning=generation.reasoning,
             first_token_s=generation.first_token_s,
             tokens_per_s=generation.decode_tokens_per_s,
+            tokens_per_step=drafting.tokens_per_step if drafting and guessed else 0.0,
         )
 
 

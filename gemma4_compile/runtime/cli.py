@@ -21,14 +21,15 @@ from gemma4_compile.runtime.completion import TextCompletion
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.diagnose import diagnose
 from gemma4_compile.runtime.dialogue import Dialogue, utf8
+from gemma4_compile.runtime.drafting import check_drafts
 from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.history import KeptHistory, history_path
 from gemma4_compile.runtime.integrity import Check
 from gemma4_compile.runtime.lines import Lines, PipedLines, TerminalLines, is_terminal
 from gemma4_compile.runtime.package import Package, read_provenance
 from gemma4_compile.runtime.sampling import make_sampler
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 _SCHEMA_HINT = 'give a file like {"type": "object", "properties": {"answer": {"type": "string"}}}'
 _STDIN = "-"
@@ -97,7 +98,12 @@ def _grammar(path: Path, package: Package) -> JsonGrammar:
 def _bench(arguments: argparse.Namespace, package: Package, console: Console) -> None:
     """Print a table of speeds; stdout has nothing else."""
     with console.loading(arguments.package, package.target) as progress:
-        engine = Engine(package, context_length=arguments.context_length, progress=progress)
+        engine = Engine(
+            package,
+            context_length=arguments.context_length,
+            progress=progress,
+            drafts=arguments.draft,
+        )
     measurements = []
     for measurement in measure(engine, engine.vocab_size):
         console.note(f"{measurement.context} tokens: done")
@@ -130,6 +136,7 @@ def _run(arguments: argparse.Namespace) -> None:
     console = Console(quiet=arguments.quiet)
     with console.checking(arguments.package) as progress:
         package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
+    check_drafts(arguments.draft, package)
     if arguments.bench:
         _bench(arguments, package, console)
         return
@@ -164,7 +171,12 @@ def _load(
 ) -> Chat | TextCompletion:
     system = None if arguments.system is None else utf8("--system", arguments.system)
     with console.loading(arguments.package, package.target) as progress:
-        engine = Engine(package, context_length=arguments.context_length, progress=progress)
+        engine = Engine(
+            package,
+            context_length=arguments.context_length,
+            progress=progress,
+            drafts=arguments.draft,
+        )
         if arguments.raw:
             return TextCompletion(engine, package)
         return Chat(

@@ -6,15 +6,11 @@ from collections.abc import Generator as Steps
 
 from gemma4_compile.runtime.chat import Reply
 from gemma4_compile.runtime.engine import ContextFullError, Engine
-from gemma4_compile.runtime.generation import (
-    CONTEXT_HINT,
-    Generator,
-    PromptProgress,
-    TokenChooser,
-)
+from gemma4_compile.runtime.generation import CONTEXT_HINT, Generator, PromptProgress
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.prompt import PromptBuilder
 from gemma4_compile.runtime.reply import Event
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 
 class TextCompletion:

@@ -15,9 +15,10 @@ from tqdm import tqdm
 
 from gemma4_compile.errors import printable, printable_text
 from gemma4_compile.runtime.chat import Reply
-from gemma4_compile.runtime.generation import PromptProgress, TokenChooser
+from gemma4_compile.runtime.generation import PromptProgress
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.reply import Event, ReasoningDelta, TextDelta
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 _SOON_S = 0.5  # what is done by then needs no bar
@@ -162,6 +163,8 @@ def speed(reply: Reply) -> str:
         parts.append(f"first after {reply.first_token_s:.2f} s")
     if reply.tokens_per_s:
         parts.append(f"then {reply.tokens_per_s:.1f} tok/s")
+    if reply.tokens_per_step:
+        parts.append(f"{reply.tokens_per_step:.2f} tokens a step")
     if reply.finish_reason == "length":
         parts.append("ended by --max-tokens")
     if reply.finish_reason == "interrupted":

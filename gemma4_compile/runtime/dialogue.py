@@ -14,8 +14,8 @@ from gemma4_compile.runtime.chat import Chat
 from gemma4_compile.runtime.completion import TextCompletion
 from gemma4_compile.runtime.console import Console
 from gemma4_compile.runtime.engine import ContextFullError
-from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.lines import BlockDropped, Lines, PipedLines, Typed, read_typed
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 HELP = """\
 /clear            starts a new conversation, with the same system message

@@ -11,11 +11,13 @@ import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile import abi
+from gemma4_compile.chat_options import MAX_DRAFTS
 from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.chunks import chunks
 from gemma4_compile.runtime.device import Device, Feed, view
+from gemma4_compile.runtime.drafting import Drafter, check_drafts
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.media_rows import MediaRows
@@ -31,6 +33,25 @@ _SEQUENCE = 0
 
 class ContextFullError(Gemma4CompileError):
     """The conversation does not fit into the context that the state was made for."""
+
+
+class Rows:
+    """Logits of several tokens, on the device until they are asked for."""
+
+    def __init__(self, engine: Engine, logits: tvm_ffi.Tensor) -> None:
+        self._engine, self._logits = engine, logits
+
+    def read(self, row: int) -> Float32Array:
+        """The logits (vocab_size,) of a row."""
+        return self._engine.device.read(self._at(row)).reshape(-1)
+
+    def draw(self, row: int, temperature: float, top_p: float, uniform: float) -> int:
+        """Draw a token from a row on the device; arguments as of `Engine.draw`."""
+        return self._engine.draw(self._at(row), temperature, top_p, uniform)
+
+    def _at(self, row: int) -> tvm_ffi.Tensor:
+        vocab = self._engine.vocab_size
+        return view(self._logits, (1, 1, vocab), 4 * vocab * row)
 
 
 class Engine:
@@ -52,6 +73,7 @@ class Engine:
         context_length: int | None = None,
         progress: ByteCount | None = None,
         graphs: bool | None = None,
+        drafts: int | None = None,
     ) -> None:
         """Load library and weights, and create the state.
 
@@ -62,6 +84,8 @@ class Engine:
         progress : is given how much of the weights is loaded
         graphs : use CUDA graphs; by default unless the environment variable GEMMA4_CUDA_GRAPHS is
             0. Other devices have none.
+        drafts : guesses of a round, 0 for none, so that the drafter is not loaded; by default as
+            many as pay where the package has a drafter
 
         Raises
         ------
@@ -69,7 +93,8 @@ class Engine:
             If the package's device is missing or has no room for weights, keys and values, or the
             library or a weight is missing, damaged or from another version.
         UsageError
-            If `context_length` is above the compiled one.
+            If `context_length` is above the compiled one, or there is no drafter for `drafts`, or
+            they are too many.
         """
         self.vocab_size = package.chat_config.vocab_size
         self.prefill_chunk = package.chat_config.prefill_chunk_size
@@ -80,6 +105,7 @@ class Engine:
                 f"context length: expected 1 to {compiled}, found {self.context_length}",
                 hint="compile the package with a larger --context",
             )
+        check_drafts(drafts, package)
         self.device = Device.open(package.target)
         library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
@@ -126,6 +152,11 @@ class Engine:
             self.vocab_size,
             graphs=graphs_wanted(self.device, graphs),
         )
+        self.drafts = drafts
+        self._drafter: Drafter | None = None
+        if drafts != 0 and package.drafter_cache is not None:
+            own = tvm_ffi.Array(package.load_drafter(metadata, self.device.place, progress))
+            self._drafter = Drafter(library, self.device, self._state, self._params, own)
         self._readback = token_readback(self.device)
         self._logits: tvm_ffi.Tensor | None = None
 
@@ -137,10 +168,13 @@ class Engine:
         context_length: int | None = None,
         progress: ByteCount | None = None,
         graphs: bool | None = None,
+        drafts: int | None = None,
     ) -> Engine:
         """Load the package in `directory`; parameters and errors as in the constructor."""
         package = Package.open(directory)
-        return cls(package, context_length=context_length, progress=progress, graphs=graphs)
+        return cls(
+            package, context_length=context_length, progress=progress, graphs=graphs, drafts=drafts
+        )
 
     @property
     def draws_on_device(self) -> bool:
@@ -157,8 +191,43 @@ class Engine:
         """Tokens in the state."""
         return int(self._length(self._state))
 
+    @property
+    def most_drafts(self) -> int:
+        """Guesses of a round, at most; 0 where there is no drafter."""
+        chunk = min(self.prefill_chunk, self.context_length)
+        return 0 if self._drafter is None else min(MAX_DRAFTS, chunk - 1)
+
+    def advance(self, token_id: int, drafts: int) -> tuple[list[int], Rows]:
+        """Add a token and guesses of what follows it; return these and the logits of all.
+
+        Row i of the logits follows guess i - 1, and row 0 the token. `accept` is called next. There
+        are fewer guesses than asked for where the context ends, and none in the first round after
+        tokens that were added otherwise.
+        """
+        drafter = self._drafter
+        assert drafter is not None, "checked by most_drafts"
+        self._check([token_id])
+        position = self.length
+        room = self.context_length - position - 1
+        count = min(drafts, self.most_drafts, room) if drafter.is_ready else 0
+        self._logits = None
+        self._begin_forward(self._state, count + 1)
+        guesses = drafter.guess(token_id, position, count) if count else []
+        logits = drafter.run([token_id, *guesses])
+        self._end_forward(self._state)
+        self._guessed = len(guesses)
+        return guesses, Rows(self, logits)
+
+    def accept(self, count: int) -> None:
+        """Keep the token and the first `count` guesses of `advance`, and take the others back."""
+        assert self._drafter is not None, "after `advance`"
+        if count < self._guessed:
+            self._pop_n(self._state, self._guessed - count)
+        self._drafter.keep(count)
+
     def clear(self) -> None:
         """Forget the sequence; the next token is at position 0."""
+        self._forget_drafts()
         self._logits = None
         self._clear(self._state)
         self._add_sequence(self._state, _SEQUENCE)
@@ -170,6 +239,7 @@ class Engine:
         except ValueError:
             return False
         self._logits = None  # of another token
+        self._forget_drafts()
         return True
 
     def prefill(self, ids: Sequence[int]) -> Float32Array:
@@ -268,7 +338,13 @@ class Engine:
             if not ahead:
                 self.forward_one(token_id)
 
+    def _forget_drafts(self) -> None:
+        self._guessed = 0
+        if self._drafter is not None:
+            self._drafter.forget()
+
     def _step(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+        self._forget_drafts()
         self._begin_forward(self._state, 1)
         self._logits = self._steps.forward(ids)
         self._end_forward(self._state)
@@ -281,6 +357,7 @@ class Engine:
         return self._steps.draw(logits, *(feed.write([value]) for feed, value in numbers))
 
     def _forward_chunk(self, ids: Prompt) -> tvm_ffi.Tensor:
+        self._forget_drafts()
         on_device = self._ids.write(ids)
         embedded = self._embed(on_device, self._params)
         modalities = self._text

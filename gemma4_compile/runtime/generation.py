@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Generator as Steps
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 from tokenizers import Tokenizer
 
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.chunks import chunks, whole_rows
+from gemma4_compile.runtime.draft_pace import Drafting, DraftPace
+from gemma4_compile.runtime.drafting import row_chooser
 from gemma4_compile.runtime.engine import ContextFullError, Float32Array
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.reply import (
@@ -25,6 +27,12 @@ from gemma4_compile.runtime.reply import (
 )
 from gemma4_compile.runtime.sampling import Sampler
 from gemma4_compile.runtime.stop_strings import StopStrings
+from gemma4_compile.runtime.token_engine import (
+    DraftingEngine,
+    DrawingEngine,
+    TokenChooser,
+    TokenEngine,
+)
 from gemma4_compile.runtime.tool_calls import ToolCall
 
 CONTEXT_HINT = (
@@ -32,9 +40,6 @@ CONTEXT_HINT = (
     "gemma4-compile --context"
 )
 _OPEN_TOOL_RESPONSE = "<|tool_response>"
-
-TokenChooser = Callable[[Float32Array], int]
-"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
 
 
 @runtime_checkable
@@ -48,43 +53,6 @@ class PromptReader(Protocol):
 FinishReason = Literal["stop", "length", "context", "interrupted"]
 
 
-class TokenEngine(Protocol):
-    """The part of `Engine` that generation needs; see there."""
-
-    context_length: int
-    prefill_chunk: int
-
-    @property
-    def length(self) -> int:
-        """Tokens in the state."""
-
-    def clear(self) -> None:
-        """Forget the sequence."""
-
-    def pop(self, count: int) -> bool:
-        """Take back the last tokens; False where that cannot be."""
-
-    def prefill(self, ids: Sequence[int]) -> Float32Array:
-        """Add tokens; return the logits of the last."""
-
-    def decode(self, token_id: int) -> Float32Array:
-        """Add one token; return its logits."""
-
-
-@runtime_checkable
-class DrawingEngine(TokenEngine, Protocol):
-    """An engine that can draw tokens by itself; see `Engine`."""
-
-    @property
-    def draws_on_device(self) -> bool:
-        """Return whether that is faster than to read logits."""
-
-    def sampled(
-        self, temperature: float, top_p: float, random: Callable[[], float]
-    ) -> Steps[int, None, None]:
-        """Tokens, each in the state once the next is asked for."""
-
-
 @dataclass(frozen=True)
 class PromptProgress:
     """A chunk of the prompt is done: `done` of its `total` tokens are in the state."""
@@ -94,7 +62,13 @@ class PromptProgress:
 
 
 class Generator:
-    """An engine, the ids that its state holds, and the media among them."""
+    """An engine, the ids that its state holds, and the media among them.
+
+    Attributes
+    ----------
+    drafting : what became of guesses, of all replies so far
+    pace : how many tokens are guessed in a round; None where there is no drafter
+    """
 
     def __init__(
         self,
@@ -117,6 +91,10 @@ class Generator:
         self.stop_ids = stop_ids if response is None else stop_ids | {response}
         self._held: list[int] = []  # as `Prompt.keys` numbers them
         self._in_forward = False  # stays so where Ctrl-C or an error ended a forward
+        self.drafting = Drafting()
+        self.pace: DraftPace | None = None
+        if isinstance(engine, DraftingEngine) and engine.most_drafts:
+            self.pace = DraftPace.of(engine.drafts, engine.most_drafts)
         self.clear()
 
     def clear(self) -> None:
@@ -210,6 +188,8 @@ class Generator:
         """Tokens of a reply, without end; each is in the state once the next is asked for."""
         options = chooser.device_options if isinstance(chooser, Sampler) else None
         engine = self.engine
+        if isinstance(engine, DraftingEngine) and engine.most_drafts:
+            yield from self._drafted(engine, logits, chooser)
         if options is None or not isinstance(engine, DrawingEngine) or not engine.draws_on_device:
             while True:
                 token_id = chooser(logits)
@@ -223,6 +203,43 @@ class Generator:
                 self._in_forward = False
                 yield token_id
                 self._held.append(token_id)
+
+    def _drafted(
+        self, engine: DraftingEngine, logits: Float32Array, chooser: TokenChooser
+    ) -> Steps[int, None, None]:
+        """As `tokens`, several of them by a forward where guesses come true."""
+        pace = self.pace
+        assert pace is not None, "made with the generator"
+        choose = row_chooser(engine, chooser)
+        token_id = chooser(logits)
+        while True:
+            yield token_id
+            begin = time.perf_counter()
+            if not pace.count:
+                token_id = chooser(self.decode(token_id))
+                self.drafting.steps += 1
+                pace.note_step(time.perf_counter() - begin)
+                continue
+            self._in_forward = True
+            guesses, rows = engine.advance(token_id, pace.count)
+            self._held.append(token_id)
+            accepted = 0
+            outside = 0.0  # seconds that the reader of the tokens takes
+            try:
+                while True:
+                    token_id = choose(rows, accepted)
+                    if accepted == len(guesses) or token_id != guesses[accepted]:
+                        break
+                    left = time.perf_counter()
+                    yield token_id
+                    outside += time.perf_counter() - left
+                    self._held.append(token_id)
+                    accepted += 1
+            finally:
+                engine.accept(accepted)
+                self._in_forward = False
+                self.drafting.note(len(guesses), accepted)
+            pace.note_round(len(guesses), accepted, time.perf_counter() - begin - outside)
 
     @property
     def is_full(self) -> bool:
@@ -268,6 +285,7 @@ class Generation:
         self.reused_tokens = 0
         self.first_token_s = 0.0
         self.decode_s = 0.0
+        self._drafting_before = replace(generator.drafting)
         self._events = self._run()
 
     def __iter__(self) -> Iterator[Event | PromptProgress]:
@@ -277,6 +295,13 @@ class Generation:
     def close(self) -> None:
         """Stop here; what came so far is kept."""
         self._events.close()
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """What became of the guesses of this reply; None where there is no drafter."""
+        if self._generator.pace is None:
+            return None
+        return self._generator.drafting.since(self._drafting_before)
 
     @property
     def decode_tokens_per_s(self) -> float:

@@ -18,7 +18,7 @@ from gemma4_compile.confined import schemas
 from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.runtime.call_grammar import call_grammar
 from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.generation import PromptReader, TokenChooser
+from gemma4_compile.runtime.generation import PromptReader
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.schema_process import (
     SchemaProcess,
@@ -26,6 +26,7 @@ from gemma4_compile.runtime.schema_process import (
     SchemaServer,
     SchemaServerError,
 )
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 INSTALL = "pip install 'gemma4-compile[json]'"
 MAX_SCHEMA_BYTES = 256 << 10

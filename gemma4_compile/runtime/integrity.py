@@ -26,7 +26,7 @@ from gemma4_compile.package.artifacts import (
     parameter_schema_id,
     read_artifact,
 )
-from gemma4_compile.package.interface import interface_id, tasks
+from gemma4_compile.package.interface import DRAFTER, interface_id, tasks
 from gemma4_compile.regular_files import (
     MAX_JSON_BYTES,
     MAX_TOKENIZER_BYTES,
@@ -293,6 +293,37 @@ def _check_shards(cache: TensorCache, provenance: Provenance) -> None:
             )
 
 
+def _check_parameters(params: list[tuple[str, tuple[int, ...], str]], cache: TensorCache) -> None:
+    tensors = {r.name: (r.shape, r.dtype) for shard in cache.shards for r in shard.records}
+    for name, shape, dtype in params:
+        if tensors.get(name) != (shape, dtype):
+            raise ArtifactError(
+                f"weight `{name}`: the library expects {(shape, dtype)}, the package has "
+                f"{tensors.get(name)}",
+                hint=_MIXED,
+            )
+
+
+def drafter_parameters(metadata: str, cache: TensorCache) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and dtype of what a library takes for its drafter, in its order.
+
+    Raises
+    ------
+    ArtifactError
+        If the library is of another build than the drafter's weights.
+    """
+    try:
+        values = json.loads(metadata)[DRAFTER]["params"]
+        params = [(p["name"], tuple(p["shape"]), p["dtype"]) for p in values]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError(
+            f"the library's metadata has no drafter, which the package lists: {error!r}",
+            hint=_MIXED,
+        ) from error
+    _check_parameters(params, cache)
+    return params
+
+
 def library_parameters(
     metadata: str, chat: ChatConfig, cache: TensorCache
 ) -> list[tuple[str, tuple[int, ...], str]]:
@@ -319,14 +350,7 @@ def library_parameters(
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"the library's metadata is damaged: {error!r}", hint=_MIXED) from error
-    tensors = {r.name: (r.shape, r.dtype) for shard in cache.shards for r in shard.records}
-    for name, shape, dtype in params:
-        if tensors.get(name) != (shape, dtype):
-            raise ArtifactError(
-                f"weight `{name}`: the library expects {(shape, dtype)}, the package has "
-                f"{tensors.get(name)}",
-                hint=_MIXED,
-            )
+    _check_parameters(params, cache)
     expected = {
         "interface": interface_id(tasks(media_settings(values))),
         "parameter schema": parameter_schema_id([r for s in cache.shards for r in s.records]),

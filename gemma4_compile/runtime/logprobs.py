@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.generation import PromptReader, TokenChooser
+from gemma4_compile.runtime.generation import PromptReader
 from gemma4_compile.runtime.reply import MarkIds
 from gemma4_compile.runtime.sampling import most_probable
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 
 @dataclass(frozen=True)

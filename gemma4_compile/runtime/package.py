@@ -24,6 +24,7 @@ from gemma4_compile.package.artifacts import (
     TensorRecord,
     read_artifact,
 )
+from gemma4_compile.package.interface import DRAFTER
 from gemma4_compile.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
 from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.device import usable
@@ -32,6 +33,7 @@ from gemma4_compile.runtime.integrity import (
     Check,
     check_files,
     check_manifest,
+    drafter_parameters,
     library_parameters,
 )
 from gemma4_compile.runtime.sampling import PENALTIES, SamplingOptions
@@ -93,6 +95,7 @@ class Package:
     ----------
     target : what it was compiled for, which names the device that it runs on
     modalities : what it takes: text, image, audio
+    drafter_cache : which tensor of its drafter lies where; None where it has no drafter
     """
 
     directory: Path
@@ -101,6 +104,7 @@ class Package:
     chat_config: ChatConfig
     tensor_cache: TensorCache
     modalities: tuple[str, ...] = ("text",)
+    drafter_cache: TensorCache | None = None
 
     @classmethod
     def open(
@@ -143,6 +147,7 @@ class Package:
         package = cls(
             *(directory, directory / library, target, chat_config, cache),
             modalities=_modalities(provenance),
+            drafter_cache=_drafter_cache(directory, provenance),
         )
         package._check_conversation()
         return package
@@ -264,8 +269,28 @@ class Package:
             If a shard is missing or short, or weights and library are not of one build.
         """
         expected = library_parameters(library_metadata, self.chat_config, self.tensor_cache)
+        return self._placed(expected, self.tensor_cache, place, progress)
+
+    def load_drafter(
+        self,
+        library_metadata: str,
+        place: Callable[[Array], PlacedT],
+        progress: ByteCount | None = None,
+    ) -> list[PlacedT]:
+        """Hand every weight of the drafter to `place`; as `load_parameters`."""
+        assert self.drafter_cache is not None, "a package with a drafter"
+        expected = drafter_parameters(library_metadata, self.drafter_cache)
+        return self._placed(expected, self.drafter_cache, place, progress)
+
+    def _placed(
+        self,
+        expected: list[tuple[str, tuple[int, ...], str]],
+        cache: TensorCache,
+        place: Callable[[Array], PlacedT],
+        progress: ByteCount | None,
+    ) -> list[PlacedT]:
         wanted = {name for name, _, _ in expected}
-        shards = self.tensor_cache.shards
+        shards = cache.shards
         total = sum(r.nbytes for shard in shards for r in shard.records if r.name in wanted)
         placed, done = {}, 0
         for shard in shards:
@@ -311,6 +336,12 @@ def _modalities(provenance: Provenance) -> tuple[str, ...]:
             f"`{abi.PROVENANCE_FILE}`: field `modalities` is damaged", hint=_COMPILE_AGAIN
         )
     return tuple(found)
+
+
+def _drafter_cache(directory: Path, provenance: Provenance) -> TensorCache | None:
+    if DRAFTER not in provenance.build:
+        return None
+    return TensorCache.from_json(read_artifact(directory / abi.DRAFTER_CACHE_FILE))
 
 
 def _view(mapped: npt.NDArray[np.uint8], record: TensorRecord) -> Array:

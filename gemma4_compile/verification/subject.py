@@ -8,6 +8,7 @@ from pathlib import Path
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
+from gemma4_compile.compilation import config_digest
 from gemma4_compile.errors import CheckpointError
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
@@ -24,7 +25,7 @@ from gemma4_compile.package.artifacts import (
     read_artifact,
 )
 from gemma4_compile.package.partial_build import MODALITIES, NONFINITE
-from gemma4_compile.pipeline import compile_model, config_digest
+from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan

@@ -9,7 +9,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.norm import Vector, take_last_row
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.config import AttentionKind
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.kv_cache import KvTensors
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.operators.attention import (

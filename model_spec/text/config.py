@@ -6,18 +6,24 @@ The only place where the released sizes differ: no later stage asks for a model'
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 
 from gemma4_compile.errors import ConfigError
 from gemma4_compile.model_spec.audio.config import AnyAudioConfig, read_audio
 from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.drafter.config import DrafterConfig
 from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
+from gemma4_compile.model_spec.text.attention_config import (
+    MAX_HEADS,
+    AttentionKind,
+    RopeParameters,
+    read_heads,
+    read_layer_types,
+    read_rope,
+)
 from gemma4_compile.model_spec.text.config_keys import (
-    FULL_ATTENTION_EVERY,
     IGNORED_KEYS,
     IGNORED_TOP_KEYS,
     TEXT_DEFAULTS,
@@ -36,30 +42,12 @@ PRESETS_DIR = Path(__file__).parents[1] / "presets"
 
 MAX_LAYERS = 512
 MAX_WIDTH = 1 << 18  # channels of a hidden or intermediate vector
-MAX_HEADS = 1 << 10
 MAX_EXPERTS = 1 << 10
-MAX_HEAD_DIM = 1 << 12
 MAX_VOCABULARY = 1 << 22
 MAX_POSITIONS = 1 << 24  # a position is exact in float32
 
 
 _SECTIONS = {Modality.IMAGE: "vision_config", Modality.AUDIO: "audio_config"}
-
-
-class AttentionKind(str, Enum):
-    """Keys that a layer's queries see."""
-
-    SLIDING = "sliding_attention"
-    FULL = "full_attention"
-
-
-@dataclass(frozen=True)
-class RopeParameters:
-    """Rotary embedding of one attention kind; the default type has factor 1.0."""
-
-    rope_type: str
-    rope_theta: float
-    partial_rotary_factor: float
 
 
 @dataclass(frozen=True)
@@ -77,6 +65,7 @@ class Gemma4Config:
     dtype : the checkpoint's; constant scales are rounded to it
     bidirectional_images : on sliding layers, the rows of a picture see each other
     vision, audio : None where a package takes no pictures, no sounds
+    drafter : of a checkpoint of its own; None where a package has none
     """
 
     vocab_size: int
@@ -108,6 +97,7 @@ class Gemma4Config:
     bidirectional_images: bool = False
     vision: AnyVisionConfig | None = None
     audio: AnyAudioConfig | None = None
+    drafter: DrafterConfig | None = None
 
     @property
     def modalities(self) -> frozenset[Modality]:
@@ -190,82 +180,6 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in PRESETS_DIR.glob("*.json")))
 
 
-def _rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
-    fields = parent.fields(kind.value)
-    sliding = kind is AttentionKind.SLIDING
-    known = ("default",) if sliding else ("default", "proportional")
-    given = fields.get("rope_type") is not None  # transformers' default is `default`
-    rope_type = fields.one_of("rope_type", known) if given else "default"
-    theta = fields.number("rope_theta", 1.0, 1e12)
-    factor = 1.0
-    if rope_type == "proportional" and fields.get("partial_rotary_factor") is not None:
-        factor = fields.number("partial_rotary_factor", 0.0, 1.0)
-    else:
-        fields.fixed("partial_rotary_factor", 1.0)
-    fields.refuse_unknown({})
-    return RopeParameters(rope_type, theta, factor)
-
-
-def _layer_types(text: ConfigFields, count: int) -> tuple[AttentionKind, ...]:
-    kinds = []
-    declared: list[object] = [
-        (AttentionKind.SLIDING if (index + 1) % FULL_ATTENTION_EVERY else AttentionKind.FULL).value
-        for index in range(count)
-    ]
-    if text.get("layer_types") is not None:
-        declared = text.array("layer_types", count)
-    for index, value in enumerate(declared):
-        if value not in (AttentionKind.SLIDING.value, AttentionKind.FULL.value):
-            raise ConfigError(
-                f"config key `{text.key('layer_types')}[{index}]`: "
-                f"expected sliding_attention or full_attention, found {value!r}"
-            )
-        kinds.append(AttentionKind(value))
-    kinds[-1] = AttentionKind.FULL  # transformers forces it
-    return tuple(kinds)
-
-
-def _heads(
-    text: ConfigFields, kinds: tuple[AttentionKind, ...], k_eq_v: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """KV heads and head_dim of every layer, from either form of the file."""
-    kv_heads = [text.integer("num_key_value_heads", 1, MAX_HEADS)] * len(kinds)
-    head_dim = [text.integer("head_dim", 2, MAX_HEAD_DIM)] * len(kinds)
-    if text.get("per_layer_config") is not None:
-        for name in ("global_head_dim", "num_global_key_value_heads"):
-            if text.get(name) is not None:
-                raise ConfigError(
-                    f"config keys `{text.key('per_layer_config')}` and `{text.key(name)}` "
-                    "exclude each other"
-                )
-        overrides = text.fields("per_layer_config")
-        seen: set[int] = set()
-        for name in overrides.names():
-            is_number = isinstance(name, str) and re.fullmatch("[0-9]{1,4}", name) is not None
-            index = int(name) if is_number else -1
-            if not 0 <= index < len(kinds) or index in seen:
-                raise ConfigError(
-                    f"config key `{overrides.key(str(name))}`: "
-                    f"expected each layer number from 0 to {len(kinds) - 1} at most once"
-                )
-            seen.add(index)
-            layer = overrides.fields(name)
-            head_dim[index] = layer.optional_integer("head_dim", 2, MAX_HEAD_DIM) or head_dim[index]
-            kv_heads[index] = (
-                layer.optional_integer("num_key_value_heads", 1, MAX_HEADS) or kv_heads[index]
-            )
-            layer.refuse_unknown({})
-    else:
-        global_dim = text.integer("global_head_dim", 2, MAX_HEAD_DIM)
-        global_heads = text.optional_integer("num_global_key_value_heads", 1, MAX_HEADS)
-        for index, kind in enumerate(kinds):
-            if kind is AttentionKind.FULL:
-                head_dim[index] = global_dim
-                if k_eq_v and global_heads is not None:  # transformers counts it only then
-                    kv_heads[index] = global_heads
-    return tuple(kv_heads), tuple(head_dim)
-
-
 def _check_attention(config: Gemma4Config) -> None:
     """Return what every later stage takes for granted about heads, layer kinds and sharing."""
     for index in range(config.num_hidden_layers):
@@ -318,9 +232,9 @@ def _experts(text: ConfigFields) -> tuple[int, int, int]:
 def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
     layers = text.integer("num_hidden_layers", 1, MAX_LAYERS)
     vocab = text.integer("vocab_size", 32, MAX_VOCABULARY)
-    kinds = _layer_types(text, layers)
+    kinds = read_layer_types(text, layers)
     k_eq_v = text.boolean("attention_k_eq_v")
-    kv_heads, head_dim = _heads(text, kinds, k_eq_v)
+    kv_heads, head_dim = read_heads(text, kinds, k_eq_v)
     rope = text.fields("rope_parameters")
     ple = 0
     if not text.is_null("hidden_size_per_layer_input"):
@@ -355,8 +269,8 @@ def _read_text(top: ConfigFields, text: ConfigFields) -> Gemma4Config:
         sliding_window=text.integer("sliding_window", 1, MAX_POSITIONS),
         max_position_embeddings=text.integer("max_position_embeddings", 1, MAX_POSITIONS),
         rms_norm_eps=text.number("rms_norm_eps", 0.0, 0.1),
-        sliding_rope=_rope(rope, AttentionKind.SLIDING),
-        full_rope=_rope(rope, AttentionKind.FULL),
+        sliding_rope=read_rope(rope, AttentionKind.SLIDING),
+        full_rope=read_rope(rope, AttentionKind.FULL),
         hidden_size_per_layer_input=ple,
         vocab_size_per_layer_input=ple_vocab if ple else 0,
         num_kv_shared_layers=text.integer("num_kv_shared_layers", 0, layers - 1),

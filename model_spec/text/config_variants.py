@@ -13,18 +13,19 @@ TEXT_TYPES: Mapping[str, str] = {
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
 }
-_UNSUPPORTED_TYPES: Mapping[str, str] = {
-    "gemma4_assistant": "a drafter",
-    "gemma4_unified_assistant": "a drafter",
-}
+_DRAFTER_TYPES = ("gemma4_assistant", "gemma4_unified_assistant")
 
 
 def unsupported_type(model_type: object) -> ConfigError:
     """The error for a model type that is not compiled, by its name if it is known."""
-    known = _UNSUPPORTED_TYPES.get(model_type) if isinstance(model_type, str) else None
-    what = f"is {known}, which is not supported yet" if known else "is not a Gemma 4 text model"
+    if isinstance(model_type, str) and model_type in _DRAFTER_TYPES:
+        return ConfigError(
+            f"config key `model_type`: {model_type!r} is a drafter, which guesses tokens for "
+            "another model",
+            hint="compile that model, a `gemma4` or `gemma4_unified`, with this as its --drafter",
+        )
     return ConfigError(
-        f"config key `model_type`: {model_type!r} {what}",
+        f"config key `model_type`: {model_type!r} is not a Gemma 4 text model",
         hint="supported: `gemma4`, `gemma4_unified` and their text decoders",
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from tvm import tirx
 from tvm.relax.frontend import nn
@@ -75,16 +76,38 @@ class Stream:
         return Stream(residual, self.hidden, ple, 1)
 
 
+class LayerConfig(Protocol):
+    """The part of a config that a layer without experts asks for."""
+
+    @property
+    def hidden_size(self) -> int: ...  # noqa: D102
+
+    @property
+    def rms_norm_eps(self) -> float: ...  # noqa: D102
+
+    @property
+    def hidden_size_per_layer_input(self) -> int: ...  # noqa: D102
+
+
 class DecoderLayer(nn.Module):
     """Attention, MLP and per-layer input, each between two norms.
 
     `forward` ends with the norm that the next layer (or the head) begins with.
+
+    Parameters
+    ----------
+    stem : of the parameters' names, before the layer's own
     """
 
     def __init__(
-        self, plan: LayerPlan, config: Gemma4Config, matrices: Matrices, options: ExportOptions
+        self,
+        plan: LayerPlan,
+        config: LayerConfig,
+        matrices: Matrices,
+        options: ExportOptions,
+        stem: str = "",
     ) -> None:
-        hidden, prefix = config.hidden_size, f"layers.{plan.index}"
+        hidden, prefix = config.hidden_size, f"{stem}layers.{plan.index}"
         self.plan, self.eps, self.dtype = plan, config.rms_norm_eps, options.activation_dtype
         self.input_layernorm = Vector(hidden)
         self.self_attn = Attention(
@@ -223,6 +246,22 @@ class Gemma4ForCausalLM(nn.Module):
         logits, probes = self._decode_stream(self._embed(tokens, 1), tokens, kv, 1)
         return logits, kv, *probes
 
+    def verify_tokens(
+        self, embeddings: nn.Tensor, ids: nn.Tensor, kv: nn.Object
+    ) -> tuple[nn.Tensor | nn.Object, ...]:
+        """Run a few tokens and keep what follows each of them, to hold guesses against it.
+
+        (1, n, hidden_size) f32, (1, n) int32 -> logits (1, n, vocab) f32, the states after the
+        final norm (n, hidden_size) f32, state.
+        """
+        length, config = ids.shape[1], self.config
+        residual = nn.op.reshape(embeddings, (length, config.hidden_size))
+        tokens = nn.op.reshape(ids, (length,))
+        stream, _ = self._layers_stream(residual, tokens, kv, None, None, keeps_rows=True)
+        logits = self._head(stream.hidden, None)
+        normed = rms_norm(stream.residual, self.norm, None, config.rms_norm_eps, "float32")
+        return nn.op.reshape(logits, (1, length, config.vocab_size)), normed, kv
+
     def create_kv_cache(
         self,
         max_sequences: tirx.Var,
@@ -277,6 +316,34 @@ class Gemma4ForCausalLM(nn.Module):
         rows: int | None,
         last_rows: nn.Tensor | None = None,
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
+        """Logits after the last position, and with `probe` its residual stream after each layer."""
+        stream, streams = self._layers_stream(residual, tokens, state, rows, last_rows)
+        logits = self._head(stream.hidden, 1)
+        probes = [_last_row(stream) for stream in streams] if self.options.probe else []
+        return nn.op.reshape(logits, (1, 1, self.config.vocab_size)), probes
+
+    def _head(self, hidden: nn.Tensor, rows: int | None) -> nn.Tensor:
+        """Logits (rows, vocab) of normed states."""
+        cap = self.config.final_logit_softcapping
+        epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
+        return self.embed_tokens.matmul(
+            hidden, rows, epilogue, cap=cap or 0.0, suppressed=self.options.suppressed
+        )
+
+    def _layers_stream(
+        self,
+        residual: nn.Tensor,
+        tokens: nn.Tensor,
+        state: nn.Object,
+        rows: int | None,
+        last_rows: nn.Tensor | None,
+        *,
+        keeps_rows: bool = False,
+    ) -> tuple[Stream, list[Stream]]:
+        """The state after all layers, and that after each of them.
+
+        Where the last owner of keys and values leaves the last position alone, unless `keeps_rows`.
+        """
         config = self.config
         kv = KvTensors(self.layout, state)
         ple = self._per_layer_inputs(tokens, residual, rows)
@@ -286,15 +353,10 @@ class Gemma4ForCausalLM(nn.Module):
         following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
         streams = []
         for layer, next_norm in zip(self.layers, following, strict=True):
-            stream = layer.forward(stream, kv, next_norm, layer.plan.index == self.last_owner)
+            last_row_only = layer.plan.index == self.last_owner and not keeps_rows
+            stream = layer.forward(stream, kv, next_norm, last_row_only)
             streams.append(stream)
-        cap = config.final_logit_softcapping
-        epilogue = Epilogue.NONE if cap is None else Epilogue.SOFTCAP
-        logits = self.embed_tokens.matmul(
-            stream.hidden, 1, epilogue, cap=cap or 0.0, suppressed=self.options.suppressed
-        )
-        probes = [_last_row(stream) for stream in streams] if self.options.probe else []
-        return nn.op.reshape(logits, (1, 1, config.vocab_size)), probes
+        return stream, streams
 
 
 def _last_row(stream: Stream) -> nn.Tensor:

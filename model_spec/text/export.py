@@ -6,6 +6,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
+from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.decoder import Gemma4ForCausalLM
@@ -17,11 +18,19 @@ def _mode(params: str) -> dict[str, str]:
 
 
 def _decoder_spec(config: Gemma4Config) -> dict[str, dict[str, object]]:
+    """The functions and their arguments; of packages with a drafter, what holds its guesses."""
     hidden = config.hidden_size
     state = nn.spec.Object(object_type=nn.Object)
     one_token = nn.spec.Tensor([1, 1], "int32")
     tokens = nn.spec.Tensor([1, "n"], "int32")
+    verify = {
+        "embeddings": nn.spec.Tensor([1, "n", hidden], "float32"),
+        "ids": tokens,
+        "kv": state,
+        "$": _mode("packed"),
+    }
     return {
+        **({} if config.drafter is None else {abi.VERIFY: verify}),
         abi.EMBED: {"ids": nn.spec.Tensor(["n"], "int32"), "$": _mode("packed")},
         abi.PREFILL: {
             "embeddings": nn.spec.Tensor([1, "n", hidden], "float32"),
@@ -94,4 +103,6 @@ def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
+    if config.drafter is not None:
+        module[abi.VERIFY] = module[abi.VERIFY].with_attr(VAR_BOUNDS_ATTR, {"n": MAX_VERIFIED})
     return Exported(module, tuple(name for name, _ in parameters))

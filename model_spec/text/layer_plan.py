@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config, RopeParameters
+from gemma4_compile.model_spec.text.attention_config import AttentionKind, RopeParameters
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_sharing import kv_sources
 
 

@@ -11,13 +11,15 @@ from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.text.scales import per_layer_embedding_scale
 
 
-def _matrix(name: str, role: Role, rows: int, cols: int, scale: float = 1.0) -> Parameter:
+def matrix(name: str, role: Role, rows: int, cols: int, scale: float = 1.0) -> Parameter:
+    """A matrix of one tensor."""
     return Parameter(
         name, role, (rows, cols), (Source(f"{name}.weight", (rows, cols)),), scale=scale
     )
 
 
-def _vector(name: str, size: int) -> Parameter:
+def vector(name: str, size: int) -> Parameter:
+    """A vector of one tensor."""
     return Parameter(name, Role.VECTOR, (size,), (Source(f"{name}.weight", (size,)),))
 
 
@@ -28,7 +30,8 @@ def _concat(name: str, sources: tuple[Source, ...]) -> Parameter:
     )
 
 
-def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
+def attention_parameters(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
+    """Projections and norms of one layer's attention."""
     q_rows = plan.num_attention_heads * plan.head_dim
     kv_rows = plan.num_key_value_heads * plan.head_dim
     sources = [Source(f"{prefix}.q_proj.weight", (q_rows, hidden))]
@@ -38,11 +41,11 @@ def _attention(prefix: str, plan: LayerPlan, hidden: int) -> list[Parameter]:
             sources.append(Source(f"{prefix}.v_proj.weight", (kv_rows, hidden)))
     table = [
         _concat(f"{prefix}.qkv_proj", tuple(sources)),
-        _vector(f"{prefix}.q_norm", plan.head_dim),
+        vector(f"{prefix}.q_norm", plan.head_dim),
     ]
     if plan.owns_kv:
-        table.append(_vector(f"{prefix}.k_norm", plan.head_dim))
-    table.append(_matrix(f"{prefix}.o_proj", Role.LINEAR, hidden, q_rows))
+        table.append(vector(f"{prefix}.k_norm", plan.head_dim))
+    table.append(matrix(f"{prefix}.o_proj", Role.LINEAR, hidden, q_rows))
     return table
 
 
@@ -90,40 +93,48 @@ def _experts(prefix: str, config: Gemma4Config) -> list[Parameter]:
 def _norms_before(prefix: str, hidden: int) -> list[Parameter]:
     """The norms between attention and the MLP, where no expert begins with them, too."""
     names = ("post_attention_layernorm", "pre_feedforward_layernorm")
-    return [_vector(f"{prefix}.{name}", hidden) for name in names]
+    return [vector(f"{prefix}.{name}", hidden) for name in names]
+
+
+def mlp_parameters(prefix: str, hidden: int, width: int) -> list[Parameter]:
+    """Matrices of the gated MLP: rows of gate and up by turns."""
+    sources = tuple(
+        Source(f"{prefix}.{name}_proj.weight", (width, hidden)) for name in ("gate", "up")
+    )
+    shape = (2 * width, hidden)
+    gate_up = f"{prefix}.gate_up_proj"
+    return [
+        Parameter(gate_up, Role.LINEAR, shape, sources, Arrangement.INTERLEAVE_ROWS),
+        matrix(f"{prefix}.down_proj", Role.LINEAR, hidden, width),
+    ]
+
+
+def layer_scalar(prefix: str) -> Parameter:
+    """The scalar at a layer's end."""
+    scalar = f"{prefix}.layer_scalar"
+    return Parameter(scalar, Role.VECTOR, (1,), (Source(scalar, (1,)),))
 
 
 def _layer(plan: LayerPlan, config: Gemma4Config) -> list[Parameter]:
     prefix, hidden, width = f"layers.{plan.index}", config.hidden_size, plan.intermediate_size
-    gate, up = (
-        Source(f"{prefix}.mlp.{name}_proj.weight", (width, hidden)) for name in ("gate", "up")
-    )
     table = [
-        _vector(f"{prefix}.input_layernorm", hidden),
-        *_attention(f"{prefix}.self_attn", plan, hidden),
+        vector(f"{prefix}.input_layernorm", hidden),
+        *attention_parameters(f"{prefix}.self_attn", plan, hidden),
         *(() if config.num_experts else _norms_before(prefix, hidden)),
-        Parameter(
-            f"{prefix}.mlp.gate_up_proj",
-            Role.LINEAR,
-            (2 * width, hidden),
-            (gate, up),
-            Arrangement.INTERLEAVE_ROWS,
-        ),
-        _matrix(f"{prefix}.mlp.down_proj", Role.LINEAR, hidden, width),
+        *mlp_parameters(f"{prefix}.mlp", hidden, width),
     ]
     if config.num_experts:
         table += _experts(prefix, config)
     else:
-        table.append(_vector(f"{prefix}.post_feedforward_layernorm", hidden))
+        table.append(vector(f"{prefix}.post_feedforward_layernorm", hidden))
     ple = config.hidden_size_per_layer_input
     if ple:
         table += [
-            _matrix(f"{prefix}.per_layer_input_gate", Role.PER_LAYER_LINEAR, ple, hidden),
-            _matrix(f"{prefix}.per_layer_projection", Role.PER_LAYER_LINEAR, hidden, ple),
-            _vector(f"{prefix}.post_per_layer_input_norm", hidden),
+            matrix(f"{prefix}.per_layer_input_gate", Role.PER_LAYER_LINEAR, ple, hidden),
+            matrix(f"{prefix}.per_layer_projection", Role.PER_LAYER_LINEAR, hidden, ple),
+            vector(f"{prefix}.post_per_layer_input_norm", hidden),
         ]
-    scalar = f"{prefix}.layer_scalar"
-    table.append(Parameter(scalar, Role.VECTOR, (1,), (Source(scalar, (1,)),)))
+    table.append(layer_scalar(prefix))
     return table
 
 
@@ -134,22 +145,22 @@ def parameter_table(config: Gemma4Config) -> tuple[Parameter, ...]:
     columns). The token embedding keeps its values: the tied LM head must not see the scale.
     """
     hidden, ple = config.hidden_size, config.hidden_size_per_layer_input
-    table = [_matrix("embed_tokens", Role.TOKEN_EMBEDDING, config.vocab_size, hidden)]
+    table = [matrix("embed_tokens", Role.TOKEN_EMBEDDING, config.vocab_size, hidden)]
     if ple:
         columns = config.num_hidden_layers * ple
         scale = folded_scale(per_layer_embedding_scale(config))
         table += [
-            _matrix(
+            matrix(
                 "embed_tokens_per_layer",
                 Role.PER_LAYER_EMBEDDING,
                 config.vocab_size_per_layer_input,
                 columns,
                 scale,
             ),
-            _matrix("per_layer_model_projection", Role.PER_LAYER_LINEAR, columns, hidden),
-            _vector("per_layer_projection_norm", ple),
+            matrix("per_layer_model_projection", Role.PER_LAYER_LINEAR, columns, hidden),
+            vector("per_layer_projection_norm", ple),
         ]
     for plan in layer_plans(config):
         table += _layer(plan, config)
-    table.append(_vector("norm", hidden))
+    table.append(vector("norm", hidden))
     return tuple(table)

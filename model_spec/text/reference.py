@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
+from gemma4_compile.model_spec.text.attention_config import AttentionKind, RopeParameters
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.scales import (
     PER_LAYER_INPUT_SCALE,
     embedding_scale,
@@ -56,10 +58,30 @@ class MediaRows:
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """Logits (S, vocab_size), and the residual stream (S, hidden_size) after every layer."""
+    """Result of a forward.
+
+    Attributes
+    ----------
+    logits : (S, vocab_size)
+    hidden_states : the residual stream (S, hidden_size) after every layer
+    normed : (S, hidden_size), the last of them after the final norm
+    keys_values : K and V (S, K, D) by the layer that owns them
+    """
 
     logits: Float32Array
     hidden_states: tuple[Float32Array, ...]
+    normed: Float32Array
+    keys_values: Mapping[int, tuple[Float32Array, Float32Array]]
+
+
+class RopeConfig(Protocol):
+    """The part of a config that says how positions rotate."""
+
+    @property
+    def sliding_rope(self) -> RopeParameters: ...  # noqa: D102
+
+    @property
+    def full_rope(self) -> RopeParameters: ...  # noqa: D102
 
 
 def linear(x: Float32Array, weight: Float32Array) -> Float32Array:
@@ -88,7 +110,7 @@ def soft_cap(logits: Float32Array, cap: float | None) -> Float32Array:
     return logits if cap is None else np.float32(cap) * np.tanh(logits / np.float32(cap))
 
 
-def inverse_frequencies(config: Gemma4Config, kind: AttentionKind, head_dim: int) -> Float32Array:
+def inverse_frequencies(config: RopeConfig, kind: AttentionKind, head_dim: int) -> Float32Array:
     """Radians per position of each of the head_dim / 2 pairs; 0 for pairs that do not rotate.
 
     `proportional` rotates the first ``factor * head_dim / 2`` pairs, and still divides by the whole
@@ -102,9 +124,9 @@ def inverse_frequencies(config: Gemma4Config, kind: AttentionKind, head_dim: int
     return frequencies.astype(np.float32)
 
 
-def rotate(x: Float32Array, frequencies: Float32Array) -> Float32Array:
-    """Apply RoPE to (S, heads, D): dimension j is paired with dimension j + D / 2."""
-    position = np.arange(x.shape[0], dtype=np.float32)
+def rotate(x: Float32Array, frequencies: Float32Array, first: int = 0) -> Float32Array:
+    """Apply RoPE to (S, heads, D) from a position on: j is paired with dimension j + D / 2."""
+    position = np.arange(first, first + x.shape[0], dtype=np.float32)
     angle = (position[:, None] * frequencies)[:, None, :]
     cos, sin = np.cos(angle), np.sin(angle)
     low, high = np.split(x, 2, axis=-1)
@@ -293,4 +315,4 @@ def forward(
     logits = soft_cap(
         linear(normed, weights["embed_tokens.weight"]), config.final_logit_softcapping
     )
-    return ForwardResult(logits, tuple(hidden_states))
+    return ForwardResult(logits, tuple(hidden_states), normed, stored)

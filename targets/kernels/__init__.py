@@ -29,6 +29,11 @@ from gemma4_compile.targets.kernels.audio.clipped_norm import make_clipped_norm
 from gemma4_compile.targets.kernels.audio.relative_attention import make_relative_attention
 from gemma4_compile.targets.kernels.audio.subsample_conv import make_subsample_conv
 from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
+from gemma4_compile.targets.kernels.drafting.drafting import (
+    make_best_token,
+    make_candidate_logits,
+    make_cluster_tokens,
+)
 from gemma4_compile.targets.kernels.linear.bounded_gemm import make_bounded_gemm
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
@@ -93,6 +98,7 @@ Factory = Callable[[Any, TargetSpec], tirx.PrimFunc]
 FACTORIES: Mapping[str, Factory] = {
     "add_patch_positions": make_add_patch_positions,
     "add_clipped": make_pointwise,
+    "best_token": make_best_token,
     "bitmask": make_bitmask,
     "bounded_linear": make_bounded_gemm,
     "patch_attention": make_patch_attention,
@@ -105,8 +111,10 @@ FACTORIES: Mapping[str, Factory] = {
     "pool_patches": make_pool_patches,
     "position_norms": make_position_norms,
     "prefill_attention": make_prefill_attention,
+    "candidate_logits": make_candidate_logits,
     "clip": make_pointwise,
     "clipped_norm": make_clipped_norm,
+    "cluster_tokens": make_cluster_tokens,
     "top_k_experts": make_top_k_experts,
     "combine_experts": make_combine_experts,
     "decode_attention": make_decode_attention,

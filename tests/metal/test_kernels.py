@@ -21,6 +21,7 @@ from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
 from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
 from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.dawn_kernels import cases_executable
+from tests.numerics.drafting.test_drafting_kernels import OPERATORS as DRAFTING
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
 from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
@@ -52,7 +53,14 @@ def all_operators() -> tuple[Operator, ...]:
     found[CombineSplits(8, 64, 1, "float16")] = None
     found.update(dict.fromkeys([DECODE["smallest heads"], *PADDED_DECODE[::2]]))
     found.update(dict.fromkeys([*chain.from_iterable(VISION.values()), *BOUNDED, *PATCHES, *AUDIO]))
+    # Vocabularies of a size that an emulated device goes through in seconds.
+    found.update(dict.fromkeys(op for op in DRAFTING if _is_small(op)))
     return tuple(found)
+
+
+def _is_small(operator: Operator) -> bool:
+    sizes = (getattr(operator, "vocab", 0), getattr(operator, "count", 0))
+    return max(sizes) < 1000
 
 
 @pytest.fixture(scope="module")

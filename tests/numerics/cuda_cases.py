@@ -30,6 +30,7 @@ from tests.numerics.attention.test_picture_attention_kernels import (
     all_rows_cases,
     cases_of,
 )
+from tests.numerics.drafting import test_drafting_kernels
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
 from tests.numerics.linear import test_bounded_kernels, test_gemm_kernels, test_int8_kernels
 from tests.numerics.moe import test_expert_kernels
@@ -161,5 +162,6 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
     "attention of pictures": _pictures,
+    "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),
 }

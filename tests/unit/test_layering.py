@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("package", "device_check"),
     ("build", "dump", "request"),
     ("reports",),
-    ("pipeline",),
+    ("compilation", "pipeline"),
     ("verification",),
     ("cli", "kernels"),
     ("__main__", "start"),

@@ -32,7 +32,21 @@ def usage(generations: Sequence[Generation]) -> JsonObject:
         "completion_tokens": reply_tokens,
         "total_tokens": first.prompt_tokens + reply_tokens,
         "prompt_tokens_details": {"cached_tokens": first.reused_tokens},
+        **_predictions(generations),
     }
+
+
+def _predictions(generations: Sequence[Generation]) -> JsonObject:
+    """Guesses that came true and that did not, in OpenAI's words; none without a drafter."""
+    counts = [one.drafting for one in generations if one.drafting is not None]
+    if not counts:
+        return {}
+    accepted = sum(one.accepted for one in counts)
+    details = {
+        "accepted_prediction_tokens": accepted,
+        "rejected_prediction_tokens": sum(one.guessed for one in counts) - accepted,
+    }
+    return {"completion_tokens_details": details}
 
 
 @dataclass

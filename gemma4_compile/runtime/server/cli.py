@@ -87,7 +87,12 @@ def _load(arguments: argparse.Namespace) -> Service:
 
     def load() -> Generator:
         with console.loading(arguments.package, package.target) as progress:
-            engine = Engine(package, context_length=arguments.context_length, progress=progress)
+            engine = Engine(
+                package,
+                context_length=arguments.context_length,
+                progress=progress,
+                drafts=arguments.draft,
+            )
         taken.append(engine.media)
         return Generator(engine, model.tokenizer, package.stop_token_ids, engine.media)
 

@@ -7,8 +7,8 @@ import re
 
 from tokenizers import Tokenizer
 
-from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.logprobs import AnswerTokens, LogprobRecorder, TokenLogprob
+from gemma4_compile.runtime.token_engine import TokenChooser
 from gemma4_compile.types import JsonObject
 
 _LEAST = -9999.0  # for what has no probability: JSON knows no infinity

@@ -15,7 +15,7 @@ from gemma4_compile.chat_template import ChatTemplate
 from gemma4_compile.errors import Gemma4CompileError
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.engine import ContextFullError
-from gemma4_compile.runtime.generation import Generation, Generator, TokenChooser
+from gemma4_compile.runtime.generation import Generation, Generator
 from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.logprobs import AnswerTokens
 from gemma4_compile.runtime.package import Package
@@ -32,6 +32,7 @@ from gemma4_compile.runtime.server.requests import (
     Settings,
 )
 from gemma4_compile.runtime.server.worker import Place, Ticket, Worker
+from gemma4_compile.runtime.token_engine import TokenChooser
 
 Constraint = Callable[[TokenChooser], TokenChooser]
 """Makes a chooser that takes only what a grammar allows, for one reply."""

@@ -173,12 +173,20 @@ def test_number_of_tensors(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         read_header(file)
 
 
-def test_integers_are_no_weights(file: Path) -> None:
+def test_bytes_are_no_weights(file: Path) -> None:
     tensors: dict[str, TensorInfo] = read_header(
-        write(file, {"x": entry("I64", [2], 0, 16)}, bytes(16))
+        write(file, {"x": entry("U8", [2], 0, 2)}, bytes(2))
     )
-    with pytest.raises(CheckpointError, match="dtype I64"):
+    with pytest.raises(CheckpointError, match="dtype U8"):
         read_rows(tensors["x"], 0, 2)
+
+
+@pytest.mark.parametrize("dtype", ["I32", "I64"])
+def test_token_ids_are_read_as_they_are(dtype: str, file: Path) -> None:
+    ids = np.array([0, 262_143, 5, -1], f"<i{int(dtype[1:]) // 8}")
+    header = {"x": entry(dtype, [4], 0, ids.nbytes)}
+    tensors = read_header(write(file, header, ids.tobytes()))
+    assert read_rows(tensors["x"], 1, 4).tolist() == [262_143, 5, -1]
 
 
 def write_header(path: Path, header: bytes) -> Path:

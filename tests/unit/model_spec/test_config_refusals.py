@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from tests.unit.model_spec.configs import (
     MOE,
     F,

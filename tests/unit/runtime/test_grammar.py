@@ -9,9 +9,9 @@ import pytest
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.runtime.engine import Float32Array
-from gemma4_compile.runtime.generation import TokenChooser
 from gemma4_compile.runtime.grammar import Grammars
 from gemma4_compile.runtime.sampling import Sampler, SamplingOptions
+from gemma4_compile.runtime.token_engine import TokenChooser
 from tests.scripted_engine import END_OF_TURN, VOCABULARY, encode, greedy, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -8,7 +8,8 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.tiny import checkpoint, materialize
 from gemma4_compile.tiny.architecture import tensor_shapes
 

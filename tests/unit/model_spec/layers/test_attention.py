@@ -9,7 +9,8 @@ import tvm
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.attention import Attention, AttentionOptions
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, QkNormRopeCache

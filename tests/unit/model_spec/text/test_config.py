@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gemma4_compile.errors import ConfigError
-from gemma4_compile.model_spec.text.config import AttentionKind, Gemma4Config, preset_names
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.config_keys import IGNORED_KEYS, IGNORED_TOP_KEYS
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from tests.unit.model_spec.configs import (
@@ -165,7 +166,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "eos_token_id": {"eos_token_id": [1, 7]},
     "bidirectional_images": {"use_bidirectional_attention": "vision"},
 }
-SECTIONS = {"vision", "audio"}  # tests/unit/model_spec/{vision,audio}/test_config.py
+SECTIONS = {"vision", "audio", "drafter"}  # tests/unit/model_spec/*/test_config.py
 
 
 def test_every_field_has_a_change() -> None:

@@ -1,0 +1,158 @@
+"""A drafter's checkpoint: found as a model's is, held against its target, its tensors matched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gemma4_compile import regular_files
+from gemma4_compile.checkpoint import hub
+from gemma4_compile.checkpoint.match import (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    Checkpoint,
+    match,
+    read_json,
+    row_reader,
+)
+from gemma4_compile.checkpoint.safetensors_file import TensorInfo
+from gemma4_compile.checkpoint.sources import refuse_gguf, refuse_package, warn_of_unknown
+from gemma4_compile.errors import CheckpointError, ConfigError
+from gemma4_compile.model_spec.drafter.component import DRAFTER
+from gemma4_compile.model_spec.drafter.config import DrafterConfig, read_drafter
+from gemma4_compile.model_spec.drafter.layer_plan import check_fit
+from gemma4_compile.model_spec.drafter.parameters import ORDERING, STEM
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
+
+
+@dataclass(frozen=True)
+class DrafterSource:
+    """Source of a drafter, and its checked config, which fits the target's.
+
+    Attributes
+    ----------
+    origin : its entry in provenance; no paths of this machine
+    checkpoint : None when only the config was asked for
+    """
+
+    origin: Mapping[str, object]
+    config: DrafterConfig
+    checkpoint: Checkpoint | None
+
+
+def open_drafter(model: str, target: Gemma4Config, *, weights: bool) -> DrafterSource:
+    """Open the drafter of a target; `weights` False reads its config alone.
+
+    Raises
+    ------
+    CheckpointError, ConfigError
+        If there is no such drafter, it is damaged, or it does not fit the target.
+    """
+    path = Path(model).expanduser()
+    if path.exists():
+        origin: dict[str, object] = {"kind": "directory"}
+        refuse_gguf(path)
+        refuse_package(path)
+        if not path.is_dir():
+            raise CheckpointError(
+                f"--drafter: `{path}` is no directory", hint="give the directory of its config.json"
+            )
+        config = _read_config(path, target)
+    elif hub.is_hub_id(model):
+        path = hub.fetch_config(model, None)
+        config = _read_config(path, target)  # before it is downloaded
+        origin = {"kind": "hub", "model": model, "revision": path.name}
+        path = hub.fetch(model, path.name) if weights else path
+    else:
+        raise CheckpointError(
+            f"--drafter: there is no `{model}`: no such directory, and no hub id",
+            hint="give a directory, or a hub id like google/gemma-4-E2B-it-assistant",
+        )
+    return DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
+
+
+def _read_config(path: Path, target: Gemma4Config) -> DrafterConfig:
+    try:
+        config = read_drafter(read_json(path / CONFIG_FILE), warn_of_unknown)
+        check_fit(config, target)
+    except ConfigError as error:
+        raise ConfigError(f"--drafter: {error}", hint=error.hint) from error
+    return config
+
+
+def match_drafter(checkpoint: Checkpoint, config: Gemma4Config) -> dict[str, TensorInfo]:
+    """Hold a drafter's tensors against its parameters; returns them by source name.
+
+    Raises
+    ------
+    CheckpointError
+        As `match` does, or if the table of tokens by cluster is none.
+    """
+    try:
+        matched = match(checkpoint.tensors, config, (DRAFTER,))
+    except CheckpointError as error:
+        raise CheckpointError(f"--drafter: {error}", hint=error.hint) from error
+    if ORDERING in matched:
+        count = matched[ORDERING].shape[0]
+        found = np.sort(row_reader(matched)(ORDERING, 0, count))
+        wrong = np.flatnonzero(found != np.arange(count, dtype=np.float32))
+        if len(wrong):
+            raise CheckpointError(
+                f"--drafter: tensor `{ORDERING.removeprefix(STEM)}` does not hold every token id "
+                f"from 0 to {count - 1} once: {int(wrong[0])} is missing or another id twice",
+                hint="the checkpoint is damaged: download it again",
+            )
+    return matched
+
+
+def check_tokenizer(drafter: Checkpoint, target: Checkpoint) -> None:
+    """Refuse a drafter whose tokens are others than the target's; it needs no tokenizer itself.
+
+    Raises
+    ------
+    CheckpointError
+        Naming the first token that differs.
+    """
+    files = [one.path / TOKENIZER_FILE for one in (drafter, target)]
+    if not all(file.is_file() for file in files) or _same_bytes(*files):
+        return
+    own, expected = (_vocabulary(file) for file in files)
+    if own == expected:
+        return
+    for token in sorted({*own, *expected}):
+        if own.get(token) != expected.get(token):
+            raise CheckpointError(
+                "the drafter does not fit its target: its tokenizer has "
+                f"{own.get(token, 'no id')} for token {token[:40]!r}, expected "
+                f"{expected.get(token, 'none')} as in the target's",
+                hint="give the drafter of this very model",
+            )
+
+
+def _same_bytes(first: Path, second: Path) -> bool:
+    try:
+        return regular_files.read_regular(first, MAX_TOKENIZER_BYTES) == regular_files.read_regular(
+            second, MAX_TOKENIZER_BYTES
+        )
+    except OSError as error:
+        raise CheckpointError(f"cannot read `{TOKENIZER_FILE}`: {error.strerror}") from error
+
+
+def _vocabulary(file: Path) -> dict[str, object]:
+    """Ids by token, added ones too."""
+    values = read_json(file, MAX_TOKENIZER_BYTES, 1 << 24)
+    model, added = values.get("model"), values.get("added_tokens", [])
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(vocabulary, dict) or not isinstance(added, list):
+        raise CheckpointError(f"`{file}` is damaged: no vocabulary")
+    entries = [one for one in added if isinstance(one, dict)]
+    return {**vocabulary, **{str(one.get("content")): one.get("id") for one in entries}}
+
+
+def with_drafter(config: Gemma4Config, drafter: DrafterSource | None) -> Gemma4Config:
+    """The target's config with its drafter's."""
+    return config if drafter is None else replace(config, drafter=drafter.config)

@@ -1,0 +1,135 @@
+"""The end of a drafter: candidates from clusters of the vocabulary, and the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from tvm import te, tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.attention_splits import LOWEST
+from gemma4_compile.operators.base import Operator, te_prim_func
+from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.types import Array
+
+NO_TOKEN = float(1 << 24)
+"""Above every token id, and exact in float32."""
+
+
+@dataclass(frozen=True)
+class ClusterTokens(Operator):
+    """The tokens of the `top_k` clusters with the highest scores, of equal ones the lower index.
+
+    Arguments: scores (1, clusters) f32; ordering (vocab,) f32, the ids of the tokens cluster by
+    cluster. Result: tokens (top_k * vocab / clusters,) int32, the best cluster's first.
+    """
+
+    kind: ClassVar[str] = "cluster_tokens"
+    clusters: int
+    top_k: int
+    vocab: int
+
+    @property
+    def cluster_size(self) -> int:
+        """Tokens of a cluster."""
+        return self.vocab // self.clusters
+
+    @property
+    def count(self) -> int:
+        """Tokens of the result."""
+        return self.top_k * self.cluster_size
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "scores":  # of which some are equal
+            return np.round(rng.normal(0, 1, shape), 1)
+        return rng.permutation(self.vocab) if name == "ordering" else None
+
+    def definition(self) -> tirx.PrimFunc:
+        size = self.cluster_size
+        with function(scheduled=False) as build:
+            scores = build.arg("scores", (1, self.clusters), "float32")
+            ordering = build.arg("ordering", (self.vocab,), "float32")
+            tokens = build.arg("tokens", (self.count,), "int32")
+            left = T.alloc_buffer((self.clusters,), "float32", scope="local")
+            with T.serial(0, self.clusters) as c:
+                store(left, scores[0, c], c)
+            with T.serial(0, self.top_k) as k:
+                best = LocalVar("int32", i32(0))
+                with T.serial(1, self.clusters) as c, when(left[c] > left[best.value]):
+                    best.set(i32(c))
+                with T.serial(0, size) as j:
+                    store(tokens, ordering[best.value * size + j].astype("int32"), k * size + j)
+                store(left, f32(LOWEST), best.value)
+        return build.result
+
+
+@dataclass(frozen=True)
+class CandidateLogits(Operator):
+    """Logits of some tokens, whose rows of the head were looked up.
+
+    Arguments: x (1, width) in_dtype; rows (count, width) f32. Result: (1, count) f32.
+    """
+
+    kind: ClassVar[str] = "candidate_logits"
+    count: int
+    width: int
+    in_dtype: str
+
+    def definition(self) -> tirx.PrimFunc:
+        x = te.placeholder((1, self.width), self.in_dtype, name="x")
+        rows = te.placeholder((self.count, self.width), "float32", name="rows")
+        j = te.reduce_axis((0, self.width), name="j")
+        logits = te.compute(
+            (1, self.count),
+            lambda i, c: te.sum(as_f32(x[i, j]) * rows[c, j], axis=j),
+            name="logits",
+        )
+        return te_prim_func([x, rows, logits])
+
+
+@dataclass(frozen=True)
+class BestToken(Operator):
+    """The token with the highest logit, of equal ones the lowest id.
+
+    Always a token, whatever the logits are: the first where none is a number.
+
+    Arguments: logits (1, count) f32; tokens (count,) int32 if `listed`, else each logit's id is its
+    index. Result: (1,) int32.
+    """
+
+    kind: ClassVar[str] = "best_token"
+    count: int
+    listed: bool
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "logits":  # of which some are equal, the highest too
+            return np.minimum(np.round(rng.normal(0, 1, shape), 1), 2.0)
+        if name == "token":  # no token, so that any is a change
+            return np.full(shape, -1)
+        return rng.permutation(4 * self.count)[: self.count] if name == "tokens" else None
+
+    def definition(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, self.count), "float32")
+            tokens = build.arg("tokens", (self.count,), "int32") if self.listed else None
+            token = build.arg("token", (1,), "int32")
+            best = LocalVar("float32", f32(LOWEST))
+            first = i32(0) if tokens is None else tokens[0]
+            found = LocalVar("int32", first)
+            with T.serial(0, self.count) as c:
+                own = bind(i32(c) if tokens is None else tokens[c])
+                higher = bind(logits[0, c] > best.value)
+                equal = bind(tirx.all(logits[0, c] == best.value, own < found.value))
+                with when(tirx.any(higher, equal)):
+                    best.set(logits[0, c])
+                    found.set(own)
+            store(token, found.value, 0)
+        return build.result

@@ -1,0 +1,49 @@
+"""The drafter's part of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gemma4_compile.errors import QuantizationError
+from gemma4_compile.model_spec.drafter.component import DRAFTER
+from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.quantization.recipe import Recipe, storage_plan
+from gemma4_compile.quantization.scheme import DTYPE_BYTES
+from gemma4_compile.targets.spec import TargetSpec
+
+
+@dataclass(frozen=True)
+class DrafterPlan:
+    """The drafter of a package; a client that does without it loads none of it.
+
+    Attributes
+    ----------
+    weights_bytes : in the chosen recipe; 0 where that cannot store it, for the reason `problem`
+    activation_bytes : of a draft, and of the logits of all tokens that are held against drafts
+    """
+
+    parameters: int
+    weights_bytes: int
+    activation_bytes: int
+    problem: str | None = None
+
+
+def plan_drafter(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> DrafterPlan:
+    """Plan the drafter of a config that has one."""
+    table = DRAFTER.parameters(config)
+    memory = DRAFTER.activations(config, recipe.activation_dtype)
+    verified = MAX_VERIFIED * DTYPE_BYTES["float32"] * config.vocab_size
+    weights, problem = 0, None
+    try:
+        stored = storage_plan(table, recipe, target.max_binding_bytes)
+        weights = sum(tensor.nbytes for one in stored for tensor in one.tensors)
+    except QuantizationError as error:
+        problem = str(error)
+    return DrafterPlan(
+        parameters=sum(prod(parameter.shape) for parameter in table),
+        weights_bytes=weights,
+        activation_bytes=max(map(sum, memory.together)) + verified,
+        problem=problem,
+    )

@@ -1,0 +1,79 @@
+"""What generation needs of an engine, and of a chooser of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Generator as Steps
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Float32Array = npt.NDArray[np.float32]
+
+TokenChooser = Callable[[Float32Array], int]
+"""Chooses a token id from logits (vocab_size,): a `Sampler`."""
+
+
+class TokenEngine(Protocol):
+    """The part of `Engine` that generation needs; see there."""
+
+    context_length: int
+    prefill_chunk: int
+
+    @property
+    def length(self) -> int:
+        """Tokens in the state."""
+
+    def clear(self) -> None:
+        """Forget the sequence."""
+
+    def pop(self, count: int) -> bool:
+        """Take back the last tokens; False where that cannot be."""
+
+    def prefill(self, ids: Sequence[int]) -> Float32Array:
+        """Add tokens; return the logits of the last."""
+
+    def decode(self, token_id: int) -> Float32Array:
+        """Add one token; return its logits."""
+
+
+class LogitRows(Protocol):
+    """Logits of several tokens."""
+
+    def read(self, row: int) -> Float32Array:
+        """The logits of a row."""
+
+    def draw(self, row: int, temperature: float, top_p: float, uniform: float) -> int:
+        """Draw a token from a row on the device."""
+
+
+@runtime_checkable
+class DrawingEngine(TokenEngine, Protocol):
+    """An engine that can draw tokens by itself; see `Engine`."""
+
+    @property
+    def draws_on_device(self) -> bool:
+        """Return whether that is faster than to read logits."""
+
+    def sampled(
+        self, temperature: float, top_p: float, random: Callable[[], float]
+    ) -> Steps[int, None, None]:
+        """Tokens, each in the state once the next is asked for."""
+
+
+@runtime_checkable
+class DraftingEngine(TokenEngine, Protocol):
+    """An engine that can guess tokens ahead; see `Engine`."""
+
+    drafts: int | None
+
+    @property
+    def most_drafts(self) -> int:
+        """Guesses of a round, at most."""
+
+    def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
+        """Add a token and guesses; return these and the logits of all."""
+
+    def accept(self, count: int) -> None:
+        """Keep the token and the first guesses, and take the others back."""

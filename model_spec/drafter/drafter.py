@@ -1,0 +1,128 @@
+"""The drafter as Relax modules, and the function that a package exports for it.
+
+One round, as transformers has it: the target has processed the positions before p and chosen the
+token at p. The drafter takes that token's embedding and the target's final normed hidden state at
+p - 1, guesses the token at p + 1, and hands on a hidden state for the next guess. Every guess of a
+round is made at position p, on the target's keys and values before p: guesses see one another
+through the hidden state alone.
+
+References
+----------
+transformers 5.23.0, models/gemma4_assistant/modeling_gemma4_assistant.py.
+"""
+
+from __future__ import annotations
+
+from tvm.relax.frontend import nn
+
+from gemma4_compile.model_spec.component import ExportOptions
+from gemma4_compile.model_spec.drafter.config import DrafterConfig
+from gemma4_compile.model_spec.drafter.layer_plan import drafter_plans
+from gemma4_compile.model_spec.drafter.parameters import STEM
+from gemma4_compile.model_spec.layers.norm import Vector, rms_norm
+from gemma4_compile.model_spec.matrices import Matrices
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.decoder import DecoderLayer, Stream
+from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
+from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.drafting import BestToken, CandidateLogits, ClusterTokens
+
+
+class MaskedEmbedding(nn.Module):
+    """The clusters of the vocabulary: their centroids, and their tokens one after the other."""
+
+    def __init__(self, drafter: DrafterConfig, matrices: Matrices) -> None:
+        self.centroids = matrices.matrix(f"{STEM}masked_embedding.centroids")
+        self.token_ordering = Vector(drafter.vocab_size)
+        self._operator = ClusterTokens(
+            drafter.num_centroids, drafter.centroid_top_k, drafter.vocab_size
+        )
+
+    def forward(self, hidden: nn.Tensor) -> nn.Tensor:
+        """The tokens of the clusters nearest to a state (1, hidden_size): (candidates,) int32."""
+        scores = self.centroids.matmul(hidden, 1)
+        args = [scores, self.token_ordering.weight]
+        return emit(self._operator, args, [((self._operator.count,), "int32")])[0]
+
+
+class Drafter(nn.Module):
+    """Projection, layers, head."""
+
+    def __init__(self, config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> None:
+        drafter = config.drafter
+        assert drafter is not None, "a package with a drafter"
+        self.config, self.dtype = drafter, options.activation_dtype
+        self.layout = kv_layout(
+            config, layer_plans(config), options.activation_dtype, options.prefill_chunk
+        )
+        self.pre_projection = matrices.matrix(f"{STEM}pre_projection")
+        self.layers = nn.ModuleList(
+            [
+                DecoderLayer(plan, drafter, matrices, options, STEM)
+                for plan in drafter_plans(drafter, config)
+            ]
+        )
+        self.norm = Vector(drafter.hidden_size)
+        self.post_projection = matrices.matrix(f"{STEM}post_projection")
+        self.embed_tokens = matrices.matrix(f"{STEM}embed_tokens")
+        if drafter.num_centroids:
+            self.masked_embedding = MaskedEmbedding(drafter, matrices)
+
+    def forward(
+        self, embedding: nn.Tensor, hidden: nn.Tensor, positions: nn.Tensor, state: nn.Object
+    ) -> tuple[nn.Tensor, ...]:
+        """Guess one token; arguments and results as of `DrafterFunctions.draft_token`."""
+        kv = KvTensors(self.layout, state)
+        kv.positions = positions
+        eps = self.config.rms_norm_eps
+        residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), 1)
+        normed = rms_norm(residual, self.layers[0].input_layernorm, 1, eps, self.dtype)
+        stream = Stream(residual, normed, None, 1)
+        following = [*(layer.input_layernorm for layer in self.layers), self.norm][1:]
+        for layer, next_norm in zip(self.layers, following, strict=True):
+            stream = layer.forward(stream, kv, next_norm, False)
+        token, candidates = self._head(stream.hidden)
+        return (token, self.post_projection.matmul(stream.hidden, 1), *candidates)
+
+    def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
+        """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""
+        best = BestToken(self.config.candidates, self.config.num_centroids > 0)
+        if not self.config.num_centroids:
+            candidates = [self.embed_tokens.matmul(hidden, 1)]
+        else:
+            tokens = self.masked_embedding.forward(hidden)
+            rows = self.embed_tokens.take(tokens, best.count, 1.0)
+            operator = CandidateLogits(best.count, self.config.hidden_size, hidden.dtype)
+            logits = emit(operator, [hidden, rows], [((1, best.count), "float32")])[0]
+            candidates = [logits, tokens]
+        return emit(best, candidates, [((1,), "int32")])[0], candidates
+
+
+class DrafterFunctions(nn.Module):
+    """What a package exports; its parameters have the drafter's names."""
+
+    def __init__(self, config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> None:
+        self.drafter = Drafter(config, matrices, options)
+
+    def draft_token(
+        self, embedding: nn.Tensor, hidden: nn.Tensor, positions: nn.Tensor, kv: nn.Object
+    ) -> tuple[nn.Tensor, ...]:
+        """Guess the token after one.
+
+        Parameters
+        ----------
+        embedding : (1, backbone_hidden_size) float32, the token's as `embed` gives it
+        hidden : (1, backbone_hidden_size) float32, the target's state before it after the final
+            norm, or what the guess before returned
+        positions : (4,) int32: p, 1, p, 0 for the round's position p, which is at least 1
+        kv : its rotary table begins with position p, as after `begin_forward`
+
+        Returns
+        -------
+        tuple
+            The token (1,) int32, a state (1, backbone_hidden_size) float32 for the next guess, the
+            logits of all candidates (1, n) float32 and, where clusters chose them, the candidates
+            (n,) int32.
+        """
+        return self.drafter.forward(embedding, hidden, positions, kv)

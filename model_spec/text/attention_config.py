@@ -1,0 +1,111 @@
+"""Attention in `config.json`: kinds of layers, heads, rotary embeddings.
+
+The text decoder's and a drafter's config say it in the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from gemma4_compile.errors import ConfigError
+from gemma4_compile.model_spec.config_fields import ConfigFields
+from gemma4_compile.model_spec.text.config_keys import FULL_ATTENTION_EVERY
+
+MAX_HEADS = 1 << 10
+MAX_HEAD_DIM = 1 << 12
+
+
+class AttentionKind(str, Enum):
+    """Keys that a layer's queries see."""
+
+    SLIDING = "sliding_attention"
+    FULL = "full_attention"
+
+
+@dataclass(frozen=True)
+class RopeParameters:
+    """Rotary embedding of one attention kind; the default type has factor 1.0."""
+
+    rope_type: str
+    rope_theta: float
+    partial_rotary_factor: float
+
+
+def read_rope(parent: ConfigFields, kind: AttentionKind) -> RopeParameters:
+    """The rotary embedding of one attention kind."""
+    fields = parent.fields(kind.value)
+    sliding = kind is AttentionKind.SLIDING
+    known = ("default",) if sliding else ("default", "proportional")
+    given = fields.get("rope_type") is not None  # transformers' default is `default`
+    rope_type = fields.one_of("rope_type", known) if given else "default"
+    theta = fields.number("rope_theta", 1.0, 1e12)
+    factor = 1.0
+    if rope_type == "proportional" and fields.get("partial_rotary_factor") is not None:
+        factor = fields.number("partial_rotary_factor", 0.0, 1.0)
+    else:
+        fields.fixed("partial_rotary_factor", 1.0)
+    fields.refuse_unknown({})
+    return RopeParameters(rope_type, theta, factor)
+
+
+def read_layer_types(text: ConfigFields, count: int) -> tuple[AttentionKind, ...]:
+    """The attention kind of every layer; the last is full attention."""
+    kinds = []
+    declared: list[object] = [
+        (AttentionKind.SLIDING if (index + 1) % FULL_ATTENTION_EVERY else AttentionKind.FULL).value
+        for index in range(count)
+    ]
+    if text.get("layer_types") is not None:
+        declared = text.array("layer_types", count)
+    for index, value in enumerate(declared):
+        if value not in (AttentionKind.SLIDING.value, AttentionKind.FULL.value):
+            raise ConfigError(
+                f"config key `{text.key('layer_types')}[{index}]`: "
+                f"expected sliding_attention or full_attention, found {value!r}"
+            )
+        kinds.append(AttentionKind(value))
+    kinds[-1] = AttentionKind.FULL  # transformers forces it
+    return tuple(kinds)
+
+
+def read_heads(
+    text: ConfigFields, kinds: tuple[AttentionKind, ...], k_eq_v: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """KV heads and head_dim of every layer, from either form of the file."""
+    kv_heads = [text.integer("num_key_value_heads", 1, MAX_HEADS)] * len(kinds)
+    head_dim = [text.integer("head_dim", 2, MAX_HEAD_DIM)] * len(kinds)
+    if text.get("per_layer_config") is not None:
+        for name in ("global_head_dim", "num_global_key_value_heads"):
+            if text.get(name) is not None:
+                raise ConfigError(
+                    f"config keys `{text.key('per_layer_config')}` and `{text.key(name)}` "
+                    "exclude each other"
+                )
+        overrides = text.fields("per_layer_config")
+        seen: set[int] = set()
+        for name in overrides.names():
+            is_number = isinstance(name, str) and re.fullmatch("[0-9]{1,4}", name) is not None
+            index = int(name) if is_number else -1
+            if not 0 <= index < len(kinds) or index in seen:
+                raise ConfigError(
+                    f"config key `{overrides.key(str(name))}`: "
+                    f"expected each layer number from 0 to {len(kinds) - 1} at most once"
+                )
+            seen.add(index)
+            layer = overrides.fields(name)
+            head_dim[index] = layer.optional_integer("head_dim", 2, MAX_HEAD_DIM) or head_dim[index]
+            kv_heads[index] = (
+                layer.optional_integer("num_key_value_heads", 1, MAX_HEADS) or kv_heads[index]
+            )
+            layer.refuse_unknown({})
+    else:
+        global_dim = text.integer("global_head_dim", 2, MAX_HEAD_DIM)
+        global_heads = text.optional_integer("num_global_key_value_heads", 1, MAX_HEADS)
+        for index, kind in enumerate(kinds):
+            if kind is AttentionKind.FULL:
+                head_dim[index] = global_dim
+                if k_eq_v and global_heads is not None:  # transformers counts it only then
+                    kv_heads[index] = global_heads
+    return tuple(kv_heads), tuple(head_dim)

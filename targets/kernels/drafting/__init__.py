@@ -1,0 +1,1 @@
+"""Kernels of the end of a drafter."""

@@ -1,0 +1,101 @@
+"""Packages of small random models with small random drafters, compiled once a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.pipeline import compile_model
+from gemma4_compile.request import CompileRequest
+from gemma4_compile.runtime import Engine, Package
+from gemma4_compile.runtime.generation import Generation, Generator
+from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
+from tests import drafters, models, packages
+from tests.drafters import Drafter
+from tests.shared import made_once, shared_folder
+
+GREEDY = SamplingOptions(temperature=0.0)
+Guess = Callable[[int, int, int], list[int]]
+CONTEXT, CHUNK = 256, 12  # a chunk of nine tokens and more, and every window wraps
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A package, and what it was made of."""
+
+    kind: str
+    package: Path
+    target: models.Checkpoint
+    drafter: Drafter
+
+
+def drafted_package(
+    factory: pytest.TempPathFactory, kind: str, recipe: str = "f32", activations: str = "float"
+) -> Drafted:
+    """Compile a kind of `models.KINDS` with its drafter."""
+    folder = factory.mktemp(f"drafted-{kind}")
+    target = models.write_checkpoint(folder / "target", models.KINDS[kind])
+    drafter = drafters.write_drafter(folder / "drafter", kind)
+
+    def compile_it(output: Path) -> None:
+        request = CompileRequest(
+            model=str(target.path),
+            target="cpu",
+            quant=recipe,
+            output=output,
+            context_length=CONTEXT,
+            prefill_chunk=CHUNK,
+            activations=activations,
+            drafter=str(drafter.path),
+        )
+        compile_model(request, packages.Silent())
+
+    name = f"{kind}-{recipe}-{activations}"
+    package = made_once(shared_folder(factory) / "drafted" / name, compile_it)
+    return Drafted(kind, package, target, drafter)
+
+
+class Replies:
+    """Replies of one engine, one after the other on the same state."""
+
+    def __init__(self, engine: Engine, made: Drafted, drafts: int | None = None) -> None:
+        engine.drafts = drafts
+        self.engine = engine
+        package = Package.open(made.package)
+        self.generator = Generator(engine, package.load_tokenizer(), frozenset(), engine.media)
+        self.generator.stop_ids = frozenset()  # not even one that asks for a tool
+
+    def start(
+        self, prompt: Sequence[int], options: SamplingOptions = GREEDY, seed: int = 1, **rest: int
+    ) -> Generation:
+        sampler = make_sampler(options, seed)
+        return self.generator.start(prompt, sampler, max_tokens=rest.get("count"), plain=True)
+
+    def reply(
+        self, prompt: Sequence[int], options: SamplingOptions = GREEDY, seed: int = 1, **rest: int
+    ) -> list[int]:
+        generation = self.start(prompt, options, seed, **rest)
+        for _ in generation:
+            pass
+        return generation.token_ids
+
+
+def knows(text: Sequence[int], wrong: float, seed: int = 0) -> Guess:
+    """Guesses that come true but for a share of them, of a text that is known."""
+    rng = np.random.default_rng(seed)
+
+    def guess(token_id: int, position: int, count: int) -> list[int]:
+        assert text[position] == token_id, "a guess begins with the token at its position"
+        true = list(text[position + 1 : position + 1 + count])
+        true += [5] * (count - len(true))
+        return [int(rng.integers(256)) if rng.random() < wrong else token for token in true]
+
+    return guess
+
+
+def let_guess(monkeypatch: pytest.MonkeyPatch, engine: Engine, guess: Guess) -> None:
+    monkeypatch.setattr(engine._drafter, "guess", guess)

@@ -1,0 +1,123 @@
+"""transformers' drafters in float32, on weights given as arrays.
+
+transformers 5.23 refuses to build them: its text config wants a layer of every kind that owns keys
+and values, which no drafter has. The property that says so is replaced here for configs whose
+layers all share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from transformers import DynamicCache, Gemma4TextConfig, Gemma4UnifiedTextConfig
+from transformers.models.gemma4_assistant import (
+    configuration_gemma4_assistant,
+    modeling_gemma4_assistant,
+)
+from transformers.models.gemma4_unified_assistant import (
+    configuration_gemma4_unified_assistant,
+    modeling_gemma4_unified_assistant,
+)
+
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from tests.drafters import Drafter
+from tests.hf import Float32Array, Ids
+
+KeysValues = Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
+
+
+@contextmanager
+def _all_layers_may_share() -> Iterator[None]:
+    def patched(kind: Any) -> Any:
+        own = kind.kv_sharing_modes.fget
+
+        def modes(self: Any) -> list[str | None]:
+            if self.num_kv_shared_layers == self.num_hidden_layers:
+                return ["reuse"] * self.num_hidden_layers
+            found: list[str | None] = own(self)
+            return found
+
+        return mock.patch.object(kind, "kv_sharing_modes", property(modes))
+
+    kinds = [one for one in (Gemma4TextConfig, Gemma4UnifiedTextConfig)
+             if "kv_sharing_modes" in vars(one)]  # fmt: skip
+    patches = [patched(kind) for kind in kinds]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+@dataclass(frozen=True)
+class Assistant:
+    """A drafter of transformers."""
+
+    model: Any
+    window: int
+
+    def guess(
+        self, embedding: Float32Array, hidden: Float32Array, keys_values: KeysValues
+    ) -> tuple[Float32Array, Float32Array]:
+        """Logits (vocab_size,) and the next hidden state, from rows before the position only.
+
+        The rows are cut to what a sliding layer sees: transformers' own mask keeps one more.
+        """
+        shared = {}
+        for kind, (key, value) in keys_values.items():
+            rows = slice(-self.window, None) if kind is AttentionKind.SLIDING else slice(None)
+            shared[kind.value] = tuple(
+                torch.from_numpy(np.ascontiguousarray(one[rows])).transpose(0, 1)[None]
+                for one in (key, value)
+            )
+        position = len(keys_values[AttentionKind.FULL][0])
+        inputs = torch.from_numpy(np.concatenate([embedding, hidden])[None, None])
+        with _all_layers_may_share(), torch.no_grad():
+            result = self.model(
+                inputs_embeds=inputs,
+                position_ids=torch.tensor([[position]]),
+                shared_kv_states=shared,
+            )
+        return result.logits[0, 0].numpy(), result.last_hidden_state[0, 0].numpy()
+
+
+def load(drafter: Drafter) -> Assistant:
+    """Build the drafter on its weights."""
+    unified = drafter.values["model_type"] == "gemma4_unified_assistant"
+    configs = configuration_gemma4_unified_assistant if unified else configuration_gemma4_assistant
+    models = modeling_gemma4_unified_assistant if unified else modeling_gemma4_assistant
+    name = "Gemma4UnifiedAssistant" if unified else "Gemma4Assistant"
+    values = {k: v for k, v in drafter.values.items() if k not in ("model_type", "architectures")}
+    with _all_layers_may_share():
+        config = getattr(configs, f"{name}Config")(**values)
+        model = (
+            getattr(models, f"{name}ForCausalLM")
+            ._from_config(config, attn_implementation="eager", dtype=torch.float32)
+            .eval()
+        )
+        state = {n: torch.from_numpy(np.array(v)) for n, v in drafter.weights.items()}
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        model.load_state_dict(state, strict=True)
+    return Assistant(model, drafter.config.sliding_window)
+
+
+def target_states(model: Any, ids: Ids) -> tuple[Float32Array, dict[int, Any]]:
+    """Normed states (len(ids), hidden_size) of a target; K and V (T, heads, D) by its layers."""
+    cache: Any = DynamicCache()  # without a config: no layer forgets
+    result: Any
+    with torch.no_grad():
+        result = model.model(torch.tensor([list(ids)]), past_key_values=cache, use_cache=True)
+    stored = {
+        index: tuple(one[0].transpose(0, 1).numpy() for one in (layer.keys, layer.values))
+        for index, layer in enumerate(cache.layers)
+        if layer.keys is not None
+    }
+    return result.last_hidden_state[0].numpy(), stored

@@ -1,0 +1,193 @@
+"""Drafters' checkpoints: where they are, and damaged, strange and foreign ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.checkpoint.drafter import (
+    DrafterSource,
+    check_tokenizer,
+    match_drafter,
+    open_drafter,
+    with_drafter,
+)
+from gemma4_compile.checkpoint.match import Checkpoint
+from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError
+from gemma4_compile.model_spec.text.config import Gemma4Config
+from tests import models
+from tests.drafters import drafter_config, random_weights, write_drafter
+
+
+def target_of(kind: str) -> Gemma4Config:
+    return Gemma4Config.from_dict(models.config_file(models.KINDS[kind], "hub", "float32"))
+
+
+def opened(directory: Path, kind: str = "e2b") -> tuple[DrafterSource, Gemma4Config]:
+    source = open_drafter(str(directory), target_of(kind), weights=True)
+    return source, with_drafter(target_of(kind), source)
+
+
+def matched(directory: Path) -> None:
+    source, config = opened(directory)
+    assert source.checkpoint is not None
+    match_drafter(source.checkpoint, config)
+
+
+def test_a_directory_is_opened_and_matched(tmp_path: Path) -> None:
+    written = write_drafter(tmp_path / "drafter", "e2b")
+    source, config = opened(written.path)
+    assert source.origin == {"kind": "directory"}
+    assert config.drafter == written.config
+    assert source.checkpoint is not None
+    found = match_drafter(source.checkpoint, config)
+    assert found.keys() == {f"drafter.{name}" for name in written.weights}
+
+
+def test_the_config_alone_needs_no_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(drafter_config("moe")))
+    source = open_drafter(str(tmp_path), target_of("moe"), weights=False)
+    assert source.checkpoint is None
+
+
+def rewrite(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Change the weights."""
+
+    def write(folder: Path) -> None:
+        weights = random_weights(drafter_config("e2b"))
+        change(weights)
+        write_drafter(folder, "e2b", weights=weights)
+
+    return write
+
+
+ORDER = "masked_embedding.token_ordering"
+
+
+def repeat(weights: dict[str, Any]) -> None:
+    weights[ORDER][3] = weights[ORDER][4]
+
+
+def beyond(weights: dict[str, Any]) -> None:
+    weights[ORDER][7] = 1 << 40
+
+
+def negative(weights: dict[str, Any]) -> None:
+    weights[ORDER][7] = -1
+
+
+def cut(folder: Path) -> None:
+    write_drafter(folder, "e2b")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def no_json(folder: Path) -> None:
+    write_drafter(folder, "e2b")
+    (folder / "config.json").write_text("{")
+
+
+def of_another_model(folder: Path) -> None:
+    write_drafter(folder, "moe")
+
+
+def a_target(folder: Path) -> None:
+    models.write_checkpoint(folder, models.E2B_LIKE)
+
+
+def a_file(folder: Path) -> None:
+    folder.parent.mkdir(exist_ok=True)
+    folder.write_text("x")
+
+
+def gguf(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "drafter.gguf").write_bytes(b"GGUF")
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an id twice": (rewrite(repeat), "does not hold every token id from 0 to 255 once"),
+    "an id beyond": (rewrite(beyond), "does not hold every token id"),
+    "an id below": (rewrite(negative), "does not hold every token id"),
+    "ids that are floats": (
+        rewrite(lambda w: w.update({ORDER: w[ORDER].astype(np.float32)})),
+        "has dtype F32, expected one of I32, I64",
+    ),
+    "weights that are integers": (
+        rewrite(lambda w: w.update({"model.norm.weight": np.ones(32, np.int32)})),
+        "has dtype I32, expected one of BF16",
+    ),
+    "a shape": (
+        rewrite(lambda w: w.update({"pre_projection.weight": np.ones((32, 96), np.float32)})),
+        r"has shape \(32, 96\), expected \(32, 192\)",
+    ),
+    "a tensor missing": (
+        rewrite(lambda w: w.pop("post_projection.weight")),
+        "`post_projection.weight` is missing",
+    ),
+    "a tensor too many": (
+        rewrite(lambda w: w.update({"model.layers.0.self_attn.k_proj.weight": np.ones((1, 1))})),
+        "k_proj.weight` in",
+    ),
+    "cut short": (cut, "model.safetensors"),
+    "no JSON": (no_json, "`config.json` is damaged"),
+    "of another model": (of_another_model, "the drafter does not fit its target"),
+    "a target": (a_target, "'gemma4' is no drafter"),
+    "a file": (a_file, "no directory"),
+    "a GGUF file": (gguf, "GGUF"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+    write, message = DAMAGED[name]
+    write(tmp_path / "drafter")
+    with pytest.raises(Gemma4CompileError, match=message) as raised:
+        matched(tmp_path / "drafter")
+    assert isinstance(raised.value, (CheckpointError, ConfigError))
+    assert raised.value.hint
+
+
+def test_ids_of_32_bits_are_read_as_well(tmp_path: Path) -> None:
+    rewrite(lambda w: w.update({ORDER: w[ORDER].astype(np.int32)}))(tmp_path / "drafter")
+    source, config = opened(tmp_path / "drafter")
+    assert source.checkpoint is not None
+    assert match_drafter(source.checkpoint, config)[f"drafter.{ORDER}"].dtype == "I32"
+
+
+def test_what_is_neither_a_directory_nor_an_id_is_said() -> None:
+    with pytest.raises(CheckpointError, match="--drafter: there is no `no such thing`"):
+        open_drafter("no such thing", target_of("e2b"), weights=True)
+
+
+def test_a_tokenizer_of_other_tokens_is_refused(tmp_path: Path) -> None:
+    target = models.write_checkpoint(tmp_path / "target", models.E2B_LIKE)
+    write_drafter(tmp_path / "drafter", "e2b")
+    pair = (Checkpoint.open(tmp_path / "drafter"), Checkpoint.open(target.path))
+    check_tokenizer(*pair)  # the drafter has none
+
+    text = (target.path / "tokenizer.json").read_text()
+    (tmp_path / "drafter" / "tokenizer.json").write_text(text)
+    check_tokenizer(*pair)
+
+    values = json.loads(text)
+    (tmp_path / "drafter" / "tokenizer.json").write_text(json.dumps(values, indent=3))
+    check_tokenizer(*pair)  # the same tokens in another form
+
+    vocabulary = values["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (tmp_path / "drafter" / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match=r"its tokenizer has .* for token 'a'"):
+        check_tokenizer(*pair)
+
+
+def test_without_a_drafter_the_config_stays_as_it_is() -> None:
+    config = target_of("dense")
+    assert with_drafter(config, None) is config
+    assert replace(config, drafter=None) == config

@@ -1,0 +1,69 @@
+"""The drafter as a component: its tensors, and the function that it adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tvm
+
+from gemma4_compile import abi
+from gemma4_compile.build import build_module, decoder_options
+from gemma4_compile.checkpoint.match import match
+from gemma4_compile.checkpoint.safetensors_file import read_header
+from gemma4_compile.errors import CheckpointError
+from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, model_parameters
+from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
+from gemma4_compile.model_spec.drafter.component import DRAFTER
+from gemma4_compile.model_spec.text.component import TEXT
+from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.targets import target_spec
+from tests.drafters import write_drafter
+from tests.unit.model_spec.drafter.test_parameters import drafted
+
+
+def test_its_tensors_are_matched(tmp_path: Path) -> None:
+    written = write_drafter(tmp_path, "e2b")
+    tensors = read_header(tmp_path / "model.safetensors")
+    found = match(tensors, drafted("e2b"), (DRAFTER,))
+    assert found.keys() == {f"drafter.{name}" for name in written.weights}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pre_projection.weight", "model.norm.weight", "masked_embedding.token_ordering"],
+)
+def test_a_missing_tensor_has_its_own_name(name: str, tmp_path: Path) -> None:
+    write_drafter(tmp_path, "e2b")
+    tensors = read_header(tmp_path / "model.safetensors")
+    del tensors[name]
+    with pytest.raises(CheckpointError, match=f"`{name}` is missing"):
+        match(tensors, drafted("e2b"), (DRAFTER,))
+
+
+def test_it_adds_two_functions_of_which_one_has_a_tuple_of_its_own() -> None:
+    config, recipe, target = drafted("e2b"), RECIPES["q4f16"], target_spec("webgpu")
+    options = decoder_options(recipe, target, 16)
+    module = build_module(config, recipe, target, options)
+    plan = storage_plan(model_parameters(config, ALL_COMPONENTS), recipe, None)
+    own = [t for stored in plan for t in stored.tensors if t.name.startswith("drafter.")]
+    sizes = {
+        name: len(module[name].params[-1].ty.fields)
+        for name in (abi.DRAFT, abi.VERIFY, abi.PREFILL, abi.DECODE, abi.EMBED)
+    }
+    all_tensors = sum(len(stored.tensors) for stored in plan)
+    assert sizes.pop(abi.DRAFT) == len(own)
+    assert set(sizes.values()) == {all_tensors - len(own)}
+    assert module[abi.VERIFY].attrs[VAR_BOUNDS_ATTR]["n"] == 9
+
+
+def test_text_is_exported_as_without_it() -> None:
+    config, recipe, target = drafted("moe"), RECIPES["f32"], target_spec("cpu")
+    options = decoder_options(recipe, target, 16)
+    plain = replace(config, drafter=None)
+    plan = storage_plan(model_parameters(plain, COMPONENTS), recipe, None)
+    module = build_module(plain, recipe, target, options, plan)
+    alone = build_module(plain, recipe, target, options, plan, (TEXT,))
+    tvm.ir.assert_structural_equal(module, alone, map_free_vars=True)
+    assert abi.VERIFY not in {var.name_hint for var in module.get_global_vars()}

@@ -1,0 +1,113 @@
+"""What provenance says of a compilation, and what a drafter adds to a package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemma4_compile import abi
+from gemma4_compile.checkpoint.drafter import with_drafter
+from gemma4_compile.compilation import config_digest
+from gemma4_compile.errors import ConfigError, UsageError
+from gemma4_compile.package.partial_build import PartialBuild
+from gemma4_compile.pipeline import compile_model, plan_model
+from gemma4_compile.reports.quantization_report import report_model
+from gemma4_compile.request import CompileRequest
+from tests import drafters, packages
+from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
+from tests.unit.model_spec.drafter.test_parameters import drafted as config_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Drafted:
+    return drafted_package(tmp_path_factory, "e2b")
+
+
+def request(made: Drafted, output: Path, *, drafter: Path | None) -> CompileRequest:
+    return CompileRequest(
+        model=str(made.target.path),
+        target="cpu",
+        quant="f32",
+        output=output,
+        context_length=CONTEXT,
+        prefill_chunk=CHUNK,
+        activations="float",
+        drafter=None if drafter is None else str(drafter),
+    )
+
+
+def read(package: Path, name: str) -> dict:  # type: ignore[type-arg]
+    values: dict = json.loads((package / name).read_text())  # type: ignore[type-arg]
+    return values
+
+
+def test_the_digest_of_a_config_is_the_model_s_alone() -> None:
+    config = config_of("e2b")
+    assert config_digest(config) == config_digest(replace(config, drafter=None))
+    assert with_drafter(config, None) is config
+
+
+def test_the_drafter_s_weights_are_in_files_that_the_model_s_list_has_not(made: Drafted) -> None:
+    lists = [read(made.package, name) for name in (abi.TENSOR_CACHE_FILE, abi.DRAFTER_CACHE_FILE)]
+    names = [{r["name"] for s in one["records"] for r in s["records"]} for one in lists]
+    files = [{s["dataPath"] for s in one["records"]} for one in lists]
+    assert not any(name.startswith("drafter.") for name in names[0])
+    assert all(name.startswith("drafter.") for name in names[1])
+    assert not files[0] & files[1]
+    provenance = read(made.package, abi.PROVENANCE_FILE)
+    assert files[0] | files[1] | {abi.DRAFTER_CACHE_FILE} <= provenance["files"].keys()
+    assert provenance["build"]["drafter"]["kind"] == "directory"
+
+
+@pytest.mark.parametrize("part", ["library", "weights"])
+def test_parts_of_packages_with_and_without_a_drafter_do_not_mix(
+    part: PartialBuild, made: Drafted, tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    shutil.copytree(made.package, package)
+    asked = replace(request(made, package, drafter=None), only=part)
+    with pytest.raises(UsageError, match="a package with a drafter"):
+        compile_model(asked, packages.Silent())
+    other = drafters.write_drafter(
+        tmp_path / "other", "e2b", values=drafters.drafter_config("e2b", intermediate_size=32)
+    )
+    asked = replace(request(made, package, drafter=other.path), only=part)
+    with pytest.raises(UsageError, match="with another `drafter`"):
+        compile_model(asked, packages.Silent())
+
+
+def test_a_library_alone_needs_no_weights_of_the_drafter(made: Drafted, tmp_path: Path) -> None:
+    config = tmp_path / "drafter"
+    config.mkdir()
+    (config / "config.json").write_text(json.dumps(drafters.drafter_config("e2b")))
+    asked = replace(request(made, tmp_path / "package", drafter=config), only="library")
+    compile_model(asked, packages.Silent())
+    provenance = read(tmp_path / "package", abi.PROVENANCE_FILE)
+    assert (
+        provenance["build"]["drafter"]
+        == read(made.package, abi.PROVENANCE_FILE)["build"]["drafter"]
+    )
+
+
+def test_a_drafter_of_another_model_is_refused_before_anything_is_written(
+    made: Drafted, tmp_path: Path
+) -> None:
+    other = drafters.write_drafter(tmp_path / "other", "moe")
+    with pytest.raises(ConfigError, match=r"--drafter: .* `backbone_hidden_size`: expected 96"):
+        compile_model(request(made, tmp_path / "package", drafter=other.path), packages.Silent())
+    assert not (tmp_path / "package").exists()
+
+
+def test_plan_and_report_know_it(made: Drafted, tmp_path: Path) -> None:
+    asked = request(made, Path(), drafter=made.drafter.path)
+    plan, _ = plan_model(asked)
+    assert plan.drafter is not None
+    losses, _ = report_model(asked, packages.Silent())
+    found = {loss.name for loss in losses if loss.name.startswith("drafter.")}
+    assert "drafter.pre_projection" in found
+    plain, _ = report_model(request(made, Path(), drafter=None), packages.Silent())
+    assert {loss.name for loss in losses} - found == {loss.name for loss in plain}
