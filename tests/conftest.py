@@ -41,6 +41,7 @@ LONGEST = (
     "web/test_fast.py",
     "parity/test_recipes.py",
     "web/test_webllm.py",
+    "web/test_media.py",
     "web/test_resume.py",
     "parity/test_mistakes.py",
     "web/test_offline.py",
