@@ -87,7 +87,8 @@ function shrink(image: HTMLImageElement): OffscreenCanvas {
   return draw(image, Math.max(1, Math.round(scale * width)), Math.max(1, Math.round(scale * height)));
 }
 
-function draw(image: HTMLImageElement, width: number, height: number): OffscreenCanvas {
+/** An image, or what a player shows, in another size. */
+export function draw(image: CanvasImageSource, width: number, height: number): OffscreenCanvas {
   const [canvas, on] = blank(width, height);
   on.drawImage(image, 0, 0, width, height);
   return canvas;

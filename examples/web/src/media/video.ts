@@ -2,7 +2,7 @@
 import { formatBytes, formatCount, GIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import type { PictureInput } from "./inputs";
-import type { Picture } from "./picture";
+import { draw, type Picture } from "./picture";
 
 const LARGEST_BYTES = GIB; // it is not read as a whole
 const MOST_FRAMES = 32; // those of transformers' video processor
@@ -77,12 +77,7 @@ async function frameAt(player: HTMLVideoElement, seconds: number, name: string):
   const scale = Math.min(1, KEPT_SIDE / Math.max(player.videoWidth, player.videoHeight));
   const width = Math.max(1, Math.round(scale * player.videoWidth));
   const height = Math.max(1, Math.round(scale * player.videoHeight));
-  const canvas = new OffscreenCanvas(width, height);
-  const context = canvas.getContext("2d", { alpha: false });
-  if (!context)
-    throw new UserError("The browser draws no picture of this size.", "Close other tabs, or reload the page.");
-  context.imageSmoothingQuality = "high";
-  context.drawImage(player, 0, 0, width, height);
+  const canvas = draw(player, width, height);
   return { blob: await canvas.convertToBlob({ type: "image/jpeg", quality: 0.95 }), width, height, seconds };
 }
 
