@@ -63,10 +63,6 @@ class Magnitude(Pointwise):
     def outputs(self) -> int:
         return self.bins
 
-    @property
-    def result_dtype(self) -> str:
-        return "float32"
-
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         return [("x", ((rows, 2 * self.bins), "float32"))]
 
@@ -86,10 +82,6 @@ class LogMel(Pointwise):
     @property
     def outputs(self) -> int:
         return self.width
-
-    @property
-    def result_dtype(self) -> str:
-        return "float32"
 
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         return [("mel", ((rows, self.width), "float32"))]

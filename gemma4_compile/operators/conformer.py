@@ -123,10 +123,6 @@ class AddClipped(_Bounded, Pointwise):
     def outputs(self) -> int:
         return self.width
 
-    @property
-    def result_dtype(self) -> str:
-        return "float32"
-
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         spec: TensorSpec = ((rows, self.width), "float32")
         return [("x", spec), ("residual", spec), *([("bounds", _BOUNDS_SPEC)] * self.clips)]
@@ -157,10 +153,6 @@ class GatedConv(_Bounded, Pointwise):
     @property
     def outputs(self) -> int:
         return self.width
-
-    @property
-    def result_dtype(self) -> str:
-        return "float32"
 
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         return [
