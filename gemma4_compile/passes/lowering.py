@@ -19,6 +19,7 @@ from gemma4_compile.passes.lower_cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.passes.shorten_contexts import ShortenContexts
+from gemma4_compile.passes.split_half_products import SplitHalfProducts
 from gemma4_compile.passes.vectorize_buffers import VectorizeBuffers
 from gemma4_compile.targets.schedules import schedule_rules
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
@@ -26,6 +27,8 @@ from gemma4_compile.targets.spec import DeviceType, TargetSpec
 COMPACTION = "s_tir.CompactBufferAllocation"
 WORDS: Mapping[str, Callable[[], Pass]] = {"cuda": LowerCudaIntrinsics}
 """The pass that translates WGSL's built-in functions, by target."""
+LAST: Mapping[str, Callable[[], Pass]] = {"webgpu": SplitHalfProducts}
+"""The pass that follows the lowering of operations to functions, by target."""
 
 
 def graph_passes() -> Sequence[Pass]:
@@ -88,6 +91,7 @@ def device_passes(target: str) -> Sequence[Pass]:
     TVM's search for common expressions stands too early to be of use.
     """
     words = (WORDS[target](),) if target in WORDS else ()
+    last = (LAST[target](),) if target in LAST else ()
     return (
         tirx.transform.LowerWarpMemory(),
         tirx.transform.StmtSimplify(),  # inlines names
@@ -97,6 +101,7 @@ def device_passes(target: str) -> Sequence[Pass]:
         NameCommonExpressions(),
         DropUnusedNames(),
         tirx.transform.LowerIntrin(),
+        *last,
     )
 
 

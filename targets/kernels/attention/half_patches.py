@@ -12,7 +12,7 @@ have a norm of sqrt(72).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.bounded_linear import LARGEST_F16
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -56,6 +56,8 @@ ROW_VECTORS = ROWS // VECTOR
 RUN = 16  # products that are summed in float16
 SHARE = 16  # q is held as q / 16
 ITEM_BYTES = 2
+PREFETCH = False
+UNROLL = 1  # items of a vector that are in the kernel's text
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class _Block:
         self.v = shared((max(1, shape.vectors) * LANES * VECTOR * KEYS,), HALF)  # by key
         self.singles = shared((max(1, shape.singles) * LANES * KEYS,), HALF)
         self.hidden = shared((KEYS,))
-        blocks = ROW_VECTORS * shape.vec4s
+        self.blocks = blocks = ROW_VECTORS * shape.vec4s  # of 4 rows by 4 channels
         self.iterations = -(-blocks // THREADS)
         self.items = [bind(thread + index * THREADS) for index in range(self.iterations)]
         self.inside = [
@@ -136,17 +138,13 @@ class _Block:
 
     def load_queries(self, q: Buffer, first: Expr) -> None:
         """Write the queries to shared memory, rounded, by channel."""
-        for index in range(self.iterations):
-            row, vec4 = self._place(index)
-            values = []
-            for i in range(VECTOR):
+        with T.serial(0, self.iterations) as index:
+            item = bind(self.thread + index * THREADS)
+            with when(item < self.blocks):
+                row, vec4 = bind(item // self.shape.vec4s), bind(item % self.shape.vec4s)
                 at = T.ramp((self.head * self.shape.vec4s + vec4) * VECTOR, 1, VECTOR)
-                value = q[self._source(first, row, i), at] * splat(f32(1 / SHARE))
-                high = splat(f32(LARGEST_F16))
-                value = tirx.max(tirx.min(value, high), splat(f32(-LARGEST_F16)))
-                values.append(value.astype(f"{HALF}x{VECTOR}"))
-            with _guard(self.inside[index]):
-                self._put_by_channel(self.q, row, vec4, values)
+                values = [q[self._source(first, row, i), at] for i in range(VECTOR)]
+                self._put_by_channel(self.q, row, vec4, [_rounded(value) for value in values])
 
     def _put_by_channel(
         self, tile: Buffer, row: Expr, vec4: Expr, values: Sequence[Expr]
@@ -211,13 +209,12 @@ class _Block:
             self._clear(sums)
             with T.serial(0, at_once) as part:
                 vec4 = bind(run * at_once + part)
-                for c in range(VECTOR):
-                    self._add_channel(vec4, c)
+                _each_of_four(lambda c, vec4=vec4: self._add_channel(vec4, c))
             for index in sums:
                 run_sum = vector(self.runs, index).astype(f"float32x{VECTOR}")
                 put(self.scores, index, vector(self.scores, index) + run_sum * splat(f32(SHARE)))
 
-    def _add_channel(self, vec4: Expr, c: int) -> None:
+    def _add_channel(self, vec4: Expr, c: Index) -> None:
         a, b = (
             [
                 bind(vector(tile, _twisted(vec4 * VECTOR + c, mine + part * LANES, vec4)))
@@ -287,13 +284,12 @@ class _Block:
             self._clear(sums)
             with T.serial(0, RUN // VECTOR) as part:
                 vec4 = bind(run * (RUN // VECTOR) + part)
-                for c in range(VECTOR):
-                    self._add_key(vec4, c)
+                _each_of_four(lambda c, vec4=vec4: self._add_key(vec4, c))
             for index in sums:
                 run_sum = vector(self.runs, index).astype(f"float32x{VECTOR}")
                 put(self.totals, index, vector(self.totals, index) + run_sum)
 
-    def _add_key(self, vec4: Expr, c: int) -> None:
+    def _add_key(self, vec4: Expr, c: Index) -> None:
         shape, key = self.shape, vec4 * VECTOR + c
         weights = [
             bind(vector(self.k, _twisted(key, self.group + part * LANES, vec4 % LANES * 2)))
@@ -331,6 +327,24 @@ class _Block:
                     store(out, value.astype(dtype), row, self.head * shape.dim + column)
 
 
+def _each_of_four(body: Callable[[Index], None]) -> None:
+    """Run ``body(c)`` for the items of a vector, `UNROLL` of them in the kernel's text."""
+    if UNROLL == VECTOR:
+        for c in range(VECTOR):
+            body(c)
+        return
+    with T.serial(0, VECTOR // UNROLL) as part:
+        for c in range(UNROLL):
+            body(part * UNROLL + c)
+
+
+def _rounded(query: Expr) -> Expr:
+    """A vector of a query as float16, scaled and within its range."""
+    low, high = splat(f32(-LARGEST_F16)), splat(f32(LARGEST_F16))
+    value = tirx.max(tirx.min(query * splat(f32(1 / SHARE)), high), low)
+    return value.astype(f"{HALF}x{VECTOR}")
+
+
 def _twisted(line: Expr, row_vector: Expr, twist: Expr) -> Expr:
     """The vector of a line of 64 rows; neighbouring threads hit different banks."""
     mixed = tirx.bitwise_xor(row_vector, tirx.floormod(twist, ROW_VECTORS))
@@ -364,12 +378,16 @@ def make_subgroup_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.
         with launch(THREADS, heads, tirx.floordiv(rows + (ROWS - 1), ROWS)) as (head, tile, thread):
             end, first = bind(i32(rows)), bind(i32(tile) * ROWS)
             block = _Block(HeadShape(dim), thread, head, end)
-            block.read(key, value, i32(0))
+            if PREFETCH:
+                block.read(key, value, i32(0))
             block.load_queries(q, first)
             with T.serial(0, tirx.floordiv(end + (KEYS - 1), KEYS)) as step:
                 base = bind(step * KEYS)
+                if not PREFETCH:
+                    block.read(key, value, base)
                 block.write(positions, base, patches)
-                block.read(key, value, base + KEYS)
+                if PREFETCH:
+                    block.read(key, value, base + KEYS)
                 block.score()
                 block.weigh()
                 block.accumulate()
