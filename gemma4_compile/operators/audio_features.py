@@ -76,9 +76,10 @@ class WindowedTransform(Pointwise):
     """The matrix of a Fourier transform of windowed frames, all real parts first.
 
     A library holds a circle of cosines instead of it: ``y[i, j] = window[j] * cos(2 pi i j / n)``
-    for the first half of the rows, and ``-sin`` for the second. Arguments: cosines (n,) f32 of
-    ``2 pi k / n``; window (width,) f32. Result: (rows, width) f32; a row for each of both parts of
-    the bins.
+    for the first half of the rows, and ``-sin`` for the second. Arguments: samples (count,) f32,
+    which nothing is read of: of constants alone the compiler would make a constant; cosines (n,)
+    f32 of ``2 pi k / n``; window (width,) f32. Result: (rows, width) f32; a row for each of both
+    parts of the bins.
     """
 
     kind: ClassVar[str] = "windowed_transform"
@@ -92,12 +93,13 @@ class WindowedTransform(Pointwise):
 
     def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
         return [
+            ("samples", ((tirx.Var("samples", "int64"),), "float32")),
             ("cosines", ((self.turn,), "float32")),
             ("window", ((self.width,), "float32")),
         ]
 
     def value(self, args: Sequence[Buffer], i: Expr, j: Expr) -> Expr:
-        cosines, window = args
+        _, cosines, window = args
         is_real = i32(i) < self.bins
         quarter = tirx.Select(is_real, i32(0), i32(self.turn // 4))  # -sin x = cos(x + pi / 2)
         place = tirx.truncmod((i32(i) % self.bins) * i32(j) + quarter, i32(self.turn))

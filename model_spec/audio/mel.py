@@ -42,10 +42,10 @@ def window() -> Float32Array:
     return (0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(FRAME) / FRAME)).astype(np.float32)
 
 
-def windowed_transform() -> nn.Tensor:
+def windowed_transform(samples: nn.Tensor) -> nn.Tensor:
     """The Fourier transform of a windowed frame: (2 * BINS, FRAME), all real parts first."""
     operator = WindowedTransform(BINS, FRAME, TRANSFORM)
-    args = [nn.Tensor.from_const(cosines()), nn.Tensor.from_const(window())]
+    args = [samples, nn.Tensor.from_const(cosines()), nn.Tensor.from_const(window())]
     return emit(operator, args, [((2 * BINS, FRAME), "float32")])[0]
 
 
@@ -78,7 +78,7 @@ def log_mel(samples: nn.Tensor) -> nn.Tensor:
     """The spectrum of a sound's frames: (count,) -> (frames, BANDS) float32."""
     frames = mel_frames(samples.shape[0])
     x = sound_frames(samples, frames, FRAME, HOP, FRAME // 2, "float32")
-    spectrum = _matmul(x, windowed_transform())
+    spectrum = _matmul(x, windowed_transform(samples))
     (magnitude,) = emit(Magnitude(BINS), [spectrum], [((frames, BINS), "float32")])
     bands = _matmul(magnitude, nn.Tensor.from_const(mel_filters()))
     return emit(LogMel(BANDS, FLOOR), [bands], [((frames, BANDS), "float32")])[0]

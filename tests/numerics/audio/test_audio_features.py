@@ -60,7 +60,7 @@ def test_the_transform_of_windowed_frames_is_fouriers() -> None:
     cosines = np.cos(2 * np.pi * np.arange(64) / 64).astype(np.float32)
     matrix = np.full((20, 33), np.nan, np.float32)
 
-    run(WindowedTransform(10, 33, 64), cosines, window, matrix)
+    run(WindowedTransform(10, 33, 64), values(3, 7), cosines, window, matrix)
 
     spectrum = np.fft.fft(x * window, 64)[:, :10]
     parts = np.concatenate([spectrum.real, spectrum.imag], axis=1)
