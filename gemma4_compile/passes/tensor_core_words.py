@@ -1,4 +1,4 @@
-"""CUDA's text of the calls in targets/kernels/common/tensor_cores.py, each written where it is used.
+"""CUDA's text of the calls in kernels/common/tensor_cores.py, each written where it is used.
 
 Turing's instructions: two of 8 channels make one of 16, which only newer GPUs have.
 """

@@ -18,7 +18,12 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ
 from gemma4_compile.model_spec.audio.sizes import FRAME, HOP, mel_frames
-from gemma4_compile.operators.audio_features import LogMel, Magnitude, SoundFrames, WindowedTransform
+from gemma4_compile.operators.audio_features import (
+    LogMel,
+    Magnitude,
+    SoundFrames,
+    WindowedTransform,
+)
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.types import Index

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -111,7 +112,7 @@ class _Block:
         self.iterations = -(-blocks // THREADS)
         self.items = [bind(thread + index * THREADS) for index in range(self.iterations)]
         self.inside = [
-            (index + 1) * THREADS <= blocks or self.items[index] < blocks
+            None if (index + 1) * THREADS <= blocks else self.items[index] < blocks
             for index in range(self.iterations)
         ]
         size = self.iterations * VECTOR * VECTOR
@@ -146,9 +147,7 @@ class _Block:
                 values = [q[self._source(first, row, i), at] for i in range(VECTOR)]
                 self._put_by_channel(self.q, row, vec4, [_rounded(value) for value in values])
 
-    def _put_by_channel(
-        self, tile: Buffer, row: Expr, vec4: Expr, values: Sequence[Expr]
-    ) -> None:
+    def _put_by_channel(self, tile: Buffer, row: Expr, vec4: Expr, values: Sequence[Expr]) -> None:
         for j, value in enumerate(transposed(values)):
             put(tile, _twisted(vec4 * VECTOR + j, row, vec4), value)
 
@@ -177,7 +176,7 @@ class _Block:
                 if shape.singles:
                     with when(vec4 >= across):
                         self._put_singles(row, vec4 - across, values)
-                with _guard(vec4 < across if shape.singles else True):
+                with _guard(vec4 < across if shape.singles else None):
                     for i, item in enumerate(values if across else ()):
                         put(self.v, (row * VECTOR + i) * across + vec4, item)
         key = bind(first + self.thread)
@@ -209,7 +208,7 @@ class _Block:
             self._clear(sums)
             with T.serial(0, at_once) as part:
                 vec4 = bind(run * at_once + part)
-                _each_of_four(lambda c, vec4=vec4: self._add_channel(vec4, c))
+                _each_of_four(partial(self._add_channel, vec4))
             for index in sums:
                 run_sum = vector(self.runs, index).astype(f"float32x{VECTOR}")
                 put(self.scores, index, vector(self.scores, index) + run_sum * splat(f32(SHARE)))
@@ -254,14 +253,14 @@ class _Block:
             self._keep_singles(i, keep.value)
         barrier()  # keys have been read, and weights go there
         for j in range(PARTS):
-            for part in range(PARTS):
+            for side in range(PARTS):
                 own = [
-                    bind(vector(self.scores, (part * VECTOR + i) * PARTS + j))
+                    bind(vector(self.scores, (side * VECTOR + i) * PARTS + j))
                     for i in range(VECTOR)
                 ]
                 for c, value in enumerate(transposed(own)):
                     key = (self.lane + j * LANES) * VECTOR + c
-                    place = _twisted(key, self.group + part * LANES, self.lane * 2)
+                    place = _twisted(key, self.group + side * LANES, self.lane * 2)
                     put(self.k, place, value.astype(f"{HALF}x{VECTOR}"))
         barrier()
 
@@ -284,7 +283,7 @@ class _Block:
             self._clear(sums)
             with T.serial(0, RUN // VECTOR) as part:
                 vec4 = bind(run * (RUN // VECTOR) + part)
-                _each_of_four(lambda c, vec4=vec4: self._add_key(vec4, c))
+                _each_of_four(partial(self._add_key, vec4))
             for index in sums:
                 run_sum = vector(self.runs, index).astype(f"float32x{VECTOR}")
                 put(self.totals, index, vector(self.totals, index) + run_sum)
@@ -352,9 +351,9 @@ def _twisted(line: Expr, row_vector: Expr, twist: Expr) -> Expr:
 
 
 @contextmanager
-def _guard(condition: Expr | bool) -> Iterator[None]:
-    """Run the body if `condition` holds; True stands for always."""
-    if condition is True:
+def _guard(condition: Expr | None) -> Iterator[None]:
+    """Run the body if `condition` holds; None stands for always."""
+    if condition is None:
         yield
     else:
         with when(condition):

@@ -230,7 +230,12 @@ def make_tensor_core_attention(operator: PatchAttention, spec: TargetSpec) -> ti
 
     Reference: `PatchAttention.definition`.
     """
-    n, dim, heads, patches = symbolic_rows(None), operator.head_dim, operator.heads, operator.pooling**2
+    n, dim, heads, patches = (
+        symbolic_rows(None),
+        operator.head_dim,
+        operator.heads,
+        operator.pooling**2,
+    )
     rows = n * patches
     with function(scheduled=True) as build:
         positions = build.arg("positions", (n, 2), "int32")

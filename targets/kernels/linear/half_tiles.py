@@ -194,7 +194,9 @@ class HalfTileProduct(TileProduct):
         super()._read(step)
         for index, row in enumerate(self._rows_of_w):
 
-            def read(part: Sequence[Buffer], begin: int, index: int = index, row: Expr = row) -> None:
+            def read(
+                part: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
+            ) -> None:
                 store(self._next_scales, part[1][row - begin, step], index)
 
             self._weights.in_part(row, read)

@@ -144,7 +144,9 @@ class _WeightsLoader(_Loader):
         layout, channel = self._weights.layout, self.channel(step)
         for index, row in enumerate(self.rows):
 
-            def read(part: Sequence[Buffer], begin: int, index: int = index, row: Expr = row) -> None:
+            def read(
+                part: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
+            ) -> None:
                 if not layout.bits:
                     copy_piece(self.raw_at(index), address(part[0], row - begin, channel))
                     return
@@ -251,9 +253,7 @@ def make_tensor_core_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.Pri
             last = bind(i32(n) - 1)
             first_m, first_n = bind(block_m * size.rows), bind(block_n * size.columns)
             left = _RowsLoader(size, x, thread, lambda i: tirx.min(first_m + i, last), limits)
-            right = _WeightsLoader(
-                size, weights, thread, lambda i: tirx.min(first_n + i, rows - 1)
-            )
+            right = _WeightsLoader(size, weights, thread, lambda i: tirx.min(first_n + i, rows - 1))
             sums, steps = _WarpSums(size, thread), -(-cols // size.depth)
             left.read(i32(0))
             right.read(i32(0))
