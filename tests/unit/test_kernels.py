@@ -15,6 +15,8 @@ from gemma4_compile.passes.lowering import generate
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.kernels import factory_of
 
+pytestmark = pytest.mark.package
+
 ROOT = Path(__file__).parents[2]
 TINY = ["--model", "tiny"]
 FIELD = re.compile(r"^([a-z ]+): +(.+)$", re.MULTILINE)

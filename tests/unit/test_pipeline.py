@@ -24,6 +24,8 @@ from gemma4_compile.request import CompileRequest
 from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import Silent
 
+pytestmark = pytest.mark.package
+
 
 @pytest.fixture
 def request_for(tmp_path: Path) -> CompileRequest:

@@ -30,7 +30,7 @@ from tests.marks import slow_unless
 from tests.media_checkpoints import KINDS
 from tests.packages import Silent
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.package]
 
 CONTEXT, CHUNK, STEPS = 160, 150, 8
 RECIPE = "f16"
