@@ -166,13 +166,13 @@ class Sampled:
 
 @pytest.fixture(scope="module")
 def sampled(
-    compiled: Compiler, swiftshader: VulkanDriver, tmp_path_factory: pytest.TempPathFactory
+    compiled: Compiler, lavapipe: VulkanDriver, tmp_path_factory: pytest.TempPathFactory
 ) -> Sampled:
     folder = tmp_path_factory.mktemp("sampling")
     for name, logits in LOGITS.items():
         logits.tofile(folder / f"{name}.f32")
     steps = list(STEPS.values())
-    return Sampled(run_on_dawn(compiled(TINY, "webgpu", "q4f32"), steps, folder, swiftshader))
+    return Sampled(run_on_dawn(compiled(TINY, "webgpu", "q4f32"), steps, folder, lavapipe))
 
 
 @pytest.mark.parametrize("name", NUCLEI)
