@@ -146,6 +146,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
         "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
         "target": build.target.name,
+        **_device(build.target),
         "limits": build.target.limits,
         "activations": build.target.activations,
         "context_length": build.context_length,
@@ -158,6 +159,11 @@ def provenance_of(build: Compilation) -> JsonObject:
         NONFINITE: {} if build.allow_nonfinite else None,
         **_drafter_provenance(build.drafter),
     }
+
+
+def _device(target: TargetSpec) -> JsonObject:
+    """The device of a target that is not named for it."""
+    return {} if target.device == target.name else {interface.DEVICE: target.device}
 
 
 def _drafter_provenance(drafter: DrafterSource | None) -> JsonObject:

@@ -17,16 +17,12 @@ from gemma4_compile.operators.types import Index
 from gemma4_compile.operators.vision import AddPatchPositions
 from gemma4_compile.operators.vision_unified import PositionNorms
 from gemma4_compile.quantization.recipe import StoredParameter
-from gemma4_compile.quantization.scheme import DenseScheme
 
 
 def layout_of(stored: StoredParameter) -> WeightLayout:
     """The layout of a stored matrix, over all of its row splits."""
-    scheme, cols = stored.scheme, stored.parameter.shape[1]
-    rows = tuple(part.rows for part in stored.row_splits)
-    if isinstance(scheme, DenseScheme):
-        return WeightLayout(0, scheme.dtype, 0, cols, rows)
-    return WeightLayout(scheme.bits, scheme.scale_dtype, scheme.group_size, cols, rows)
+    rows = tuple(split.rows for split in stored.row_splits)
+    return stored.scheme.layout(stored.parameter.shape[1], rows)
 
 
 class ExpertFields(TypedDict):

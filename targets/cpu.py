@@ -12,7 +12,8 @@ from tvm import relax
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import NATIVE, OBJECTS, Platform
-from gemma4_compile.targets.spec import UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import HOST, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.target import Target
 
 PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}
 """Oldest processor that runs the library, by `platform.machine()`; elsewhere the plainest."""
@@ -21,6 +22,7 @@ DEFAULT = TargetSpec(
     name="cpu",
     limits="default",
     device_type=DeviceType.CPU,
+    code_generator=HOST,
     library_suffix=".so",
     max_threads_per_block=1,
     max_shared_memory_bytes=0,
@@ -140,6 +142,9 @@ def link(
     TargetError
         If zig is missing or fails, or this machine is not supported.
     """
-    if spec.name != "cpu":
+    if spec.is_gpu:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a shared library")
     linker.link_library(executable, output, this_machine(), progress=progress)
+
+
+TARGET = Target(LIMITS, link, this_machine)

@@ -71,7 +71,7 @@ def _rows(operator: Operator) -> int | None:
 
 def _weights(operator: Operator) -> Hashable:
     layout = vars(operator)["layout"]
-    return layout.bits, layout.dtype
+    return layout.form, layout.bits, layout.dtype
 
 
 ROLES = (

@@ -25,7 +25,7 @@ from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, t
 from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.fused_linear import CombinedForm, NormedForm, RoutedForm
-from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.linear import INTEGERS, Linear, WeightLayout
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
     chosen_ids,
@@ -41,7 +41,7 @@ PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
 
 def takes_int8(layout: WeightLayout) -> bool:
     """Return whether packed vectors can meet a matrix: it has a scale for each group."""
-    return layout.bits in (4, 8) and layout.group_size == GROUP
+    return layout.form == INTEGERS and layout.bits in (4, 8) and layout.group_size == GROUP
 
 
 class Int8Sums(Operator):
