@@ -76,8 +76,8 @@ class QuantizedMatrix(StoredMatrix):
             ple_width=0 if ple is None else int(ple.shape[1]),
             suppressed=tuple(suppressed),
         )
-        behind = [] if ple is None else [ple, tirx.const(layer, "int64")]
-        args = [x, *self._tensors, *behind]
+        after = [] if ple is None else [ple, tirx.const(layer, "int64")]
+        args = [x, *self._tensors, *after]
         return emit(operator, args, [((x.shape[0], operator.outputs), "float32")])[0]
 
     def bounded(
@@ -99,8 +99,8 @@ class QuantizedMatrix(StoredMatrix):
             out_dtype=out_dtype,
         )
         before = [] if bounds is None else [bounds]
-        behind = [] if partner is None else [partner]
-        args = [*before, x, *self._tensors, *behind]
+        after = [] if partner is None else [partner]
+        args = [*before, x, *self._tensors, *after]
         return emit(operator, args, [((x.shape[0], operator.outputs), out_dtype)])[0]
 
     def add_positions(self, x: nn.Tensor, positions: nn.Tensor, pooling: int) -> nn.Tensor:

@@ -38,7 +38,7 @@ def read_recipe_file(path: Path) -> Overrides:
     Raises
     ------
     UsageError
-        If the file cannot be read or says something else.
+        If the file cannot be read or has another form.
     """
     try:
         with path.open("rb") as file:

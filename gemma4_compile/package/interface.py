@@ -1,4 +1,4 @@
-"""What a package offers to the WebLLM client: the manifest, and what the library says of itself."""
+"""The manifest and the library's metadata: the interface of a package for the WebLLM client."""
 
 from __future__ import annotations
 

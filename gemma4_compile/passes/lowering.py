@@ -34,7 +34,7 @@ def graph_passes() -> Sequence[Pass]:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
-        relax.transform.RewriteDataflowReshape(),  # reads sblocks, so it stands before scheduling
+        relax.transform.RewriteDataflowReshape(),  # reads sblocks, so it comes before scheduling
     )
 
 
@@ -81,7 +81,7 @@ def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
 def device_passes(target: str) -> Sequence[Pass]:
     """The last passes of a GPU's kernels: TVM's own, and ours.
 
-    TVM's search for common expressions stands too early to be of use.
+    TVM's search for common expressions comes too early to be of use.
     """
     return (
         tirx.transform.LowerWarpMemory(),

@@ -148,7 +148,7 @@ class BuildPlan:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What is read of the checkpoint; parts that the package does not take come on top."""
+        """Bytes read of the checkpoint; parts that the package does not take come on top."""
         return self.parameter_count * _CHECKPOINT_BYTES[self.config.dtype]
 
     @property

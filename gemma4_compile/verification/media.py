@@ -110,7 +110,7 @@ class MediumReport:
 
     @property
     def failures(self) -> list[str]:
-        """What failed, as text."""
+        """The failures, as text."""
         name = NAMES[self.trial.modality]
         found = []
         if not self.weights.error <= self.weights.bound:
