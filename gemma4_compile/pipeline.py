@@ -311,6 +311,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             if checkpoint is not None:
                 sha256, nonfinite = _write_weights(*(build, checkpoint, chat, directory, reporter))
             files.take_over(request.output, kept.files, directory)
+            # `tiny` is gone after this, and its template with it.
+            converses = checkpoint is None or checkpoint.chat_template() is not None
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             package = files.finish(directory, library, provenance, sha256)
     return Summary(
@@ -321,6 +323,6 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,
         nonfinite=provenance[NONFINITE],
-        converses=checkpoint is None or checkpoint.chat_template() is not None,
+        converses=converses,
         whole=library is not None and abi.TENSOR_CACHE_FILE in package.files,
     )

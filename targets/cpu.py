@@ -128,20 +128,7 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a shared library for this machine, with the KV state in it.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()``
-    output : the library to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long (the first build on a machine)
-
-    Raises
-    ------
-    TargetError
-        If zig is missing or fails, or this machine is not supported.
-    """
+    """Link a shared library for this machine; see `targets.target.Link`."""
     if spec.is_gpu:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a shared library")
     linker.link_library(executable, output, this_machine(), progress=progress)

@@ -49,20 +49,7 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a shared library for Linux, with PTX and the KV state in it.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()``
-    output : the library to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long
-
-    Raises
-    ------
-    TargetError
-        If zig or a CUDA compiler is missing or fails, or this machine is not supported.
-    """
+    """Link a shared library for Linux, with PTX in it; see `targets.target.Link`."""
     if spec.device_type is not DeviceType.CUDA:
         raise TargetError(f"a library for `{spec.name}` cannot be linked with CUDA kernels")
     if sys.platform != "linux":

@@ -49,20 +49,7 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a .dylib for macOS on Apple silicon, with the KV state in it.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()``
-    output : the .dylib to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long (the first build on a machine)
-
-    Raises
-    ------
-    TargetError
-        If zig is missing or fails.
-    """
+    """Link a .dylib for macOS on Apple silicon; see `targets.target.Link`."""
     if spec.device_type is not DeviceType.METAL:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .dylib")
     linker.link_library(executable, output, MACOS, progress=progress)

@@ -15,7 +15,20 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 class Link(Protocol):
-    """Write the model library of a built executable; raises TargetError."""
+    """Turn a built executable into a model library, with the KV state in it.
+
+    Parameters
+    ----------
+    executable : built for ``spec.tvm_target()``; with ``system_lib=True`` where the spec is static
+    output : the library to write; its directory exists
+    spec : the target that it was built for
+    progress : is given what takes long (the first build on a machine)
+
+    Raises
+    ------
+    TargetError
+        If zig or another tool is missing or fails, or this machine or the library does not fit.
+    """
 
     def __call__(
         self,
@@ -24,7 +37,7 @@ class Link(Protocol):
         spec: TargetSpec,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """See the targets' own."""
+        """Write `output`."""
 
 
 @dataclass(frozen=True)

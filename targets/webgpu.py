@@ -210,20 +210,7 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a .wasm that the WebLLM client loads.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()`` with ``system_lib=True``
-    output : the .wasm to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long (the first build on a machine)
-
-    Raises
-    ------
-    TargetError
-        If zig is missing or fails, or the library imports what the client does not offer.
-    """
+    """Link a .wasm that the WebLLM client loads; see `targets.target.Link`."""
     if spec.device_type is not DeviceType.WEBGPU:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
     linker.link_library(executable, output, WASM, check_interface, progress)
