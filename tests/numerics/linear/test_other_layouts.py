@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import Embedding, Linear
 from gemma4_compile.targets import target_spec
 from tests.fixed_scheme import FixedLayout
@@ -19,6 +20,7 @@ OPERATORS = [
     Linear(1, FixedLayout(0, "float32", 0, 96, (64, 40)), "float32"),
     # Channels that end within a step, rows that end within a tile.
     Linear(None, FixedLayout(0, "float32", 0, 44, (70,)), "float32"),
+    BoundedLinear(None, FixedLayout(0, "float32", 0, 64, (96,)), "float32", clipped=True),
     Embedding(None, FixedLayout(0, "float32", 0, 64, (64, 32)), 0, 2.0, False),
 ]
 
