@@ -39,6 +39,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "QUANTS", (*options.QUANTS, NAME))
 
 
+@pytest.mark.package
 def test_a_package_computes_with_the_stored_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_its_losses_loosen_the_thresholds() -> None:
     assert thresholds(NAME, int8=False, whole=False) == thresholds("f32", int8=False, whole=False)
 
 
+@pytest.mark.package
 @pytest.mark.parametrize("target", ["webgpu", "metal", "cuda"])
 @pytest.mark.parametrize("model", [DENSE_LIKE, MOE_LIKE], ids=["dense", "experts"])
 def test_gpu_kernels_read_it(target: str, model: dict[str, object], tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return write_checkpoint(tmp_path / "checkpoint", E2B_LIKE, dtype="float32")
 
 
+@pytest.mark.package
 def test_a_package_for_it_runs(
     checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +92,7 @@ def test_options_plan_and_errors_know_it(
     assert f"target `{GPU}` has no such kernels" in capsys.readouterr().err
 
 
+@pytest.mark.package
 def test_kernels_for_it_are_compiled_and_shown(
     checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
