@@ -18,7 +18,8 @@ from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.package.files import hash_file, write_json
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import subject
 from gemma4_compile.verification.media import compare_weights
