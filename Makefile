@@ -106,9 +106,9 @@ smoke: $(VENV)/user.stamp
 
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(WORKERS)
 
-# While one writes: no Node, no browser.
+# While one writes: no Node, no browser, no whole package.
 check: $(VENV)/dev.stamp
-	$(PYTEST) -m "not slow" tests/unit tests/passes tests/smoke $(ARGS)
+	$(PYTEST) -m "not slow and not package" tests/unit tests/passes tests/smoke $(ARGS)
 
 # Every part of the product on every target that a CPU runs; what is marked slow varies that.
 test: setup lint types

@@ -29,7 +29,8 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.shards import write_weights
 from gemma4_compile.process import peak_memory_bytes
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 
 RESULTS = Path(__file__).resolve().parent / "results" / "convert_weights.jsonl"

@@ -73,8 +73,8 @@ class Measurement:
     def __init__(self, package: Package, options: argparse.Namespace, graphs: bool) -> None:
         self.options = options
         self.graphs = graphs
-        Device.open(package.target)
-        self.memory_before = device_memory_bytes(package.target)
+        Device.open(package.device)
+        self.memory_before = device_memory_bytes(package.device)
         self.weight_bytes = sum(shard.nbytes for shard in package.tensor_cache.shards)
         begin = time.perf_counter()
         self.engine = Engine(package, context_length=options.capacity, graphs=graphs)
@@ -230,7 +230,7 @@ def main() -> None:
             **{name: build[name] for name in ("target", "recipe", "limits", "activations")},
             "prefill_chunk": build["prefill_chunk"],
             "weights": "synthetic" if synthetic else "package",
-            "device": device_name(package.target),
+            "device": device_name(package.device),
         }
 
         def report(measure: str, fields: dict[str, Any]) -> None:
@@ -243,7 +243,7 @@ def main() -> None:
         digests = set()
         for graphs in {"on": [True], "off": [False], "both": [False, True]}[options.graphs]:
             measurement = Measurement(package, options, graphs)
-            common["graphs"] = graphs and package.target == "cuda"
+            common["graphs"] = graphs and package.device == "cuda"
             report("load", measurement.load())
             same = measurement.smoke()
             digests.add(same["digest"])

@@ -46,4 +46,4 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     )
     library = provenance.library
     assert library is not None
-    return Package(folder, directory / library, target, config, cache)
+    return Package(folder, directory / library, target, target, config, cache)

@@ -28,6 +28,7 @@ from benchmarks.samples import summary
 from benchmarks.tower_operations import picture_operations, sound_operations
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import Provenance, read_artifact
+from gemma4_compile.package.interface import device_of
 from gemma4_compile.runtime.cuda_graph import NotRecordableError, Watch, record
 from gemma4_compile.runtime.cuda_runtime import DEFAULT_STREAM, CudaRuntime
 from gemma4_compile.runtime.device import Device
@@ -275,7 +276,7 @@ def main() -> None:
     if options.commit:
         del where["uncommitted_changes"]  # not known
         where["commit"] = options.commit
-    towers = Towers(options.package, library, str(build["target"]))
+    towers = Towers(options.package, library, device_of(build))
     common = {
         "benchmark": "native",
         **where,
@@ -284,7 +285,7 @@ def main() -> None:
         "model": options.model or str(build["source"].get("id", build["source"]["kind"])),
         **{name: build[name] for name in ("target", "recipe", "limits", "activations")},
         "weights": "synthetic",
-        "device": device_name(str(build["target"])),
+        "device": device_name(device_of(build)),
     }
     for fields, (name, inputs) in jobs(towers, options):
         found = towers.measure(name, inputs, options.repeats)

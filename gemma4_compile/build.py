@@ -26,7 +26,7 @@ from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.matrix import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
-from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.spec import TargetSpec
 
 CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 SOFTMAX_BLOCKS = 64
@@ -203,7 +203,7 @@ def build_executable(
     metadata = {**options.metadata, "kernels": kernels}
     dump("model", module.script())
     module = lower(module, target)
-    if target.device_type is DeviceType.WEBGPU and not options.probe:
+    if target.known_answers and not options.probe:
         metadata["known_answers"] = known_answers(module, kernels, target, options.prefill_chunk)
     attach: Pass = AttachMetadata(json.dumps(metadata, sort_keys=True))
     module = attach(module)

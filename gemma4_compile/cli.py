@@ -15,12 +15,12 @@ from gemma4_compile.quantization.recipe_file import Overrides, read_recipe_file
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.reports.quantization_report import report_json, report_model, report_text
 from gemma4_compile.request import CompileRequest, modalities_of
+from gemma4_compile.targets import TARGETS, Target, target_spec
 from gemma4_compile.terminal import Terminal
 from gemma4_compile.verification.numerics_report import check_tools, verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 
-RUN_BY = {"webgpu": "gemma4-serve"}  # the other targets' packages run in gemma4-chat, too
 HINTS: Hints = {
     QuantizationError: f"try another --quant: {', '.join(options.QUANTS)}",
     ArtifactError: "choose another -o",
@@ -48,8 +48,8 @@ def _print_summary(summary: Summary, target: str) -> None:
         ("peak memory", _mebibytes(summary.peak_memory_bytes)),
     ]
     if summary.whole:
-        program = RUN_BY.get(target, "gemma4-chat")
-        raw = "" if summary.converses or program in RUN_BY.values() else " --raw"
+        program = TARGETS[target].run_by
+        raw = "" if summary.converses or program != Target.run_by else " --raw"
         rows.append(("run it", f"{program} {summary.output}{raw}"))
     for name, value in rows:
         print(f"{name + ':':<20}{value}")
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> None:
         drafter=arguments.drafter,
     )
     if arguments.verify:
-        check_tools(arguments.target, arguments.node_modules)
+        check_tools(target_spec(arguments.target).device, arguments.node_modules)
     _print_summary(compile_model(request, Terminal()), arguments.target)
     if arguments.verify:
         _verify(request, arguments.node_modules)

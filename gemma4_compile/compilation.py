@@ -1,4 +1,4 @@
-"""A compilation: what library and weights of a package share, and what provenance says of it."""
+"""A compilation: what library and weights of a package share, and its provenance."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Compilation:
 
     @property
     def media(self) -> MediaSettings:
-        """What the package says of pictures and sounds."""
+        """Settings of pictures and sounds."""
         return settings_of(self.config, self.numbers.image_tokens, self.image_shape)
 
     @property
@@ -72,12 +72,12 @@ class Compilation:
 
     @property
     def own_storage(self) -> list[StoredParameter]:
-        """What is stored of the model itself."""
+        """The stored parameters of the model itself."""
         return [one for one in self.storage if not one.parameter.name.startswith(STEM)]
 
     @property
     def drafter_storage(self) -> list[StoredParameter]:
-        """What is stored of its drafter."""
+        """The stored parameters of its drafter."""
         return [one for one in self.storage if one.parameter.name.startswith(STEM)]
 
     @property
@@ -146,6 +146,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         "schemes": {role.value: build.recipe.schemes[role].name for role in Role},
         "overrides": [[pattern, scheme.name] for pattern, scheme in build.recipe.overrides],
         "target": build.target.name,
+        **_device(build.target),
         "limits": build.target.limits,
         "activations": build.target.activations,
         "context_length": build.context_length,
@@ -158,6 +159,11 @@ def provenance_of(build: Compilation) -> JsonObject:
         NONFINITE: {} if build.allow_nonfinite else None,
         **_drafter_provenance(build.drafter),
     }
+
+
+def _device(target: TargetSpec) -> JsonObject:
+    """The device of a target that is not named for it."""
+    return {} if target.device == target.name else {interface.DEVICE: target.device}
 
 
 def _drafter_provenance(drafter: DrafterSource | None) -> JsonObject:

@@ -23,6 +23,7 @@ from tvm import tirx
 
 from gemma4_compile import abi, options
 from gemma4_compile.build import build_module, calls_of, decoder_options, kernel_descriptions
+from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
 from gemma4_compile.checkpoint.sources import TINY, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.errors import LoweringError, UsageError
@@ -97,7 +98,10 @@ def lower_library(request: CompileRequest) -> Library:
     with open_source(
         request.model, request.revision, weights=False, modalities=request.modalities
     ) as source:
-        config = source.config
+        drafter = None
+        if request.drafter is not None:
+            drafter = open_drafter(request.drafter, source.config, weights=False)
+        config = with_drafter(source.config, drafter)
         _, chunk = lengths(request, config)
         suppressed = suppressed_tokens(source.generation_config, config.vocab_size)
     exported = build_module(config, recipe, spec, decoder_options(recipe, spec, chunk, suppressed))
@@ -277,6 +281,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limits", default="default", metavar="NAME")
     parser.add_argument("--activations", default=options.ACTIVATIONS[0], metavar="FORM")
     parser.add_argument("--modalities", default=options.MODALITIES[0], metavar="LIST")
+    parser.add_argument("--drafter", metavar="ID_OR_DIR", help="with the kernels of this drafter")
     parser.add_argument("--prefill-chunk", type=int, metavar="N")
 
 
@@ -292,6 +297,7 @@ def _run(arguments: argparse.Namespace) -> None:
             prefill_chunk=arguments.prefill_chunk,
             modalities=modalities_of(arguments.modalities),
             revision=arguments.revision,
+            drafter=arguments.drafter,
         )
     )
     if arguments.command == "list":

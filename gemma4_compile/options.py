@@ -1,35 +1,43 @@
 """The arguments of `gemma4-compile` and what can be wrong with them, known without the compiler.
 
-To load the compiler takes seconds. The names that it knows are therefore written down here; a test
-compares them.
+To load the compiler takes seconds. The names that it knows are therefore read from the files that
+its registries are made of: `quantization/recipes.json` and `targets/targets.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
 from gemma4_compile.process import Parser, run_command, warn
 
-_LIMITS = ("default", "compat", "subgroups", "subgroups-16", "subgroups-8", "subgroups-4", "h200")
-LIMITS: dict[str, tuple[str, ...]] = {
-    "webgpu": _LIMITS,
-    "metal": ("default",),
-    "cuda": ("default",),
-    "cpu": ("default",),
-}
-"""Names of limits by target."""
-QUANTS = ("q4f16", "q4f32", "q8f16", "f16", "f32")
+
+def _registered(package: str, file: str) -> dict[str, dict[str, str]]:
+    """The file of a registry, in a package that is not loaded for it."""
+    found = find_spec(f"{__package__}.{package}")
+    assert found is not None, f"{package} is a part of this program"
+    assert found.origin is not None, f"{package} is a package with an `__init__`"
+    entries: dict[str, dict[str, str]] = json.loads(
+        Path(found.origin).with_name(file).read_text("utf-8")
+    )
+    return entries
+
+
+LIMITS = _registered("targets", "targets.json")
+"""Names of limits by target, and of each what it is for, where the name does not say it."""
+QUANTS = tuple(_registered("quantization", "recipes.json"))
 ACTIVATIONS = ("auto", "float", "int8")
 OLD_ACTIVATIONS = {"exact": "float"}
 """Names that packages and command lines of earlier versions have."""
 MODALITIES = ("text", "image", "audio")
 ALL = "all"
 DEFAULT_MODEL = "google/gemma-4-E2B-it"
-DEFAULT_TARGET, DEFAULT_QUANT = "webgpu", "q4f16"
+DEFAULT_TARGET, DEFAULT_QUANT, DEFAULT_LIMITS = "webgpu", "q4f16", "default"
 DEFAULT_CONTEXT_LENGTH = 8192
 DEFAULT_PREFILL_CHUNK = 512
 
@@ -43,6 +51,16 @@ IGNORED: dict[str, tuple[str, ...]] = {
         *("image_tokens", "image_shape"),
     ),
 }
+
+
+def _more_limits() -> str:
+    """The limits that targets have besides the default, as part of a help text."""
+    return "; ".join(
+        f"{target} also has "
+        + ", ".join(f"{name} ({use})" if use else name for name, use in others.items())
+        for target, limits in LIMITS.items()
+        if (others := {name: limits[name] for name in limits if name != DEFAULT_LIMITS})
+    )
 
 
 def make_parser() -> Parser:
@@ -85,10 +103,9 @@ def make_parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
     parser.add_argument(
         "--limits",
-        default="default",
+        default=DEFAULT_LIMITS,
         metavar="NAME",
-        help="default; webgpu also has compat, subgroups (of 32 threads or more; subgroups-16, -8 "
-        "and -4 for smaller ones) and h200",
+        help=f"{DEFAULT_LIMITS}; {_more_limits()}",
     )
     parser.add_argument(
         "--activations",

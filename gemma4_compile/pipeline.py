@@ -33,7 +33,6 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import client_blocks
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
-from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, files, interface
 from gemma4_compile.package.conversation import chat_template_config
@@ -50,7 +49,7 @@ from gemma4_compile.process import peak_memory_bytes
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import BuildPlan, make_plan
 from gemma4_compile.request import AUTO, CompileRequest, image_tokens
 from gemma4_compile.targets import TargetSpec, library_licences, link, target_spec
@@ -90,11 +89,11 @@ def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) ->
             f"unknown activations `{wanted}`",
             hint=f"known: {AUTO}, {', '.join(ACTIVATIONS)}",
         )
-    stores_integers = isinstance(recipe.schemes[Role.LINEAR], GroupScheme)
-    if wanted == INT8 and not stores_integers:
+    if wanted == INT8 and not recipe.takes_int8:
+        others = [other.name for other in RECIPES.values() if other.takes_int8]
         raise UsageError(
             f"--activations int8: recipe `{recipe.name}` stores no integer weights for them",
-            hint="choose --quant q4f16, q4f32 or q8f16, or --activations float",
+            hint=f"choose --quant {', '.join(others)}, or --activations float",
         )
     if wanted not in (AUTO, *target.activation_forms):
         raise UsageError(
@@ -102,7 +101,7 @@ def _activations(request: CompileRequest, target: TargetSpec, recipe: Recipe) ->
             hint=f"it has: {', '.join(target.activation_forms)}",
         )
     if wanted == AUTO:
-        return target.activations if stores_integers else FLOAT
+        return target.activations if recipe.takes_int8 else FLOAT
     return wanted
 
 
@@ -312,6 +311,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             if checkpoint is not None:
                 sha256, nonfinite = _write_weights(*(build, checkpoint, chat, directory, reporter))
             files.take_over(request.output, kept.files, directory)
+            # `tiny` is gone after this, and its template with it.
+            converses = checkpoint is None or checkpoint.chat_template() is not None
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             package = files.finish(directory, library, provenance, sha256)
     return Summary(
@@ -322,6 +323,6 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         seconds=time.monotonic() - begin,
         peak_memory_bytes=peak_memory_bytes() or 0,
         nonfinite=provenance[NONFINITE],
-        converses=checkpoint is None or checkpoint.chat_template() is not None,
+        converses=converses,
         whole=library is not None and abi.TENSOR_CACHE_FILE in package.files,
     )

@@ -34,7 +34,7 @@ class ConfigFields:
         return f"{self._path}.{name}" if self._path else name
 
     def get(self, name: str) -> object:
-        """The value as it stands, None when it is absent."""
+        """The value as it is, None when it is absent."""
         self._read.add(name)
         return self._values.get(name)
 

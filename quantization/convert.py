@@ -13,9 +13,8 @@ import numpy as np
 
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Source
-from gemma4_compile.quantization.packing import Float32Array, quantize, to_dense
 from gemma4_compile.quantization.recipe import RowSplit, StoredParameter
-from gemma4_compile.quantization.scheme import DenseScheme, StoredTensor
+from gemma4_compile.quantization.scheme import Float32Array, StoredTensor
 from gemma4_compile.types import Array
 
 RowReader = Callable[[str, int, int], Float32Array]
@@ -100,7 +99,7 @@ class ConversionStep:
         parameter, begin = self.stored.parameter, self.row_begin
         rows = read_parameter_rows(parameter, read_rows, begin, self.row_end)
         try:
-            arrays = self._store(rows)
+            arrays = self.stored.scheme.store(rows, name=parameter.name, first_row=begin)
         except QuantizationError:
             for source in parameter.sources:  # by the name that the checkpoint has for it
                 _refuse_not_finite(source, read_rows)
@@ -110,12 +109,6 @@ class ConversionStep:
             StoredBlock(tensor, before * (tensor.nbytes // self.split.rows), array)
             for tensor, array in zip(self.split.tensors, arrays, strict=True)
         )
-
-    def _store(self, rows: Float32Array) -> tuple[Array, ...]:
-        name, scheme, begin = self.stored.parameter.name, self.stored.scheme, self.row_begin
-        if isinstance(scheme, DenseScheme):
-            return (to_dense(rows, scheme.dtype, name=name, first_row=begin),)
-        return quantize(rows, scheme, name=name, first_row=begin)
 
 
 def _refuse_not_finite(source: Source, read_rows: RowReader) -> None:

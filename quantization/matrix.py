@@ -17,16 +17,12 @@ from gemma4_compile.operators.types import Index
 from gemma4_compile.operators.vision import AddPatchPositions
 from gemma4_compile.operators.vision_unified import PositionNorms
 from gemma4_compile.quantization.recipe import StoredParameter
-from gemma4_compile.quantization.scheme import DenseScheme
 
 
 def layout_of(stored: StoredParameter) -> WeightLayout:
     """The layout of a stored matrix, over all of its row splits."""
-    scheme, cols = stored.scheme, stored.parameter.shape[1]
-    rows = tuple(part.rows for part in stored.row_splits)
-    if isinstance(scheme, DenseScheme):
-        return WeightLayout(0, scheme.dtype, 0, cols, rows)
-    return WeightLayout(scheme.bits, scheme.scale_dtype, scheme.group_size, cols, rows)
+    rows = tuple(split.rows for split in stored.row_splits)
+    return stored.scheme.layout(stored.parameter.shape[1], rows)
 
 
 class ExpertFields(TypedDict):
@@ -80,8 +76,8 @@ class QuantizedMatrix(StoredMatrix):
             ple_width=0 if ple is None else int(ple.shape[1]),
             suppressed=tuple(suppressed),
         )
-        behind = [] if ple is None else [ple, tirx.const(layer, "int64")]
-        args = [x, *self._tensors, *behind]
+        after = [] if ple is None else [ple, tirx.const(layer, "int64")]
+        args = [x, *self._tensors, *after]
         return emit(operator, args, [((x.shape[0], operator.outputs), "float32")])[0]
 
     def bounded(
@@ -103,8 +99,8 @@ class QuantizedMatrix(StoredMatrix):
             out_dtype=out_dtype,
         )
         before = [] if bounds is None else [bounds]
-        behind = [] if partner is None else [partner]
-        args = [*before, x, *self._tensors, *behind]
+        after = [] if partner is None else [partner]
+        args = [*before, x, *self._tensors, *after]
         return emit(operator, args, [((x.shape[0], operator.outputs), out_dtype)])[0]
 
     def add_positions(self, x: nn.Tensor, positions: nn.Tensor, pooling: int) -> nn.Tensor:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
-from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme, StoredTensor
+from gemma4_compile.quantization.scheme import Scheme, StoredTensor
 
 TOWER_ROLES = (Role.VISION_LINEAR, Role.AUDIO_LINEAR)
 """Of matrices whose steps are those of `small`; dense where groups do not fit or rows are short."""
@@ -44,41 +43,21 @@ class Recipe:
             if fnmatchcase(parameter.name, pattern):
                 return scheme
         scheme = self.schemes[parameter.role]
-        if parameter.role in TOWER_ROLES and isinstance(scheme, GroupScheme):
+        if parameter.role in TOWER_ROLES and scheme.group_size:
             cols = parameter.shape[-1]
             if cols < MIN_TOWER_COLS or cols % scheme.group_size:
-                return DenseScheme(scheme.scale_dtype)
+                return scheme.dense
         return scheme
+
+    @property
+    def takes_int8(self) -> bool:
+        """Return whether vectors of int8 can meet most of its matrices."""
+        return self.schemes[Role.LINEAR].takes_int8
 
     @property
     def all_schemes(self) -> tuple[Scheme, ...]:
         """Every scheme that a parameter may have."""
         return (*self.schemes.values(), *(scheme for _, scheme in self.overrides))
-
-
-def _recipe(name: str, activation_dtype: str, scheme: Scheme, small: Scheme) -> Recipe:
-    schemes = {role: scheme for role in Role}
-    # Coarse steps in these few rows cost far more quality than their bytes are worth (under 2 % of
-    # an E2B token).
-    for role in (Role.PER_LAYER_LINEAR, *TOWER_ROLES):
-        schemes[role] = small
-    schemes[Role.VECTOR] = DenseScheme("float32")
-    schemes[Role.ROUTER] = DenseScheme(activation_dtype)
-    return Recipe(name, activation_dtype, MappingProxyType(schemes))
-
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        recipe.name: recipe
-        for recipe in (
-            _recipe("q4f16", "float16", GroupScheme(4, "float16"), GroupScheme(8, "float16")),
-            _recipe("q4f32", "float32", GroupScheme(4, "float32"), GroupScheme(8, "float32")),
-            _recipe("q8f16", "float16", GroupScheme(8, "float16"), GroupScheme(8, "float16")),
-            _recipe("f16", "float16", DenseScheme("float16"), DenseScheme("float16")),
-            _recipe("f32", "float32", DenseScheme("float32"), DenseScheme("float32")),
-        )
-    }
-)
 
 
 @dataclass(frozen=True)

@@ -9,30 +9,16 @@ in MLC's spelling.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import MappingProxyType
 
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.parameters import Parameter, Role
-from gemma4_compile.quantization.recipe import RECIPES, Recipe
-from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme
+from gemma4_compile.quantization.recipe import Recipe
+from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
 
-SCHEMES: Mapping[str, Scheme] = MappingProxyType(
-    {
-        scheme.name: scheme
-        for scheme in (
-            GroupScheme(4, "float16"),
-            GroupScheme(4, "float32"),
-            GroupScheme(8, "float16"),
-            GroupScheme(8, "float32"),
-            DenseScheme("float16"),
-            DenseScheme("float32"),
-        )
-    }
-)
 FIXED_ROLES = (Role.VECTOR, Role.ROUTER)  # a few bytes, and everything that follows depends on them
 MAX_FILE_BYTES = 1 << 20
 _HINT = 'it looks like {"schemes": {"embed_tokens": "q8f16_1"}}'
@@ -52,7 +38,7 @@ def read_recipe_file(path: Path) -> Overrides:
     Raises
     ------
     UsageError
-        If the file cannot be read or says something else.
+        If the file cannot be read or has another form.
     """
     try:
         with path.open("rb") as file:

@@ -1,16 +1,30 @@
-"""Storage schemes of matrices.
+"""Storage schemes of matrices: what the rest of the compiler asks of one.
 
-Dense, or as integers in groups of input channels with one scale per group.
+Each scheme is a file (`dense`, `groups`); `schemes` lists them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+import numpy.typing as npt
+
 from gemma4_compile.errors import QuantizationError
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.quantization.quality import Thresholds
+from gemma4_compile.types import Array
+
+Float32Array = npt.NDArray[np.float32]
 
 DTYPE_BYTES = {"float16": 2, "float32": 4, "uint32": 4}
+HALF_STEP = {"float16": 2.0**-11, "float32": 2.0**-24}
+"""Largest relative error of a number that is rounded to a dtype."""
+SMALLEST_F16 = 2.0**-24
+EVEN_ERROR = 12**-0.5  # deviation of an error that is spread evenly over a step
 
 
 @dataclass(frozen=True)
@@ -30,74 +44,89 @@ class StoredTensor:
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
-@dataclass(frozen=True)
-class DenseScheme:
-    """Plain values of one dtype, ``(rows, cols)``."""
+class Scheme(ABC):
+    """How one matrix is stored. Subclasses are frozen dataclasses, so that they can be compared.
 
-    dtype: str
-
-    @property
-    def name(self) -> str:
-        """Name in the metadata, MLC's spelling."""
-        return {"float16": "q0f16", "float32": "q0f32"}[self.dtype]
-
-    def tensors(self, stem: str, suffix: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
-        """The stored tensors of a parameter (or part of one) of this shape."""
-        return (StoredTensor(f"{stem}.weight{suffix}", shape, self.dtype),)
-
-
-@dataclass(frozen=True)
-class GroupScheme:
-    """Symmetric integers of `bits` bits, `group_size` input channels to a scale.
-
-    ``value = (q - zero_point) * scale`` with ``zero_point = 2**(bits - 1) - 1`` and ``scale =
-    max|w| / zero_point``. ``q_weight`` is ``(rows, cols * bits / 32)`` uint32, the lowest channel
-    in the lowest bits; ``q_scale`` is ``(rows, cols / group_size)`` in `scale_dtype`. With 4 bits
-    and float16 this is MLC-LLM's `q4f16_1`.
+    Attributes
+    ----------
+    group_size : neighbouring input channels that share a scale, 0 where none do
     """
 
-    bits: int
-    scale_dtype: str
-    group_size: int = 32
+    group_size: int = 0
 
     @property
+    def takes_int8(self) -> bool:
+        """Return whether kernels multiply its integers with vectors of int8."""
+        return False
+
+    @property
+    @abstractmethod
     def name(self) -> str:
         """Name in the metadata, MLC's spelling."""
-        return f"q{self.bits}{'f16' if self.scale_dtype == 'float16' else 'f32'}_1"
 
     @property
-    def zero_point(self) -> int:
-        """The stored integer that means 0."""
-        return int(2 ** (self.bits - 1)) - 1
+    @abstractmethod
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of what it stores."""
 
-    @property
-    def values_per_word(self) -> int:
-        """Weights in one 32-bit word."""
-        return 32 // self.bits
-
+    @abstractmethod
     def tensors(self, stem: str, suffix: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
-        """The stored tensors of a matrix (or part of one) of this shape.
+        """The stored tensors of a parameter (or part of one) of this shape.
 
         Raises
         ------
         QuantizationError
-            If the shape is no matrix, or group_size does not divide its columns.
+            If the scheme cannot hold the shape.
         """
-        if len(shape) != 2 or shape[1] % self.group_size:
-            raise QuantizationError(
-                f"`{stem}` of shape {shape} cannot be stored as {self.name}: groups of "
-                f"{self.group_size} must divide the number of columns",
-                hint="use --quant f16 or f32",
-            )
-        rows, cols = shape
-        return (
-            StoredTensor(
-                f"{stem}.q_weight{suffix}", (rows, cols // self.values_per_word), "uint32"
-            ),
-            StoredTensor(
-                f"{stem}.q_scale{suffix}", (rows, cols // self.group_size), self.scale_dtype
-            ),
+
+    @abstractmethod
+    def layout(self, cols: int, split_rows: tuple[int, ...]) -> WeightLayout:
+        """The same tensors as operators read them."""
+
+    @abstractmethod
+    def store(self, rows: Float32Array, *, name: str, first_row: int) -> tuple[Array, ...]:
+        """The arrays of some rows, one a tensor.
+
+        Parameters
+        ----------
+        name, first_row : what errors call the matrix, and its first row
+
+        Raises
+        ------
+        QuantizationError
+            If a weight is not finite, or too large for the scheme.
+        """
+
+    @abstractmethod
+    def load(self, arrays: Sequence[Array]) -> Float32Array:
+        """The float32 rows that stored arrays stand for."""
+
+    @property
+    @abstractmethod
+    def dense(self) -> Scheme:
+        """The scheme of what this one does not fit: narrow matrices of the media's towers."""
+
+    @property
+    @abstractmethod
+    def mean_error(self) -> float:
+        """Relative error of a stored weight, in the mean."""
+
+    @property
+    @abstractmethod
+    def row_bound(self) -> tuple[float, float]:
+        """Largest error of a stored row: relative to its length, and of each weight on top."""
+
+    @property
+    @abstractmethod
+    def thresholds(self) -> Thresholds:
+        """How far a model in this scheme may be from its checkpoint."""
+
+
+def refuse_rows(bad: npt.NDArray[np.bool_], name: str, first_row: int, what: str) -> None:
+    """Raise QuantizationError with the first row of a matrix that has a `bad` value."""
+    if bad.any():
+        row = first_row + int(np.argmax(bad.reshape(bad.shape[0], -1).any(axis=1)))
+        raise QuantizationError(
+            f"`{name}`: row {row} {what}",
+            hint="the checkpoint is damaged, or needs --quant f32",
         )
-
-
-Scheme = DenseScheme | GroupScheme

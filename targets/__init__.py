@@ -1,19 +1,22 @@
-"""Targets of a model library: TARGETS by name, each with its limits and its way to link."""
+"""Targets of a model library: TARGETS by name, each with its limits and its way to link.
+
+A target is a module of this folder with a `TARGET`, and its entry in `targets.json`, which the
+options read, too, without loading the compiler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from tvm import relax
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.targets import cpu, cuda, metal, webgpu
 from gemma4_compile.targets.linker.licences import licence_texts
-from gemma4_compile.targets.linker.runtime_objects import Platform
 from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.target import Target
 
 __all__ = [
     "TARGETS",
@@ -25,33 +28,9 @@ __all__ = [
     "target_spec",
 ]
 
-
-class Link(Protocol):
-    """Write the model library of a built executable; raises TargetError."""
-
-    def __call__(
-        self,
-        executable: relax.VMExecutable,
-        output: Path,
-        spec: TargetSpec,
-        progress: Callable[[str], None] | None = None,
-    ) -> None: ...
-
-
-@dataclass(frozen=True)
-class Target:
-    """A target: its limits by name (``default`` always exists), its linker and its platform."""
-
-    limits: Mapping[str, TargetSpec]
-    link: Link
-    platform: Callable[[], Platform]
-
-
-TARGETS: Mapping[str, Target] = {
-    "webgpu": Target(webgpu.LIMITS, webgpu.link, lambda: webgpu.WASM),
-    "metal": Target(metal.LIMITS, metal.link, lambda: metal.MACOS),
-    "cuda": Target(cuda.LIMITS, cuda.link, cpu.this_machine),
-    "cpu": Target(cpu.LIMITS, cpu.link, cpu.this_machine),
+TARGETS: dict[str, Target] = {
+    name: import_module(f"{__name__}.{name}").TARGET
+    for name in json.loads(Path(__file__).with_name("targets.json").read_text("utf-8"))
 }
 
 

@@ -12,7 +12,8 @@ from tvm import relax
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import NATIVE, OBJECTS, Platform
-from gemma4_compile.targets.spec import UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.spec import HOST, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.target import Target
 
 PROCESSORS = {"x86_64": "x86-64-v3", "AMD64": "x86-64-v3"}
 """Oldest processor that runs the library, by `platform.machine()`; elsewhere the plainest."""
@@ -21,6 +22,7 @@ DEFAULT = TargetSpec(
     name="cpu",
     limits="default",
     device_type=DeviceType.CPU,
+    code_generator=HOST,
     library_suffix=".so",
     max_threads_per_block=1,
     max_shared_memory_bytes=0,
@@ -126,20 +128,10 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a shared library for this machine, with the KV state in it.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()``
-    output : the library to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long (the first build on a machine)
-
-    Raises
-    ------
-    TargetError
-        If zig is missing or fails, or this machine is not supported.
-    """
-    if spec.name != "cpu":
+    """Link a shared library for this machine; see `targets.target.Link`."""
+    if spec.is_gpu:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a shared library")
     linker.link_library(executable, output, this_machine(), progress=progress)
+
+
+TARGET = Target(LIMITS, link, this_machine)

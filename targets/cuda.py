@@ -11,9 +11,11 @@ from tvm import relax
 
 from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
+from gemma4_compile.targets.cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.targets.linker import cuda_image, ptx
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import INT8, UNLIMITED, DeviceType, TargetSpec
+from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 
 OLDEST_GPU = "sm_75"
@@ -23,6 +25,7 @@ DEFAULT = TargetSpec(
     name="cuda",
     limits="default",
     device_type=DeviceType.CUDA,
+    code_generator="cuda",
     library_suffix=".so",
     max_threads_per_block=1024,
     max_shared_memory_bytes=48 * 1024,  # what a kernel gets without asking the driver for more
@@ -35,6 +38,7 @@ DEFAULT = TargetSpec(
     processor=cpu.DEFAULT.processor,
     tuning=read_tuning("cuda"),
     activations=INT8,
+    source_suffix=".cu",
 )
 
 LIMITS = {spec.limits: spec for spec in (DEFAULT,)}
@@ -46,21 +50,8 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a shared library for Linux, with PTX and the KV state in it.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()``
-    output : the library to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long
-
-    Raises
-    ------
-    TargetError
-        If zig or a CUDA compiler is missing or fails, or this machine is not supported.
-    """
-    if spec.name != "cuda":
+    """Link a shared library for Linux, with PTX in it; see `targets.target.Link`."""
+    if spec.device_type is not DeviceType.CUDA:
         raise TargetError(f"a library for `{spec.name}` cannot be linked with CUDA kernels")
     if sys.platform != "linux":
         raise TargetError(
@@ -78,3 +69,6 @@ def link(
         return cuda_image.pack_imports(module, folder, compile_source)
 
     linker.link_library(executable, output, cpu.this_machine(), progress=progress, pack=pack)
+
+
+TARGET = Target(LIMITS, link, cpu.this_machine, passes=lambda: (LowerCudaIntrinsics(),))

@@ -11,12 +11,14 @@ from gemma4_compile.errors import TargetError
 from gemma4_compile.targets import cpu
 from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.spec import FLOAT, DeviceType, TargetSpec
+from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
 
 DEFAULT = TargetSpec(
     name="metal",
     limits="default",
     device_type=DeviceType.METAL,
+    code_generator="metal",
     library_suffix=".dylib",
     # A device takes 1024, but each kernel as many as its registers allow, 384 at worst, and nobody
     # here can ask Apple's compiler how many that is.
@@ -30,6 +32,7 @@ DEFAULT = TargetSpec(
     host_triple="arm64-apple-macos",
     tuning=read_tuning("metal"),
     activation_forms=(FLOAT,),  # Metal has no product of packed bytes
+    source_suffix=".metal",
 )
 """Every Apple silicon GPU."""
 
@@ -46,20 +49,10 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a .dylib for macOS on Apple silicon, with the KV state in it.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()``
-    output : the .dylib to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long (the first build on a machine)
-
-    Raises
-    ------
-    TargetError
-        If zig is missing or fails.
-    """
-    if spec.name != "metal":
+    """Link a .dylib for macOS on Apple silicon; see `targets.target.Link`."""
+    if spec.device_type is not DeviceType.METAL:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .dylib")
     linker.link_library(executable, output, MACOS, progress=progress)
+
+
+TARGET = Target(LIMITS, link, lambda: MACOS)

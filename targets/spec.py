@@ -9,6 +9,7 @@ import tvm
 
 from gemma4_compile.targets.tuning import Tuning
 
+HOST = "llvm"  # TVM's code generator for CPUs
 UNLIMITED = 2**31 - 1
 """Means "no limit" in the fields that are plain counts."""
 FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
@@ -31,9 +32,10 @@ class TargetSpec:
 
     Attributes
     ----------
-    name : name on the command line: ``webgpu``, ``cuda``, ``metal`` or ``cpu``
+    name : name on the command line
     limits : name of the set of limits, as ``--limits`` takes it
     device_type : where the tensors of the model live
+    code_generator : TVM's name of what writes the kernels' code
     library_suffix : suffix of the model library, with its dot
     max_threads_per_block : threads in one thread block
     max_shared_memory_bytes : shared memory of one thread block
@@ -53,11 +55,18 @@ class TargetSpec:
     tuning : sizes of the kernels
     activations : one of ACTIVATIONS
     activation_forms : those that there are kernels for
+    attributes : what else TVM's code generator asks of a target, by its names
+    source_suffix : ending of a kernel's source file, "" where there is none
+    float16_feature : the optional device feature that float16 needs, "" where it is none
+    is_static : the library is linked into a program and registers itself: nothing loads it by name
+    known_answers : the library carries inputs and results of some kernels, for a test on the device
+        before it is trusted
     """
 
     name: str
     limits: str
     device_type: DeviceType
+    code_generator: str
     library_suffix: str
     max_threads_per_block: int
     max_shared_memory_bytes: int
@@ -74,6 +83,16 @@ class TargetSpec:
     tuning: Tuning = field(default_factory=Tuning)
     activations: str = FLOAT
     activation_forms: tuple[str, ...] = ACTIVATIONS
+    attributes: tuple[tuple[str, str | int], ...] = ()
+    source_suffix: str = ""
+    float16_feature: str = ""
+    is_static: bool = False
+    known_answers: bool = False
+
+    @property
+    def device(self) -> str:
+        """DLPack's name of the device, which a runtime opens."""
+        return self.device_type.name.lower()
 
     @property
     def is_gpu(self) -> bool:
@@ -82,7 +101,7 @@ class TargetSpec:
 
     def tvm_target(self) -> tvm.target.Target:
         """Return the TVM target: the code generator with this spec's limits, and its host."""
-        host: dict[str, str | int] = {"kind": "llvm"}
+        host: dict[str, str | int] = {"kind": HOST}
         if self.host_triple:
             host["mtriple"] = self.host_triple
         if self.host_vector_bits:
@@ -92,12 +111,11 @@ class TargetSpec:
         if not self.is_gpu:
             return tvm.target.Target(host)
         device: dict[str, str | int] = {
-            "kind": self.name,
+            "kind": self.code_generator,
             "max_num_threads": self.max_threads_per_block,
             "max_shared_memory_per_block": self.max_shared_memory_bytes,
+            **dict(self.attributes),
         }
-        if self.device_type is DeviceType.WEBGPU:
-            device["supports_subgroups"] = "subgroups" in self.features
         if self.simd_width:
             device["thread_warp_size"] = self.simd_width
         if self.architecture:

@@ -13,12 +13,15 @@ from gemma4_compile.targets.linker import link as linker
 from gemma4_compile.targets.linker.runtime_objects import OBJECTS, Platform
 from gemma4_compile.targets.linker.wasm_file import read_interface
 from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec
+from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
+from gemma4_compile.targets.webgpu_products import SplitHalfProducts
 
 DEFAULT = TargetSpec(
     name="webgpu",
     limits="default",
     device_type=DeviceType.WEBGPU,
+    code_generator="webgpu",
     library_suffix=".wasm",
     max_threads_per_block=256,
     max_shared_memory_bytes=32 * 1024,
@@ -28,6 +31,11 @@ DEFAULT = TargetSpec(
     host_triple="wasm32-unknown-unknown-wasm",
     host_vector_bits=128,
     tuning=read_tuning("webgpu"),
+    attributes=(("supports_subgroups", False),),
+    source_suffix=".wgsl",
+    float16_feature="shader-f16",
+    is_static=True,
+    known_answers=True,
 )
 """Limits that the WebLLM client asks of every adapter."""
 
@@ -43,7 +51,13 @@ COMPAT = replace(
 The stock client refuses adapters with less than 32 KiB.
 """
 
-SUBGROUPS = replace(DEFAULT, limits="subgroups", features=("subgroups",), simd_width=32)
+SUBGROUPS = replace(
+    DEFAULT,
+    limits="subgroups",
+    features=("subgroups",),
+    simd_width=32,
+    attributes=(("supports_subgroups", True),),
+)
 """For adapters with subgroups of 32 threads and more: NVIDIA's, Apple's, most of AMD's.
 
 Kernels exchange values within 32 neighbouring threads, which larger subgroups hold, too; smaller
@@ -197,21 +211,8 @@ def link(
     spec: TargetSpec,
     progress: Callable[[str], None] | None = None,
 ) -> None:
-    """Link a built executable into a .wasm that the WebLLM client loads.
-
-    Parameters
-    ----------
-    executable : built for ``spec.tvm_target()`` with ``system_lib=True``
-    output : the .wasm to write; its directory exists
-    spec : the target that it was built for
-    progress : is given what takes long (the first build on a machine)
-
-    Raises
-    ------
-    TargetError
-        If zig is missing or fails, or the library imports what the client does not offer.
-    """
-    if spec.name != "webgpu":
+    """Link a .wasm that the WebLLM client loads; see `targets.target.Link`."""
+    if spec.device_type is not DeviceType.WEBGPU:
         raise TargetError(f"a library for `{spec.name}` cannot be linked into a .wasm")
     linker.link_library(executable, output, WASM, check_interface, progress)
 
@@ -236,3 +237,12 @@ def check_interface(library: Path) -> None:
             hint="a kernel calls a function that this target does not have; "
             "another version of apache-tvm or ziglang may be the cause",
         )
+
+
+TARGET = Target(
+    LIMITS,
+    link,
+    lambda: WASM,
+    run_by="gemma4-serve",
+    last_passes=lambda: (SplitHalfProducts(),),
+)

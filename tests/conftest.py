@@ -37,18 +37,23 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 # Longest first, browsers and other work in turn; `--durations=0` measures.
 LONGEST = (
     "web/test_dawn.py",
+    "parity/test_media.py",
     "web/test_page.py",
-    "web/test_fast.py",
     "parity/test_recipes.py",
-    "web/test_webllm.py",
     "web/test_media.py",
-    "web/test_resume.py",
     "parity/test_mistakes.py",
-    "web/test_offline.py",
+    "web/test_fast.py",
+    "e2e/test_media.py",
+    "web/test_verification.py",
+    "parity/test_media_mistakes.py",
     "web/test_tiny_answers.py",
+    "unit/verification/test_media.py",
+    "web/test_webllm.py",
     "numerics/test_kernels.py",
+    "passes/test_full_size.py",
     "numerics/linear/test_int8_kernels.py",
-    "web/test_minimal.py",
+    "web/test_offline.py",
+    "unit/targets/linker/test_link.py",
 )
 
 

@@ -19,9 +19,8 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
-from gemma4_compile.quantization.packing import dequantize
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
-from gemma4_compile.quantization.scheme import DenseScheme
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package
 from tests import models
@@ -116,10 +115,7 @@ def _values(entry: StoredParameter, stored: Mapping[str, npt.NDArray[Any]]) -> F
     parts = []
     for part in entry.row_splits:
         arrays = [stored[tensor.name] for tensor in part.tensors]
-        if isinstance(entry.scheme, DenseScheme):
-            parts.append(arrays[0].astype(np.float32))
-        else:
-            parts.append(dequantize(arrays[0], arrays[1], entry.scheme))
+        parts.append(entry.scheme.load(arrays))
     return np.concatenate(parts)
 
 

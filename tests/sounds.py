@@ -34,9 +34,8 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.convert import conversion_steps
-from gemma4_compile.quantization.packing import dequantize
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
-from gemma4_compile.quantization.scheme import DenseScheme
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.types import Array
 from tests.models import E2B_LIKE, UNIFIED_LIKE, config_file
@@ -200,10 +199,7 @@ def model(audio: Mapping[str, Any], recipe_name: str, target: TargetSpec) -> Mod
     for stored in plan:
         arrays = _stored(stored, given)
         tensors += arrays
-        if isinstance(stored.scheme, DenseScheme):
-            values = arrays[0].astype(np.float32)
-        else:
-            values = dequantize(arrays[0], arrays[1], stored.scheme)
+        values = stored.scheme.load(arrays)
         sources = stored.parameter.sources
         parts = values if len(sources) > 1 else [values]
         for source, value in zip(sources, parts, strict=True):

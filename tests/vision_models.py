@@ -34,9 +34,8 @@ from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.convert import conversion_steps
 from gemma4_compile.quantization.matrix import StoredMatrices
-from gemma4_compile.quantization.packing import dequantize
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
-from gemma4_compile.quantization.scheme import DenseScheme
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from tests import models
 from tests.random_values import bell_curve, random_tensor
@@ -170,10 +169,7 @@ def stored_tensors(
 def _meant(stored: StoredParameter, tensors: Mapping[str, npt.NDArray[Any]]) -> Weights:
     arrays = [tensors[tensor.name] for tensor in stored.tensors]
     scheme, sources = stored.scheme, stored.parameter.sources
-    if isinstance(scheme, DenseScheme):
-        values = arrays[0].astype(np.float32)
-    else:
-        values = dequantize(arrays[0], arrays[1], scheme)
+    values = scheme.load(arrays)
     if len(sources) == 2 and values.shape[0] == 2 * sources[0].shape[0]:
         return {source.name: values[index::2] for index, source in enumerate(sources)}
     if len(sources) > 1:

@@ -31,7 +31,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
 from gemma4_compile.targets.tuning import FOLDER, Tuning, from_fields

@@ -16,7 +16,8 @@ import numpy as np
 from gemma4_compile.checkpoint.safetensors_file import Float32Array
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
-from gemma4_compile.quantization.recipe import RECIPES, Recipe
+from gemma4_compile.quantization.recipe import Recipe
+from gemma4_compile.quantization.schemes import RECIPES
 
 LARGEST = 65_504.0
 """Of float16."""

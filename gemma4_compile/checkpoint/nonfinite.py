@@ -16,7 +16,7 @@ from gemma4_compile.checkpoint.safetensors_file import TensorInfo
 from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader, row_blocks
-from gemma4_compile.quantization.packing import Float32Array
+from gemma4_compile.quantization.scheme import Float32Array
 
 Counts = Mapping[str, int]
 """Weights that are not finite, by checkpoint tensor; of tensors that have some."""

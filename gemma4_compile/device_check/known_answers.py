@@ -71,7 +71,7 @@ def _rows(operator: Operator) -> int | None:
 
 def _weights(operator: Operator) -> Hashable:
     layout = vars(operator)["layout"]
-    return layout.bits, layout.dtype
+    return layout.form, layout.bits, layout.dtype
 
 
 ROLES = (
@@ -124,7 +124,7 @@ def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
         return (from_to_twice(2.0**-8),)
     if name.startswith("weight"):
         return (around_zero(2.0**-4),)
-    if name in ("stats", "partials"):
+    if name in ("split_lse", "partials"):
         return around_zero(8.0), from_to_twice(1.0)  # (maximum, sum of weights)
     if name == "probs":  # their sum is about 1
         tokens = 2 ** ceil(np.log2(vars(operator)["vocab"]))
@@ -200,10 +200,10 @@ def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[
                 if kernel.nbytes < found.nbytes:
                     smallest[role.variant(operator)] = kernel
         chosen += [(role.title, [item]) for item in smallest.values() if item.nbytes <= MAX_BYTES]
-    surveys = [kernel for kernel in kernels if isinstance(kernel.operator, TopPHistogram)]
+    histograms = [kernel for kernel in kernels if isinstance(kernel.operator, TopPHistogram)]
     draws = [kernel for kernel in kernels if isinstance(kernel.operator, SampleTopP)]
-    if surveys and draws:
-        chosen.append(("draw of a token", [surveys[0], draws[0]]))
+    if histograms and draws:
+        chosen.append(("draw of a token", [histograms[0], draws[0]]))
     return chosen
 
 

@@ -1,7 +1,7 @@
 """Small inputs that Python and the browser make alike, byte for byte.
 
 Element i of a buffer is ``(offset + (hash >> (32 - bits))) * step``, where hash is 32 bits of
-``(seed, i % period)``, masked if asked; the period is `PERIOD`, less what several spreads in turn
+``(seed, i % period)``, masked if asked; the period is `PERIOD`, less what several spreads by steps
 leave over. `step` is a power of two and the integer has at most 11
 bits where the buffer holds floats, so that every value is exact in float16, in float32 and in
 JavaScript's numbers. `web/src/known_inputs.ts` is the same in TypeScript; a test compares bytes.
@@ -112,10 +112,10 @@ class KnownInput:
         distinct = min(prod(self.shape), PERIOD - PERIOD % len(self.spreads))
         values = np.empty(distinct, self.dtype)
         bits = hashes(self.seed, distinct)
-        for turn, spread in enumerate(self.spreads):
-            kept = (bits[turn :: len(self.spreads)] & np.uint32(spread.mask)).astype(np.int64)
+        for first, spread in enumerate(self.spreads):
+            kept = (bits[first :: len(self.spreads)] & np.uint32(spread.mask)).astype(np.int64)
             integers = (kept >> (32 - spread.bits)) + spread.offset
-            values[turn :: len(self.spreads)] = (integers * spread.step).astype(self.dtype)
+            values[first :: len(self.spreads)] = (integers * spread.step).astype(self.dtype)
         return np.resize(values, self.shape)
 
     def to_json(self) -> JsonObject:

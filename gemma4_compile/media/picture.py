@@ -98,7 +98,7 @@ def _open(file: BinaryIO) -> Image.Image:
 
 
 def _kind(file: BinaryIO) -> str:
-    """What the file is, where that helps."""
+    """The kind of a file, where that helps."""
     file.seek(0)
     begin = file.read(32)
     if begin[4:8] == b"ftyp" and begin[8:12] in (b"heic", b"heix", b"mif1", b"hevc"):

@@ -1,4 +1,4 @@
-"""What a package says of its media: the key `media` of the library's metadata and of provenance."""
+"""Settings of a package's media: the key `media` of the library's metadata and of provenance."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class MediaSettings:
 
 
 def media_settings(metadata: Mapping[str, object]) -> MediaSettings:
-    """Settings of a package by its metadata or provenance; text alone where it says nothing."""
+    """Settings of a package by its metadata or provenance; text alone where it has none."""
     value = metadata.get(MEDIA)
     return MediaSettings() if value is None else MediaSettings.from_json(value)
 

@@ -21,7 +21,7 @@ from gemma4_compile.operators.base import (
     symbolic_rows,
     te_prim_func,
 )
-from gemma4_compile.operators.examples import Sizes, split_stats
+from gemma4_compile.operators.examples import Sizes, example_lse
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.norms import (
     ExpertNormVector,
@@ -119,7 +119,7 @@ def packed_placeholders(width: int, rows: Index = 1) -> list[te.Tensor]:
 
 
 def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
-    """The vectors that a packed form means: (rows, width) float32."""
+    """The vectors that a packed form represents: (rows, width) float32."""
 
     def value(i: Expr, k: Expr) -> Expr:
         byte = byte_of(tirx.floormod(k, WORD), interleaved)
@@ -194,8 +194,8 @@ class QuantizedNorm(Operator):
 class QuantizedCombine(Operator):
     """`CombineSplits`, its result packed.
 
-    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32. Results:
-    words, scales of heads * head_dim channels.
+    Arguments: o_partial (splits, heads, head_dim) in_dtype; split_lse (splits, heads, 2) f32.
+    Results: words, scales of heads * head_dim channels.
     """
 
     kind: ClassVar[str] = "quantized_combine"
@@ -212,8 +212,10 @@ class QuantizedCombine(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        return split_stats(shape, LOWEST, rng) if name == "stats" else None
+        return example_lse(shape, LOWEST, rng) if name == "split_lse" else None
 
     def definition(self) -> tirx.PrimFunc:
-        means, stats = splits_placeholders(self, self.in_dtype)
-        return te_prim_func([means, stats, *pack(combined_splits(means, stats), self.interleaved)])
+        o_partial, split_lse = splits_placeholders(self, self.in_dtype)
+        return te_prim_func(
+            [o_partial, split_lse, *pack(combined_splits(o_partial, split_lse), self.interleaved)]
+        )

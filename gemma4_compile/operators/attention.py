@@ -1,9 +1,9 @@
 """Attention over the KV state.
 
-Prepare q, k and v; attend for a chunk; attend for one position in splits and merge.
+Prepare q, k and v; attend for a chunk; attend for one position in splits and combine.
 
 Position p of a sequence lives in row ``p % rows`` of a sliding layer's ring and in row p of a full
-layer. Row i of a call with `rows` rows stands at position ``positions[2] - rows + i``.
+layer. Row i of a call with `rows` rows is at position ``positions[2] - rows + i``.
 """
 
 from __future__ import annotations
@@ -236,11 +236,11 @@ class SplitAttention(_OverCache):
 
     The first half of a decode step.
 
-    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results: means
-    (splits, heads, head_dim) cache_dtype, each split's own attention, and (maximum, sum of weights)
-    (splits, heads, 2) f32. An empty split has mean 0, maximum `LOWEST` and sum 0. The number of
-    splits does not depend on the position, so the launch is always the same; a split holds a
-    multiple of `grain` keys, so that few keys make few splits.
+    Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
+    o_partial (splits, heads, head_dim) cache_dtype, each split's own attention, and split_lse
+    (splits, heads, 2) f32, its maximum and sum of weights. An empty split has outputs 0, maximum
+    `LOWEST` and sum 0. The number of splits does not depend on the position, so the launch is
+    always the same; a split holds a multiple of `grain` keys, so that few keys make few splits.
     """
 
     kind: ClassVar[str] = "split_attention"
@@ -258,8 +258,8 @@ class SplitAttention(_OverCache):
 
     def _store_split(
         self,
-        means: Buffer,
-        stats: Buffer,
+        o_partial: Buffer,
+        split_lse: Buffer,
         s: Expr,
         h: Expr,
         total: Buffer,
@@ -269,9 +269,9 @@ class SplitAttention(_OverCache):
         is_empty = weights.value == f32(0.0)
         share = bind(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
         with T.serial(0, self.head_dim) as d:
-            store(means, (total[d] * share).astype(self.cache_dtype), s, h, d)
-        store(stats, highest.value, s, h, 0)
-        store(stats, weights.value, s, h, 1)
+            store(o_partial, (total[d] * share).astype(self.cache_dtype), s, h, d)
+        store(split_lse, highest.value, s, h, 0)
+        store(split_lse, weights.value, s, h, 1)
 
     def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim
@@ -281,11 +281,11 @@ class SplitAttention(_OverCache):
             key = build.arg("key", shape, self.cache_dtype)
             value = build.arg("value", shape, self.cache_dtype)
             positions = build.arg("positions", (4,), "int32")
-            means, stats = declare_splits(build, self, self.cache_dtype)
+            o_partial, split_lse = declare_splits(build, self, self.cache_dtype)
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (bind(bound) for bound in self.split_range(bind(positions[2] - 1), s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                self._store_split(means, stats, s, h, total, highest, weights)
+                self._store_split(o_partial, split_lse, s, h, total, highest, weights)
         return build.result
 
 
@@ -295,7 +295,7 @@ class DecodeAttention(SplitAttention):
 
     Arguments: qkv (1, width) f32; q_norm (head_dim,); k_norm (head_dim,) if `owns_kv`; positions
     (4,) int32; rotary (chunk, rotary_total, 2) f32; key and value caches, in place if `owns_kv`.
-    Results: means and stats of `SplitAttention`.
+    Results: o_partial and split_lse of `SplitAttention`.
     """
 
     kind: ClassVar[str] = "decode_attention"
@@ -328,7 +328,7 @@ class DecodeAttention(SplitAttention):
             shape = self.cache.shape()
             key = build.arg("key", shape, self.cache_dtype)
             value = build.arg("value", shape, self.cache_dtype)
-            means, stats = declare_splits(build, self, self.cache_dtype)
+            o_partial, split_lse = declare_splits(build, self, self.cache_dtype)
             position, step = bind(positions[2] - 1), bind(positions[1] - 1)
             q = T.alloc_buffer((1, self.heads * dim), "float32", scope="local")
             if self.owns_kv:
@@ -352,5 +352,5 @@ class DecodeAttention(SplitAttention):
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (bind(bound) for bound in self.split_range(position, s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                self._store_split(means, stats, s, h, total, highest, weights)
+                self._store_split(o_partial, split_lse, s, h, total, highest, weights)
         return build.result

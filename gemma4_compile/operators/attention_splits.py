@@ -10,7 +10,7 @@ from tvm import te, tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.examples import Sizes, split_stats
+from gemma4_compile.operators.examples import Sizes, example_lse
 from gemma4_compile.operators.heads import Splits
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, store
@@ -21,29 +21,30 @@ LOWEST = -3.0e38  # below every score; -inf would turn inf - inf into NaN
 
 
 def declare_splits(build: FunctionBuilder, operator: Splits, dtype: str) -> tuple[Buffer, Buffer]:
-    """The splits of one position: means (splits, heads, head_dim) dtype, stats (.., 2) float32.
+    """The splits of one position, as flash decoding has them.
 
-    A split's mean is the attention over its own keys; its stats are the highest score and the sum
-    of weights beside it.
+    `o_partial` (splits, heads, head_dim) dtype: the attention over a split's own keys. `split_lse`
+    (splits, heads, 2) float32: the log of its sum of exponentials as two numbers, the highest score
+    and the sum relative to it.
     """
     splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-    means = build.arg("means", (splits, heads, dim), dtype)
-    return means, build.arg("stats", (splits, heads, 2), "float32")
+    o_partial = build.arg("o_partial", (splits, heads, dim), dtype)
+    return o_partial, build.arg("split_lse", (splits, heads, 2), "float32")
 
 
 def splits_placeholders(operator: Splits, dtype: str) -> tuple[te.Tensor, te.Tensor]:
     """`declare_splits` in TE."""
     splits, heads, dim = operator.splits, operator.heads, operator.head_dim
-    means = te.placeholder((splits, heads, dim), dtype, name="means")
-    return means, te.placeholder((splits, heads, 2), "float32", name="stats")
+    o_partial = te.placeholder((splits, heads, dim), dtype, name="o_partial")
+    return o_partial, te.placeholder((splits, heads, 2), "float32", name="split_lse")
 
 
 @dataclass(frozen=True)
 class CombineSplits(Operator):
     """Put the splits of one position together: the second half of a decode step.
 
-    Arguments: means (splits, heads, head_dim) out_dtype; stats (splits, heads, 2) f32. Result: (1,
-    heads * head_dim) out_dtype.
+    Arguments: o_partial (splits, heads, head_dim) out_dtype; split_lse (splits, heads, 2) f32.
+    Result: (1, heads * head_dim) out_dtype.
     """
 
     kind: ClassVar[str] = "combine_splits"
@@ -55,40 +56,40 @@ class CombineSplits(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        return split_stats(shape, LOWEST, rng) if name == "stats" else None
+        return example_lse(shape, LOWEST, rng) if name == "split_lse" else None
 
     def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim
         with function(scheduled=False) as build:
-            means, stats = declare_splits(build, self, self.out_dtype)
+            o_partial, split_lse = declare_splits(build, self, self.out_dtype)
             out = build.arg("out", (1, self.heads * dim), self.out_dtype)
             with T.serial(0, self.heads) as h, T.serial(0, dim) as d:
                 highest = LocalVar("float32", f32(LOWEST))
                 with T.serial(0, self.splits) as s:
-                    highest.set(tirx.max(highest.value, stats[s, h, 0]))
+                    highest.set(tirx.max(highest.value, split_lse[s, h, 0]))
                 total, weights = LocalVar("float32", f32(0.0)), LocalVar("float32", f32(0.0))
                 with T.serial(0, self.splits) as s:
-                    weight = bind(tirx.exp(stats[s, h, 0] - highest.value) * stats[s, h, 1])
-                    total.add(weight * as_f32(means[s, h, d]))
+                    weight = bind(tirx.exp(split_lse[s, h, 0] - highest.value) * split_lse[s, h, 1])
+                    total.add(weight * as_f32(o_partial[s, h, d]))
                     weights.add(weight)
                 store(out, (total.value / weights.value).astype(self.out_dtype), 0, h * dim + d)
         return build.result
 
 
-def combined_splits(means: te.Tensor, stats: te.Tensor) -> te.Tensor:
+def combined_splits(o_partial: te.Tensor, split_lse: te.Tensor) -> te.Tensor:
     """`CombineSplits` in TE: (splits, heads, head_dim), (splits, heads, 2) -> (1, width) f32."""
-    splits, heads, dim = (int(size) for size in means.shape)
+    splits, heads, dim = (int(size) for size in o_partial.shape)
     m, s, v = (te.reduce_axis((0, splits), name=name) for name in "msv")
-    highest = te.compute((heads,), lambda h: te.max(stats[m, h, 0], axis=m), name="highest")
+    highest = te.compute((heads,), lambda h: te.max(split_lse[m, h, 0], axis=m), name="highest")
     weights = te.compute(
         (splits, heads),
-        lambda i, h: tirx.exp(stats[i, h, 0] - highest[h]) * stats[i, h, 1],
+        lambda i, h: tirx.exp(split_lse[i, h, 0] - highest[h]) * split_lse[i, h, 1],
         name="weights",
     )
     total = te.compute((heads,), lambda h: te.sum(weights[s, h], axis=s), name="total")
     merged = te.compute(
         (heads, dim),
-        lambda h, d: te.sum(weights[v, h] * means[v, h, d].astype("float32"), axis=v),
+        lambda h, d: te.sum(weights[v, h] * o_partial[v, h, d].astype("float32"), axis=v),
         name="merged",
     )
     return te.compute(

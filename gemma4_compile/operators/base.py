@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import ClassVar, TypeVar, get_type_hints
+from typing import ClassVar, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 import numpy as np
 from tvm import te, tirx
@@ -22,6 +22,15 @@ from gemma4_compile.operators.types import Index
 from gemma4_compile.types import Array
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class _Described(Protocol):
+    """A dataclass with several forms."""
+
+    @classmethod
+    def from_description(cls, values: Mapping[str, object]) -> type: ...
+
 
 OPERATOR_ATTR = "gemma4.operator"
 _OPAQUE = 8  # relax.op.pattern.kOpaque: graph fusion must leave the function alone
@@ -118,7 +127,11 @@ def _marked(operator: Operator) -> tirx.PrimFunc:
 
 
 def _from_json(kind: type[T], values: Mapping[str, object]) -> T:
-    """A dataclass from the JSON object of its fields: lists are tuples, objects dataclasses."""
+    """A dataclass from the JSON object of its fields: lists are tuples, objects dataclasses.
+
+    One of several forms says by `from_description` which of its subclasses the fields are of.
+    """
+    kind = kind.from_description(values) if isinstance(kind, _Described) else kind
     types = get_type_hints(kind)
     made = {
         key: _from_json(types[key], value) if isinstance(value, dict) else _tuples(value)

@@ -20,7 +20,7 @@ from gemma4_compile.types import Array
 _ARITHMETIC = {tirx.Add: add, tirx.Mul: mul, tirx.FloorDiv: floordiv}  # of tensor dimensions
 
 # Two orders of a float32 sum of up to 16384 terms differ like a random walk, relative to the sum's
-# size; three times that, for the exponentials and square roots behind it.
+# size; three times that, for the exponentials and square roots after it.
 SUM_F32 = 3 * sqrt(16384) * 2.0**-24
 # A score of q.k over 512 channels of deviation 1 reaches 100, and its rounding becomes the relative
 # error of its exponential.
@@ -100,13 +100,13 @@ def rotary_table(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
-def split_stats(shape: tuple[int, ...], lowest: float, rng: np.random.Generator) -> Array:
+def example_lse(shape: tuple[int, ...], lowest: float, rng: np.random.Generator) -> Array:
     """Maxima and sums of splits, whose exponentials float32 does not hold; the last is empty."""
     highest = rng.uniform(-1, 1, shape[:2]) + np.resize([200.0, -200.0, 0.0], shape[1])
-    stats = np.stack([highest, rng.uniform(1, 2, shape[:2])], axis=-1)
+    split_lse = np.stack([highest, rng.uniform(1, 2, shape[:2])], axis=-1)
     if shape[0] > 1:
-        stats[-1] = lowest, 0.0
-    return stats
+        split_lse[-1] = lowest, 0.0
+    return split_lse
 
 
 def chosen_experts(experts: int, top_k: int, rows: int) -> Array:

@@ -1,4 +1,4 @@
-"""Matmuls of one position that begin with what stands in front of them: one launch, not two."""
+"""Matmuls of one position that begin with what comes before them: one launch, not two."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from gemma4_compile.operators.attention_splits import LOWEST, combined_splits, splits_placeholders
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.examples import Sizes, own_vector_error, split_stats
+from gemma4_compile.operators.examples import Sizes, example_lse, own_vector_error
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.moe import RoutedNorm
 from gemma4_compile.operators.norms import (
@@ -95,7 +95,7 @@ class RoutedForm(Linear):
 
 @dataclass(frozen=True)
 class RoutedLinear(RoutedForm, NormedLinear):
-    """`NormedLinear`, and `RouterScores` of the same residual beside it.
+    """`NormedLinear`, and `RouterScores` of the same residual next to it.
 
     Arguments: of `RoutedNorm`; then as `Linear` from the weights on. Results: r' (1, cols) f32;
     that of `RouterScores`; y.
@@ -123,8 +123,8 @@ class CombinedForm(Linear):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        if name == "stats":
-            return split_stats(shape, LOWEST, rng)
+        if name == "split_lse":
+            return example_lse(shape, LOWEST, rng)
         return super().example_input(name, shape, rng, sizes)
 
 
@@ -132,8 +132,9 @@ class CombinedForm(Linear):
 class CombinedLinear(CombinedForm):
     """`CombineSplits` and the `Linear` that reads its result, for one position.
 
-    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; the tensors
-    of all row splits. Result: (1, outputs) f32. The merged vector is rounded to `in_dtype`.
+    Arguments: o_partial (splits, heads, head_dim) in_dtype; split_lse (splits, heads, 2) f32; the
+    tensors of all row splits. Result: (1, outputs) f32. The combined vector is rounded to
+    `in_dtype`.
     """
 
     kind: ClassVar[str] = "combined_linear"
@@ -142,5 +143,7 @@ class CombinedLinear(CombinedForm):
         return super().tolerance(result) + own_vector_error(self.in_dtype, 1, False)
 
     def definition(self) -> tirx.PrimFunc:
-        means, stats = splits_placeholders(self, self.in_dtype)
-        return self.multiply([means, stats], cast(combined_splits(means, stats), self.in_dtype))
+        o_partial, split_lse = splits_placeholders(self, self.in_dtype)
+        return self.multiply(
+            [o_partial, split_lse], cast(combined_splits(o_partial, split_lse), self.in_dtype)
+        )

@@ -25,7 +25,7 @@ from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows, t
 from gemma4_compile.operators.examples import MOVED_BYTES, own_vector_error
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
 from gemma4_compile.operators.fused_linear import CombinedForm, NormedForm, RoutedForm
-from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.linear import INTEGERS, Linear, WeightLayout
 from gemma4_compile.operators.math import gelu_tanh
 from gemma4_compile.operators.moe import (
     chosen_ids,
@@ -35,13 +35,13 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.types import Index
 
-PACKED = "int8"  # stands for the dtype of a vector that comes packed
+PACKED = "int8"  # in place of the dtype of a vector that comes packed
 PACKED_ROWS = 2 * GROUP  # gate and up rows of one group of results
 
 
 def takes_int8(layout: WeightLayout) -> bool:
-    """Return whether packed vectors can meet a matrix: it has a scale for each group."""
-    return layout.bits in (4, 8) and layout.group_size == GROUP
+    """Return whether quantised vectors can meet a matrix: it has a scale for each group."""
+    return layout.form == INTEGERS and layout.bits in (4, 8) and layout.group_size == GROUP
 
 
 class Int8Sums(Operator):
@@ -137,7 +137,7 @@ class Int8NormedLinear(NormedForm, Int8Linear):
 
 @dataclass(frozen=True)
 class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
-    """`Int8NormedLinear`, and `RouterScores` of the same residual beside it.
+    """`Int8NormedLinear`, and `RouterScores` of the same residual next to it.
 
     Arguments: of `RoutedNorm`; then as `Int8Linear` from the weights on. Results: r' (1, cols) f32;
     that of `RouterScores`; those of `Int8Linear`.
@@ -154,15 +154,15 @@ class Int8RoutedLinear(RoutedForm, Int8NormedLinear):
 class Int8CombinedLinear(CombinedForm, Int8Linear):
     """`QuantizedCombine` and the `Int8Linear` that reads its result, in one.
 
-    Arguments: means (splits, heads, head_dim) in_dtype; stats (splits, heads, 2) f32; then as
-    `Int8Linear` from the weights on.
+    Arguments: o_partial (splits, heads, head_dim) in_dtype; split_lse (splits, heads, 2) f32; then
+    as `Int8Linear` from the weights on.
     """
 
     kind: ClassVar[str] = "int8_combined_linear"
 
     def definition(self) -> tirx.PrimFunc:
-        means, stats = splits_placeholders(self, self.in_dtype)
-        return self.multiply([means, stats], rounded(combined_splits(means, stats)))
+        o_partial, split_lse = splits_placeholders(self, self.in_dtype)
+        return self.multiply([o_partial, split_lse], rounded(combined_splits(o_partial, split_lse)))
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Int8ExpertGateUp(Int8Sums, ExpertGateUp):
 
 @dataclass(frozen=True)
 class Int8ExpertDown(ExpertDown):
-    """`ExpertDown` on packed vectors, which weighs the chosen experts itself.
+    """`ExpertDown` on quantised vectors, which weighs the chosen experts itself.
 
     Arguments: words, scales of (top_k, cols); ids (1, top_k) int32; the result of `RouterScores`;
     expert_scale (experts,) f32; the tensors of all row splits. Result: (1, expert rows) f32.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,10 +22,16 @@ from gemma4_compile.operators.sampling import MASKED
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
+DENSE, INTEGERS = "dense", "integers"  # forms of storage
+
 
 @dataclass(frozen=True)
 class WeightLayout:
     """The stored form of a matrix and its row splits, in plain fields that an operator can carry.
+
+    The two forms that ship are here: dense, and integers with a scale a group. Another one is a
+    subclass with a field `form` of its own default, which says how its tensors look
+    (`split_shapes`) and what they mean (`element`): every definition and kernel reads it by that.
 
     Attributes
     ----------
@@ -41,6 +47,17 @@ class WeightLayout:
     cols: int
     split_rows: tuple[int, ...]
 
+    @classmethod
+    def from_description(cls, values: Mapping[str, object]) -> type[WeightLayout]:
+        """Return the class of a layout from its fields."""
+        forms = {vars(one)["form"]: one for one in cls.__subclasses__()}
+        return forms.get(values.get("form"), cls)
+
+    @property
+    def form(self) -> str:
+        """The form of storage."""
+        return INTEGERS if self.bits else DENSE
+
     @property
     def rows(self) -> int:
         """Rows over all row splits."""
@@ -49,7 +66,7 @@ class WeightLayout:
     @property
     def tensors_per_split(self) -> int:
         """Two for integers with scales, one for dense."""
-        return 2 if self.bits else 1
+        return len(self.split_shapes(1))
 
     @property
     def values_per_word(self) -> int:
@@ -78,18 +95,22 @@ class WeightLayout:
         """A short name for kernels."""
         return f"q{self.bits}" if self.bits else self.dtype.replace("float", "f")
 
+    def split_shapes(self, rows: int) -> list[tuple[str, tuple[int, int], str]]:
+        """(name, shape, dtype) of the tensors of so many rows."""
+        if not self.bits:
+            return [("weight", (rows, self.cols), self.dtype)]
+        return [
+            ("q_weight", (rows, self.cols // self.values_per_word), "uint32"),
+            ("q_scale", (rows, self.cols // self.group_size), self.dtype),
+        ]
+
     def shapes(self) -> list[tuple[str, tuple[int, int], str]]:
         """(name, shape, dtype) of the tensors, row split by row split."""
-        result: list[tuple[str, tuple[int, int], str]] = []
-        for index, rows in enumerate(self.split_rows):
-            if self.bits:
-                result.append(
-                    (f"q_weight{index}", (rows, self.cols // self.values_per_word), "uint32")
-                )
-                result.append((f"q_scale{index}", (rows, self.cols // self.group_size), self.dtype))
-            else:
-                result.append((f"weight{index}", (rows, self.cols), self.dtype))
-        return result
+        return [
+            (f"{name}{index}", shape, dtype)
+            for index, rows in enumerate(self.split_rows)
+            for name, shape, dtype in self.split_shapes(rows)
+        ]
 
     def placeholders(self) -> list[te.Tensor]:
         """TE inputs for all row splits."""
@@ -104,6 +125,14 @@ class WeightLayout:
         )
         return as_f32(value) - f32(self.zero_point)
 
+    def element(self, split: Sequence[te.Tensor | Buffer], row: Expr, col: Expr) -> Expr:
+        """The weight at (row, col) of one row split as float32."""
+        if not self.bits:
+            return as_f32(split[0][row, col])
+        per_word = self.values_per_word
+        integer = self.integer(split[0][row, col // per_word], col % per_word)
+        return integer * as_f32(split[1][row, col // self.group_size])
+
     def value(self, tensors: Sequence[te.Tensor], row: Expr, col: Expr) -> Expr:
         """The weight at (row, col) over all row splits as float32, for definitions."""
         result: Expr | None = None
@@ -111,15 +140,8 @@ class WeightLayout:
         step = self.tensors_per_split
         for index in reversed(range(len(self.split_rows))):
             begin -= self.split_rows[index]
-            part = tensors[index * step : (index + 1) * step]
-            local = row - begin
-            if self.bits:
-                per_word = self.values_per_word
-                item = self.integer(part[0][local, col // per_word], col % per_word) * as_f32(
-                    part[1][local, col // self.group_size]
-                )
-            else:
-                item = as_f32(part[0][local, col])
+            split = tensors[index * step : (index + 1) * step]
+            item = self.element(split, row - begin, col)
             result = (
                 item
                 if result is None

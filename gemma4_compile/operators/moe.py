@@ -111,7 +111,7 @@ def _choose(
 
 
 def routed_begin(experts: int) -> int:
-    """Return where the experts' input begins behind the scores: a multiple of 4, for wide loads."""
+    """Return where the experts' input begins after the scores: a multiple of 4, for wide loads."""
     return -(-experts // 4) * 4
 
 
@@ -139,8 +139,8 @@ def routed_vector(
         k = tirx.max(c - begin, 0)
         hidden = x[i, k] * inverse[i] * vectors[EXPERT_NORM, k]
         score = scores[i, tirx.min(c, experts - 1)]
-        behind = tirx.Select(c < begin, f32(0.0), hidden)
-        return tirx.Select(c < experts, score, behind)
+        after = tirx.Select(c < begin, f32(0.0), hidden)
+        return tirx.Select(c < experts, score, after)
 
     return te.compute((1, begin + width), column, name="routed")
 
@@ -151,7 +151,7 @@ class RouterScores(Operator):
 
     Arguments: x (1, width) f32; vectors (4, width) f32; projection (experts, width) weight_dtype.
     Result: (1, `routed_width`) f32, the scores of the experts and, from `routed_begin` on,
-    ``norm(x; w)``: one buffer, as kernels that have this beside their own work bind no more.
+    ``norm(x; w)``: one buffer, as kernels that have this next to their own work bind no more.
     """
 
     kind: ClassVar[str] = "router_scores"

@@ -1,4 +1,4 @@
-"""RMSNorm, and what stands between two matmuls: norm, residual addition, norm."""
+"""RMSNorm, and what comes between two matmuls: norm, residual addition, norm."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class NormVector:
 
 @dataclass(frozen=True)
 class ExpertNormVector:
-    """`NormVector` behind a layer with experts.
+    """`NormVector` after a layer with experts.
 
     ``m = norm(d; w[0]) + norm(e; w[1])``, ``r' = (r + norm(m; w[2])) * scalar``,
     ``x = norm(r'; w_next)``. Arguments: d, e, r (rows, width) f32, the dense and the experts'

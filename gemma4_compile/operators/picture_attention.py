@@ -92,7 +92,7 @@ class PicturePrefillAttention(PrefillAttention):
     References
     ----------
     transformers 5.23.0, `create_masks_for_vision_model` of models/gemma4/modeling_gemma4.py. Only
-    sliding layers have it; the window bounds what lies behind a row, not what lies ahead.
+    sliding layers have it; the window bounds what comes before a row, not what comes after.
     """
 
     kind: ClassVar[str] = "picture_prefill_attention"

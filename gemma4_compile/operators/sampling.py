@@ -1,4 +1,4 @@
-"""Sampling behind the client's own function names, without sorting the vocabulary."""
+"""Sampling, under the client's own function names, without sorting the vocabulary."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gemma4_compile.types import Array
 MASKED = (
     -1.0e30
 )  # a forbidden token's logit; divided by the smallest temperature (1e-6) it is still finite
-RUN = 2048  # neighbouring tokens that a survey sorts
+RUN = 2048  # neighbouring tokens that a histogram sorts
 BINS = 256
 BIN_SHIFT = 22  # a bin is half an octave wide; 1.0 falls into the last but one
-SURVEY = ("ordered", "sums", "counts", "masses")  # what it gives, by name
+HISTOGRAM = ("ordered", "sums", "counts", "masses")  # what it gives, by name
 _FAR = -80.0  # below this a weight counts as exactly 0; exp(-80) is still a normal float32
 
 
@@ -149,7 +149,7 @@ def bits_of(p: Expr) -> Expr:
 class TopPHistogram(VocabularyOperator):
     """Histogram of the probabilities, for a top-p search that reads little of the vocabulary.
 
-    Each run of `RUN` neighbouring tokens is sorted; behind the vocabulary's end lie zeros.
+    Each run of `RUN` neighbouring tokens is sorted; after the vocabulary's end are zeros.
     Arguments: probs (1, vocab) f32. Results: each run's probabilities in descending order
     (runs, RUN) f32; the sum of the first, the first two, ... of them (runs, RUN) f32; for each bin
     how many of them lie in it or above (runs, BINS) int32, and their mass (runs, BINS) f32.
@@ -204,12 +204,12 @@ class TopPHistogram(VocabularyOperator):
 
 @dataclass(frozen=True)
 class SampleTopP(VocabularyOperator):
-    """Draw from the nucleus: the most probable tokens whose mass first reaches top_p.
+    """Draw from the top-p set: the most probable tokens whose mass first reaches top_p.
 
     The threshold is the largest t with ``mass(p >= t) >= top_p``, found on the bits of the
     probabilities (they order as the values do). Of the tokens with ``p == t`` only as many belong
     as are needed, those with the lowest ids. A given `uniform` draws the token at which the sum
-    over the nucleus, by ascending ids, passes that share of it.
+    over that set, by ascending ids, passes that share of it.
 
     Arguments: probs (1, vocab) f32; the results of `TopPHistogram`; uniform (1,) f32 in [0, 1);
     top_p (1,) f32. Result: token (1,) int32.
@@ -218,19 +218,19 @@ class SampleTopP(VocabularyOperator):
     kind: ClassVar[str] = "sample_top_p"
 
     @property
-    def survey(self) -> TopPHistogram:
+    def histogram(self) -> TopPHistogram:
         """The histogram of the probabilities."""
         return TopPHistogram(self.vocab)
 
     @property
     def prologue(self) -> Operator:
-        return self.survey
+        return self.histogram
 
     def definition(self) -> tirx.PrimFunc:
         f64 = "float64"
         with function(scheduled=False) as build:
             probs = build.arg("probs", (1, self.vocab), "float32")
-            for name, (shape, dtype) in zip(SURVEY, self.survey.results, strict=True):
+            for name, (shape, dtype) in zip(HISTOGRAM, self.histogram.results, strict=True):
                 build.arg(name, shape, dtype)
             uniform = build.arg("uniform", (1,), "float32")
             top_p = build.arg("top_p", (1,), "float32")

@@ -1,4 +1,4 @@
-"""What a package offers to the WebLLM client: the manifest, and what the library says of itself."""
+"""The manifest and the library's metadata: the interface of a package for the WebLLM client."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gemma4_compile.types import JsonObject
 TEXT_ONLY = MediaSettings()
 TASK = "chat.completions"
 DRAFTER = "drafter"
+DEVICE = "device"  # of the provenance, where the target is not named for it
 """Field of the metadata, and of the provenance, of packages that have one."""
 
 
@@ -95,6 +96,11 @@ def _params(tensors: Sequence[NamedTensor]) -> list[JsonObject]:
         {"name": one.name, "shape": list(one.shape), "dtype": one.dtype, "preprocs": []}
         for one in tensors
     ]
+
+
+def device_of(build: Mapping[str, object]) -> str:
+    """DLPack's name of the device of a package, from the entry `build` of its provenance."""
+    return str(build.get(DEVICE, build.get("target", "")))
 
 
 def library_metadata(

@@ -1,4 +1,4 @@
-"""What a package says of its pictures and sounds: written for the runtime, from the config."""
+"""Settings of a package's pictures and sounds: written for the runtime, from the config."""
 
 from __future__ import annotations
 

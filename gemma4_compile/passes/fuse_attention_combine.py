@@ -2,12 +2,12 @@
 
 Before::
 
-    x = combine_splits(means, stats)
+    x = combine_splits(o_partial, split_lse)
     y = linear(x, weights)
 
 After::
 
-    y = combined_linear(means, stats, weights)
+    y = combined_linear(o_partial, split_lse, weights)
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def fuse_norm_linear(graph: OperatorGraph, limits: FusionLimits) -> None:
 def norm_of(graph: OperatorGraph, linear: OperatorCall[Linear]) -> NormCall | None:
     """The norm of one position that makes a matmul's vector, and has no other reader of that.
 
-    Without a norm behind the addition the vector is the residual itself, which others may read,
+    Without a norm after the addition the vector is the residual itself, which others may read,
     but only later.
     """
     vector = linear.args[0]

@@ -11,9 +11,6 @@ from tvm import relax, tirx
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets.spec import TargetSpec
 
-SUFFIXES = {"webgpu": ".wgsl", "metal": ".metal", "cuda": ".cu"}
-"""File name endings by the kind of TVM's module."""
-
 _HEADING = re.compile(r"^// Function: (\w+)\n", re.MULTILINE)
 
 
@@ -23,7 +20,7 @@ def kernel_sources(executable: relax.VMExecutable, spec: TargetSpec) -> dict[str
     One file a kernel for WebGPU and Metal; for CUDA, where TVM writes one source, `kernels.cu`.
     Empty for a target without kernels of a device.
     """
-    return _sources(executable.mod) if spec.is_gpu else {}
+    return _sources(executable.mod, spec) if spec.is_gpu else {}
 
 
 def kernel_source(func: tirx.PrimFunc, name: str, spec: TargetSpec) -> str:
@@ -34,16 +31,16 @@ def kernel_source(func: tirx.PrimFunc, name: str, spec: TargetSpec) -> str:
     target = spec.tvm_target()
     with target:
         built = tirx.build(tvm.IRModule({name: func}), target=target, pipeline=tir_pipeline(spec))
-    (source,) = _sources(built).values()
+    (source,) = _sources(built, spec).values()
     return source
 
 
-def _sources(library: tvm.runtime.Module) -> dict[str, str]:
+def _sources(library: tvm.runtime.Module, spec: TargetSpec) -> dict[str, str]:
     sources: dict[str, str] = {}
     for module in _imported(library):
-        suffix = SUFFIXES.get(module.kind)
-        if suffix is None:
+        if module.kind != spec.code_generator:
             continue
+        suffix = spec.source_suffix
         text = module.inspect_source()
         parts = _HEADING.split(text)
         if len(parts) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import tvm
@@ -15,20 +15,15 @@ from tvm.s_tir.stmt import SBlock
 from tvm.tirx import compilation_pipeline
 
 from gemma4_compile.passes.check_limits import check_limits
-from gemma4_compile.passes.lower_cuda_intrinsics import LowerCudaIntrinsics
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.passes.shorten_contexts import ShortenContexts
-from gemma4_compile.passes.split_half_products import SplitHalfProducts
 from gemma4_compile.passes.vectorize_buffers import VectorizeBuffers
+from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.schedules import schedule_rules
-from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.spec import TargetSpec
 
 COMPACTION = "s_tir.CompactBufferAllocation"
-WORDS: Mapping[str, Callable[[], Pass]] = {"cuda": LowerCudaIntrinsics}
-"""The pass that translates WGSL's built-in functions, by target."""
-LAST: Mapping[str, Callable[[], Pass]] = {"webgpu": SplitHalfProducts}
-"""The pass that follows the lowering of operations to functions, by target."""
 
 
 def graph_passes() -> Sequence[Pass]:
@@ -40,7 +35,7 @@ def graph_passes() -> Sequence[Pass]:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
-        relax.transform.RewriteDataflowReshape(),  # reads sblocks, so it stands before scheduling
+        relax.transform.RewriteDataflowReshape(),  # reads sblocks, so it comes before scheduling
     )
 
 
@@ -88,20 +83,18 @@ def lower(module: tvm.IRModule, spec: TargetSpec) -> tvm.IRModule:
 def device_passes(target: str) -> Sequence[Pass]:
     """The last passes of a GPU's kernels: TVM's own, and ours.
 
-    TVM's search for common expressions stands too early to be of use.
+    TVM's search for common expressions comes too early to be of use.
     """
-    words = (WORDS[target](),) if target in WORDS else ()
-    last = (LAST[target](),) if target in LAST else ()
     return (
         tirx.transform.LowerWarpMemory(),
         tirx.transform.StmtSimplify(),  # inlines names
-        *words,
+        *TARGETS[target].passes(),
         VectorizeBuffers(),
         DropUnusedNames(),
         NameCommonExpressions(),
         DropUnusedNames(),
         tirx.transform.LowerIntrin(),
-        *last,
+        *TARGETS[target].last_passes(),
     )
 
 
@@ -153,12 +146,11 @@ def tir_pipeline(spec: TargetSpec) -> str:
 def generate(module: tvm.IRModule, spec: TargetSpec) -> relax.VMExecutable:
     """Turn a lowered module into the code that `targets.link` makes a library of."""
     target = spec.tvm_target()
-    is_webgpu = spec.device_type is DeviceType.WEBGPU
     with target:
         return relax.build(
             module,
             target=target,
             relax_pipeline=tvm.transform.Sequential(list(virtual_machine_passes())),
             tir_pipeline=tir_pipeline(spec),
-            system_lib=is_webgpu,
+            system_lib=spec.is_static,
         )

@@ -1,4 +1,4 @@
-"""Short kernels: names that nothing uses are dropped, and what stands there twice gets a name.
+"""Short kernels: names that nothing uses are dropped, and what occurs twice gets a name.
 
 TVM's last passes inline all names, keep them, and search for common expressions before they do.
 """
@@ -117,7 +117,7 @@ def _without_unused(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _variables(node: tvm.ir.Expr | tirx.Stmt) -> Counter[tirx.Var]:
-    """Return how often each variable stands in a statement or expression."""
+    """Return how often each variable occurs in a statement or expression."""
     found: list[tirx.Var] = []
     tvm_ffi.structural_walk(node, [(tirx.Var, found.append)])
     return Counter(found)

@@ -39,7 +39,7 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
-# Arguments before the weights, by operator; those behind them are the epilogue's.
+# Arguments before the weights, by operator; those after them are the epilogue's.
 _CHAINED: tuple[tuple[type[Embedding | OverExperts], int], ...] = (
     (Embedding, 1),
     (ExpertGateUp, 2),
@@ -81,8 +81,8 @@ def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
     step = layout.tensors_per_split
     before = _vectors(operator)
     weights = linear.args[before : before + count * step]
-    behind = linear.args[before + count * step :]
-    others = before + buffers(behind) + len(linear.results)
+    after = linear.args[before + count * step :]
+    others = before + buffers(after) + len(linear.results)
     limit = (max_buffers - others) // step
     calls: list[AnyCall] = []
     begin = 0
@@ -94,7 +94,7 @@ def _side_by_side(linear: OperatorCall[Linear], max_buffers: int) -> list[Step]:
         args = [
             *linear.args[:before],
             *weights[splits.start * step : splits.stop * step],
-            *behind,
+            *after,
         ]
         specs = [
             (

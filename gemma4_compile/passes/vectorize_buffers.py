@@ -97,7 +97,7 @@ def _rewrite(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _analyzer_of_names(func: tirx.PrimFunc) -> sym.Analyzer:
     """An analyzer that knows what named indices stand for.
 
-    A loop that was unrolled names a value once a turn; such names stay unknown.
+    A loop that was unrolled names a value once an iteration; such names stay unknown.
     """
     values: dict[tirx.Var, list[tvm.ir.Expr]] = {}
 

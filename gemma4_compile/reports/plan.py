@@ -21,14 +21,14 @@ from gemma4_compile.model_spec.text.kv_cache import KvLayout, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.model_spec.vision.memory import largest_budget
-from gemma4_compile.quantization.recipe import RECIPES, Recipe, StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.drafter_plan import DrafterPlan, plan_drafter
 from gemma4_compile.targets.devices import Requirements
 from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
-from gemma4_compile.targets.spec import DeviceType, TargetSpec
+from gemma4_compile.targets.spec import TargetSpec
 
-SHADER_F16 = "shader-f16"
 _CHECKPOINT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # What a package holds besides weights: its tokenizer (122 bytes an entry in the released ones) and
 # its library.
@@ -148,7 +148,7 @@ class BuildPlan:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What is read of the checkpoint; parts that the package does not take come on top."""
+        """Bytes read of the checkpoint; parts that the package does not take come on top."""
         return self.parameter_count * _CHECKPOINT_BYTES[self.config.dtype]
 
     @property
@@ -364,11 +364,8 @@ def make_plan(
         positions[VISION.name] = image_tokens
         picture = image_tokens * max(memory[VISION.name].tensors)
     logits = _LOGITS * DTYPE_BYTES["float32"] * config.vocab_size
-    uses_f16 = dtype == "float16" or any(
-        "float16" in (getattr(scheme, "dtype", ""), getattr(scheme, "scale_dtype", ""))
-        for scheme in recipe.all_schemes
-    )
-    is_webgpu = target.device_type is DeviceType.WEBGPU
+    uses_f16 = dtype == "float16" or any("float16" in one.dtypes for one in recipe.all_schemes)
+    float16 = (target.float16_feature,) if uses_f16 and target.float16_feature else ()
     return BuildPlan(
         config=config,
         target=target,
@@ -392,7 +389,7 @@ def make_plan(
             positions[name] * sum(sizes) for name, one in memory.items() for sizes in one.together
         )
         + logits,
-        features=((SHADER_F16,) if uses_f16 and is_webgpu else ()) + target.features,
+        features=float16 + target.features,
         picture_tensor_bytes=picture,
         image_tokens=image_tokens,
         drafter=None if config.drafter is None else plan_drafter(config, recipe, target),

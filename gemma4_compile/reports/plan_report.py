@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import KINDS, BuildPlan, RecipePlan
 from gemma4_compile.targets.devices import TypicalDevice, typical_devices
 from gemma4_compile.targets.spec import INT8

@@ -22,10 +22,10 @@ from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.parallel import in_order
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader, conversion_steps, read_parameter_rows
-from gemma4_compile.quantization.packing import Float32Array, dequantize, quantize, to_dense
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.recipe_file import check_overrides, with_overrides
-from gemma4_compile.quantization.scheme import GroupScheme, Scheme
+from gemma4_compile.quantization.scheme import Float32Array, Scheme
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.types import JsonObject
 
@@ -81,21 +81,15 @@ class _Sums:
         self.groups += other.groups
 
 
-def _stored_values(rows: Float32Array, scheme: Scheme, name: str, first_row: int) -> Float32Array:
-    if isinstance(scheme, GroupScheme):
-        return dequantize(*quantize(rows, scheme, name=name, first_row=first_row), scheme)
-    dense = to_dense(rows, scheme.dtype, name=name, first_row=first_row)
-    return dense.astype(np.float32)
-
-
 def _block_sums(rows: Float32Array, scheme: Scheme, name: str, first_row: int) -> _Sums:
-    difference = _stored_values(rows, scheme, name, first_row).astype(np.float64) - rows
+    stored = scheme.load(scheme.store(rows, name=name, first_row=first_row))
+    difference = stored.astype(np.float64) - rows
     sums = _Sums(
         error=float(np.square(difference).sum()),
         length=float(np.square(rows, dtype=np.float64).sum()),
         largest=float(np.abs(difference).max()),
     )
-    if isinstance(scheme, GroupScheme):
+    if scheme.group_size:
         groups = rows.reshape(-1, scheme.group_size)
         largest = np.abs(groups).max(axis=1)
         mean_square = np.square(groups).mean(axis=1)

@@ -169,7 +169,7 @@ def _package(report: _Report, directory: Path) -> None:
 
 def _device(report: _Report, directory: Path) -> None:
     package = Package.open(directory)
-    device = Device.open(package.target)
+    device = Device.open(package.device)
     report.line(f"target: {package.target}")
     attribute = tvm_ffi.get_global_func("runtime.GetDeviceAttr")
     if not device.is_cpu:
@@ -179,7 +179,7 @@ def _device(report: _Report, directory: Path) -> None:
 
 def _kernels(report: _Report, directory: Path, outcome: Outcome) -> None:
     package = Package.open(directory)
-    device = Device.open(package.target)
+    device = Device.open(package.device)
     library = NativeLibrary(package.library_path, device)
     kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
     names = sorted(kernels)

@@ -89,7 +89,7 @@ class DraftPace:
 
 @dataclass
 class Drafting:
-    """What became of guesses.
+    """Counts of guesses and of those that were right.
 
     Attributes
     ----------

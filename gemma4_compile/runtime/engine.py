@@ -106,7 +106,7 @@ class Engine:
                 hint="compile the package with a larger --context",
             )
         check_drafts(drafts, package)
-        self.device = Device.open(package.target)
+        self.device = Device.open(package.device)
         library = NativeLibrary(package.library_path, self.device)
         metadata = str(library.compiled_function(abi.METADATA)())
         self._params = tvm_ffi.Array(package.load_parameters(metadata, self.device.place, progress))

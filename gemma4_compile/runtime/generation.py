@@ -298,7 +298,7 @@ class Generation:
 
     @property
     def drafting(self) -> Drafting | None:
-        """What became of the guesses of this reply; None where there is no drafter."""
+        """The counts of this reply's guesses; None where there is no drafter."""
         if self._generator.pace is None:
             return None
         return self._generator.drafting.since(self._drafting_before)

@@ -24,7 +24,7 @@ from gemma4_compile.package.artifacts import (
     TensorRecord,
     read_artifact,
 )
-from gemma4_compile.package.interface import DRAFTER
+from gemma4_compile.package.interface import DEVICE, DRAFTER
 from gemma4_compile.regular_files import MAX_JSON_BYTES, gguf_in, open_regular, read_regular
 from gemma4_compile.runtime.conversation_check import check_conversation
 from gemma4_compile.runtime.device import usable
@@ -93,7 +93,8 @@ class Package:
 
     Attributes
     ----------
-    target : what it was compiled for, which names the device that it runs on
+    target : what it was compiled for
+    device : what it runs on, by DLPack's name
     modalities : what it takes: text, image, audio
     drafter_cache : which tensor of its drafter lies where; None where it has no drafter
     """
@@ -101,6 +102,7 @@ class Package:
     directory: Path
     library_path: Path
     target: str
+    device: str
     chat_config: ChatConfig
     tensor_cache: TensorCache
     modalities: tuple[str, ...] = ("text",)
@@ -136,7 +138,8 @@ class Package:
             )
         library = check_whole(directory, provenance)
         target = provenance.build.get("target")
-        if not isinstance(target, str):
+        device = provenance.build.get(DEVICE, target)
+        if not isinstance(target, str) or not isinstance(device, str):
             raise ArtifactError(
                 f"`{abi.PROVENANCE_FILE}`: field `target` is damaged", hint=_COMPILE_AGAIN
             )
@@ -145,7 +148,7 @@ class Package:
         cache = TensorCache.from_json(read_artifact(directory / abi.TENSOR_CACHE_FILE))
         check_manifest(read_artifact(directory / abi.MANIFEST_FILE), cache, provenance)
         package = cls(
-            *(directory, directory / library, target, chat_config, cache),
+            *(directory, directory / library, target, device, chat_config, cache),
             modalities=_modalities(provenance),
             drafter_cache=_drafter_cache(directory, provenance),
         )

@@ -71,7 +71,7 @@ def candidates(
         ids = most_probable(logits, options.top_k)
         probabilities = _softmax(logits[ids], options.temperature)
     else:
-        ids, probabilities = _nucleus(logits, options)
+        ids, probabilities = _top_p(logits, options)
     ids, probabilities = ids[probabilities > 0], probabilities[probabilities > 0]
     if options.top_p < 1:
         before = np.cumsum(probabilities) - probabilities
@@ -104,7 +104,7 @@ def _softmax(logits: Float32Array, temperature: float) -> Float64Array:
     return weights / weights.sum()
 
 
-def _nucleus(
+def _top_p(
     logits: Float32Array, options: SamplingOptions
 ) -> tuple[npt.NDArray[np.int64], Float64Array]:
     """At least the tokens that reach top_p, with their share of the whole, largest first.

@@ -50,7 +50,7 @@ async function rowsOf(model, { kind, name, shape }) {
   return embedded.get(name);
 }
 
-/** Outputs behind a prompt with media in it: as the client does it, texts and media are prefills of their own. */
+/** Outputs after a prompt with media in it: as the client does it, texts and media are prefills of their own. */
 async function mixed(model, ids, runs) {
   let outputs;
   const take = (next) => {
@@ -74,7 +74,7 @@ async function mixed(model, ids, runs) {
 
 const largest = (values) => values.reduce((best, value, index) => (value > values[best] ? index : best), 0);
 
-/** Outputs behind the last token of a step: logits, then the residual stream of each layer. */
+/** Outputs after the last token of a step: logits, then the residual stream of each layer. */
 async function run(model, { ids, clear, chunk, follow, runs }, before) {
   if (clear) model.clear();
   if (follow) return model.decode(largest(before), tensorsOf);

@@ -18,7 +18,9 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
 from gemma4_compile.model_spec.vision.config import VisionConfig
 from gemma4_compile.quantization.convert import RowReader
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter
+from gemma4_compile.quantization.quality import Thresholds
+from gemma4_compile.quantization.recipe import StoredParameter
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
 from gemma4_compile.verification.measures import (
@@ -31,11 +33,9 @@ from gemma4_compile.verification.runners import Outcome
 from gemma4_compile.verification.samples import Trial
 from gemma4_compile.verification.subject import Subject
 from gemma4_compile.verification.thresholds import (
-    Thresholds,
     rows_bound,
     shortfalls,
     thresholds,
-    weight_bound,
 )
 
 Float32Array = npt.NDArray[np.float32]
@@ -110,7 +110,7 @@ class MediumReport:
 
     @property
     def failures(self) -> list[str]:
-        """What failed, as text."""
+        """The failures, as text."""
         name = NAMES[self.trial.modality]
         found = []
         if not self.weights.error <= self.weights.bound:
@@ -231,7 +231,7 @@ def compare_weights(
     """
     worst, largest = WeightMeasures("", 0.0, 0.0), -1.0
     for one in plan:
-        relative, smallest = weight_bound(one.scheme)
+        relative, smallest = one.scheme.row_bound
         for source in one.parameter.sources:
             for begin, end in _blocks(source):
                 right = _rows(given(source.name, begin, end), source)

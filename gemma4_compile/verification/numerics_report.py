@@ -22,10 +22,12 @@ from gemma4_compile.media.settings import media_settings
 from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import Build, Provenance
+from gemma4_compile.package.interface import device_of
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
 from gemma4_compile.progress import Reporter
 from gemma4_compile.quantization.convert import RowReader
+from gemma4_compile.quantization.quality import Thresholds
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets.spec import INT8
@@ -50,7 +52,7 @@ from gemma4_compile.verification.subject import (
     modalities_of,
     open_subject,
 )
-from gemma4_compile.verification.thresholds import Thresholds, shortfalls, thresholds
+from gemma4_compile.verification.thresholds import shortfalls, thresholds
 from gemma4_compile.verify_options import DEFAULT_STEPS
 
 if TYPE_CHECKING:  # it needs torch and transformers
@@ -132,8 +134,8 @@ def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | No
     return logits, np.stack(layers, axis=1) if layers else None
 
 
-def check_tools(target: str, node_modules: Path | None = None) -> None:
-    """Report what is missing for verifying packages for a target, before anything long begins.
+def check_tools(device: str, node_modules: Path | None = None) -> None:
+    """Report what is missing for verifying packages for a device, before anything long begins.
 
     Raises
     ------
@@ -146,7 +148,7 @@ def check_tools(target: str, node_modules: Path | None = None) -> None:
             f"verifying needs torch and transformers: {' and '.join(missing)} not found",
             hint=_INSTALL_HINT,
         )
-    runner_for(target, node_modules)
+    runner_for(device, node_modules)
 
 
 def _load_transformers() -> ModuleType:
@@ -180,13 +182,13 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     # What is no package, or misses a tool, is said before torch is loaded and weights are fetched.
     built = read_provenance(request.package).build
     check_writable(request.package)
-    check_tools(built.get("target", ""), request.node_modules)
+    check_tools(device_of(built), request.node_modules)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
     with _reference_of(request, built) as source:
         assert source.checkpoint is not None, "asked for"
         opened = open_subject(request, source.checkpoint, source.config, reporter)
-        run, devices = runner_for(opened.provenance.build["target"], request.node_modules)
+        run, devices = runner_for(device_of(opened.provenance.build), request.node_modules)
         text = read_text(request.text)
         prompt = read_prompt(request.package, source.config, text, opened.context, request.steps)
         room = Room(opened.context, min(built["prefill_chunk"], opened.context), request.steps)

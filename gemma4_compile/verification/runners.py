@@ -25,10 +25,12 @@ from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.native_library import Forward
 from gemma4_compile.runtime.steps import PlainSteps
+from gemma4_compile.targets.spec import DeviceType
 
 Float32Array = npt.NDArray[np.float32]
 
 DRIVER = Path(__file__).parent / "dawn.mjs"
+BROWSER = DeviceType.WEBGPU.name.lower()  # its packages run in Node
 NODE_PACKAGES = ("webgpu", "@mlc-ai/web-runtime")
 INSTALL = "npm install webgpu@0.6.2 @mlc-ai/web-runtime@0.27.0-dev0"
 _RESULT_PREFIX = 2  # a forward returns logits and state, then what a probe adds
@@ -244,25 +246,25 @@ def _outcome(folder: Path, index: int, step: Job, layers: int) -> Outcome:
     return Outcome(values, hidden.reshape(layers, -1))
 
 
-def runner_for(target: str, node_modules: Path | None) -> tuple[Run, list[str]]:
-    """Runner of steps on packages for a target, and a list that gets the device's name.
+def runner_for(device: str, node_modules: Path | None) -> tuple[Run, list[str]]:
+    """Runner of steps on packages for a device, and a list that gets the device's name.
 
     Raises
     ------
     UsageError
-        If the target needs Node or Node packages that are not there.
+        If the device needs Node or Node packages that are not there.
     ArtifactError
-        If this machine has no device for the target.
+        If this machine has no such device.
     """
     devices: list[str] = []
-    if target != "webgpu":
-        Device.open(target)  # a missing one is said before anything long begins
+    if device != BROWSER:
+        Device.open(device)  # a missing one is said before anything long begins
         return run_here, devices
     folder = find_node_modules(node_modules)
 
     def run(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
-        outcomes, device = run_on_dawn(directory, steps, folder)
-        devices[:] = [device]
+        outcomes, name = run_on_dawn(directory, steps, folder)
+        devices[:] = [name]
         return outcomes
 
     return run, devices

@@ -46,7 +46,7 @@ class Trial:
     steps: int
 
     def jobs(self) -> list[Job]:
-        """What is run: first the rows alone, then the prompt, then each token."""
+        """Jobs in order: first the rows alone, then the prompt, then each token."""
         if self.prompt is None:
             return [Embed(self.medium)]
         return [
@@ -58,7 +58,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Room:
-    """What a package has room for.
+    """Sizes that a package has room for.
 
     Attributes
     ----------

@@ -15,9 +15,7 @@ import numpy.typing as npt
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter
 from gemma4_compile.package.artifacts import Shard, TensorCache, TensorRecord
-from gemma4_compile.quantization.packing import dequantize
 from gemma4_compile.quantization.recipe import StoredParameter
-from gemma4_compile.quantization.scheme import DenseScheme
 from gemma4_compile.types import Array
 
 Float32Array = npt.NDArray[np.float32]
@@ -89,10 +87,7 @@ class StoredWeights:
             if inside.any():
                 rows = wanted[inside] - part.row_begin
                 arrays = [self._tensors[tensor.name][rows] for tensor in part.tensors]
-                if isinstance(stored.scheme, DenseScheme):
-                    out[inside] = arrays[0].astype(np.float32)
-                else:
-                    out[inside] = dequantize(arrays[0], arrays[1], stored.scheme)
+                out[inside] = stored.scheme.load(arrays)
         return out if parameter.scale == 1.0 else out / np.float32(parameter.scale)
 
 

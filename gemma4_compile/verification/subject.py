@@ -137,7 +137,7 @@ def _overrides(build: Build) -> Overrides:
 
 
 def modalities_of(build: Build) -> frozenset[Modality]:
-    """What a package takes; those of earlier versions take text."""
+    """Modalities of a package; those of earlier versions take text."""
     return frozenset(map(Modality, build.get(MODALITIES, ("text",))))
 
 

@@ -4,64 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from gemma4_compile.quantization.scheme import DenseScheme, Scheme
+from gemma4_compile.quantization.groups import step_error
+from gemma4_compile.quantization.quality import Thresholds, loosest
+from gemma4_compile.quantization.scheme import EVEN_ERROR, HALF_STEP, Scheme
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
 
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Bounds of one comparison; a measure beyond its bound fails.
-
-    Attributes
-    ----------
-    kl_mean : largest mean divergence, nats
-    top1, top5 : smallest agreement
-    cosine : smallest cosine of a layer's residual stream at any position, mean over positions
-    perplexity_ratio : largest perplexity of the package over that of the reference
-    """
-
-    kl_mean: float
-    top1: float
-    top5: float
-    cosine: float
-    perplexity_ratio: float
-
-
 # The reference computes with the package's own weights: what is left is rounding in kernels.
-_ARITHMETIC_F32 = Thresholds(1e-7, 0.98, 0.98, 0.999999, 1.001)
-_ARITHMETIC_F16 = Thresholds(1e-3, 0.95, 0.95, 0.9999, 1.01)
-_ARITHMETIC_INT8 = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
-# The reference computes with the checkpoint's weights: what the recipe rounded away counts, too.
-_WEIGHTS_8_BIT = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
-_WEIGHTS_4_BIT = Thresholds(0.5, 0.60, 0.60, 0.80, 2.0)
-
 ARITHMETIC: Mapping[str, Thresholds] = {
-    "f32": _ARITHMETIC_F32,
-    "q4f32": _ARITHMETIC_F32,
-    "f16": _ARITHMETIC_F16,
-    "q8f16": _ARITHMETIC_F16,
-    "q4f16": _ARITHMETIC_F16,
+    "float32": Thresholds(1e-7, 0.98, 0.98, 0.999999, 1.001),
+    "float16": Thresholds(1e-3, 0.95, 0.95, 0.9999, 1.01),
 }
-WHOLE: Mapping[str, Thresholds] = {
-    "f32": _ARITHMETIC_F32,
-    "f16": _ARITHMETIC_F16,
-    "q8f16": _WEIGHTS_8_BIT,
-    "q4f32": _WEIGHTS_4_BIT,
-    "q4f16": _WEIGHTS_4_BIT,
-}
-
-
-def loosest(bounds: Sequence[Thresholds]) -> Thresholds:
-    """The bounds that whatever meets one of `bounds` meets, too."""
-    return Thresholds(
-        kl_mean=max(bound.kl_mean for bound in bounds),
-        top1=min(bound.top1 for bound in bounds),
-        top5=min(bound.top5 for bound in bounds),
-        cosine=min(bound.cosine for bound in bounds),
-        perplexity_ratio=max(bound.perplexity_ratio for bound in bounds),
-    )
+"""By the dtype of activations."""
+_ARITHMETIC_INT8 = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
 
 
 def thresholds(recipe: str, *, int8: bool, whole: bool) -> Thresholds:
@@ -72,8 +28,10 @@ def thresholds(recipe: str, *, int8: bool, whole: bool) -> Thresholds:
     int8 : whether decoding rounds vectors to int8
     whole : whether the reference has the checkpoint's weights, and not the package's
     """
-    bounds = (WHOLE if whole else ARITHMETIC)[recipe]
-    return loosest([bounds, _ARITHMETIC_INT8]) if int8 else bounds
+    chosen = RECIPES[recipe]
+    rounded = [scheme.thresholds for scheme in chosen.schemes.values()] if whole else []
+    vectors = [_ARITHMETIC_INT8] if int8 else []
+    return loosest([ARITHMETIC[chosen.activation_dtype], *rounded, *vectors])
 
 
 def worst_layer(cosines: Sequence[float]) -> int:
@@ -115,16 +73,6 @@ def shortfalls(
 _ROUNDINGS = 4
 _REDUCTION = 1 << 14  # terms of a tower's longest sum, at most
 _SAFETY = 3.0
-_EVEN_ERROR = 12**-0.5  # deviation of an error that is spread evenly over a step
-_PEAK = 2.4  # deviations of the largest of a group of 32 in the mean
-_HALF_F16, _HALF_F32 = 2.0**-11, 2.0**-24
-_F16_STEP = 2.0**-24  # of the smallest numbers
-_GROUP = 32
-
-
-def _step_error(levels: int) -> float:
-    """Relative error of values that groups of 32 round to so many levels on each side of 0."""
-    return _PEAK / levels * _EVEN_ERROR
 
 
 def rows_bound(dtype: str, blocks: int, schemes: Sequence[Scheme] = (), *, int8: bool) -> float:
@@ -138,32 +86,9 @@ def rows_bound(dtype: str, blocks: int, schemes: Sequence[Scheme] = (), *, int8:
     int8 : whether matmuls round vectors to int8
     """
     if dtype == "float16":
-        rounding = math.sqrt(_ROUNDINGS) * _HALF_F16 * 2 * _EVEN_ERROR
+        rounding = math.sqrt(_ROUNDINGS) * HALF_STEP[dtype] * 2 * EVEN_ERROR
     else:
-        rounding = math.sqrt(_REDUCTION) * _HALF_F32
-    vectors = math.sqrt(_ROUNDINGS) * _step_error(127) if int8 else 0.0
-    weights = max((math.sqrt(_ROUNDINGS) * _weight_error(scheme) for scheme in schemes), default=0)
+        rounding = math.sqrt(_REDUCTION) * HALF_STEP[dtype]
+    vectors = math.sqrt(_ROUNDINGS) * step_error(127) if int8 else 0.0
+    weights = max((math.sqrt(_ROUNDINGS) * scheme.mean_error for scheme in schemes), default=0)
     return _SAFETY * math.sqrt(blocks * (rounding**2 + vectors**2 + weights**2))
-
-
-def _weight_error(scheme: Scheme) -> float:
-    """Relative error of a stored weight, in the mean."""
-    if isinstance(scheme, DenseScheme):
-        return 2 * _EVEN_ERROR * (_HALF_F16 if scheme.dtype == "float16" else _HALF_F32)
-    return _step_error(scheme.zero_point)
-
-
-def weight_bound(scheme: Scheme) -> tuple[float, float]:
-    """Largest error of a stored row: relative to its length, and of each weight on top of that.
-
-    What rounding can do at most. Half a step of a group is its largest weight over twice the
-    levels, and that weight is part of the row's length.
-    """
-    smallest = 0.0
-    if isinstance(scheme, DenseScheme):
-        if scheme.dtype == "float32":
-            return 2 * _HALF_F32, 0.0
-        return 2 * _HALF_F16, _F16_STEP
-    if scheme.scale_dtype == "float16":
-        smallest = _F16_STEP * scheme.zero_point
-    return math.sqrt(_GROUP) / (2 * scheme.zero_point) + 4 * _HALF_F16, smallest

@@ -7,12 +7,13 @@ run. This module needs torch and transformers (`gemma4-compile[verify]`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn import functional
+from torch.nn import Module, functional
 from transformers.models.gemma4.configuration_gemma4 import (
     Gemma4AudioConfig,
     Gemma4TextConfig,
@@ -89,31 +90,47 @@ def medium_rows(
     """
     is_unified = text["model_type"] == "gemma4_unified_text"
     with torch.no_grad():
-        if isinstance(medium, Sound):
-            run = _unified_sound if is_unified else _sound
-            section = values["audio_config"]
-        else:
-            run = _unified_picture if is_unified else _picture
-            section = values["vision_config"]
+        section = values["audio_config" if isinstance(medium, Sound) else "vision_config"]
         assert isinstance(section, Mapping), "the package was made from it"
-        result = run(dict(section), text, _Filler(read, shapes), medium)
+        model = _Model(dict(section), text, read, shapes)
+        if isinstance(medium, Sound):
+            result = _unified_sound(model, medium) if is_unified else _sound(model, medium)
+        else:
+            result = _unified_picture(model, medium) if is_unified else _picture(model, medium)
     return np.ascontiguousarray(result.numpy())
 
 
-class _Filler:
-    """Gives modules of transformers their weights."""
+@dataclass(frozen=True)
+class _Model:
+    """Modules of transformers with the checkpoint's weights.
 
-    def __init__(self, read: RowReader, shapes: Shapes) -> None:
-        self._read, self._shapes = read, shapes
+    Attributes
+    ----------
+    section : the config of the tower
+    text : that of the text decoder
+    """
 
-    def fill(
-        self, module: torch.nn.Module, prefix: str, named: Callable[[str], str] = str
-    ) -> torch.nn.Module:
+    section: JsonObject
+    text: JsonObject
+    read: RowReader
+    shapes: Shapes
+
+    def filled(self, module: Module, prefix: str, named: Callable[[str], str] = str) -> Module:
         """The module with all its weights: `prefix` and its own names make the checkpoint's."""
         state = module.state_dict()
         for name, tensor in state.items():
-            tensor.copy_(whole(prefix + named(name), self._read, self._shapes))
-        return module.eval()
+            tensor.copy_(whole(prefix + named(name), self.read, self.shapes))
+        module.eval()
+        return module
+
+    def tower(self, kind: Any, config: object, name: str) -> Any:
+        """The tower, whose class is `kind`."""
+        return self.filled(kind._from_config(config, **_EAGER), f"{PREFIX}{name}.")
+
+    def embedded(self, embedder: Module, name: str, rows: torch.Tensor) -> torch.Tensor:
+        """Rows of the text decoder from those of the tower."""
+        result: torch.Tensor = self.filled(embedder, f"{PREFIX}{name}.")(rows)
+        return result
 
 
 def _squares(pixels: Pixels, side: int, block: int) -> Float32Array:
@@ -123,76 +140,54 @@ def _squares(pixels: Pixels, side: int, block: int) -> Float32Array:
     return cut.reshape(len(pixels), count**2, -1).astype(np.float32) * np.float32(1 / 255)
 
 
-def _picture(
-    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
-) -> torch.Tensor:
-    assert isinstance(medium, Picture), "as the caller chose"
-    config = Gemma4VisionConfig(**section)
-    kind: Any = Gemma4VisionModel
-    tower = kind._from_config(config, **_EAGER)
-    weights.fill(tower, f"{PREFIX}{VISION_TOWER}.")
+def _picture(model: _Model, picture: Picture) -> torch.Tensor:
+    config = Gemma4VisionConfig(**model.section)
+    tower = model.tower(Gemma4VisionModel, config, VISION_TOWER)
     patch, pool = int(config.patch_size), int(config.pooling_kernel_size)
-    patches = _squares(medium.pixels, patch, patch * pool)
+    patches = _squares(picture.pixels, patch, patch * pool)
     y, x = np.mgrid[:pool, :pool]
     inside = np.stack([x.ravel(), y.ravel()], axis=-1)
-    places = (medium.positions[:, None] * pool + inside).reshape(-1, 2)
+    places = (picture.positions[:, None] * pool + inside).reshape(-1, 2)
     # Row by row over the whole picture, as the processor has them; rows of it are those of blocks.
     order = np.lexsort((places[:, 0], places[:, 1]))
     given = torch.from_numpy(patches.reshape(len(places), -1)[order])[None]
     where = torch.from_numpy(places[order].astype(np.int64))[None]
     rows = tower(pixel_values=given, pixel_position_ids=where).last_hidden_state
-    embedder = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(**text))
-    weights.fill(embedder, f"{PREFIX}{EMBED}.")
-    result: torch.Tensor = embedder(rows.reshape(len(patches), -1))
-    return result
+    embedder = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(**model.text))
+    return model.embedded(embedder, EMBED, rows.reshape(len(patches), -1))
 
 
-def _unified_picture(
-    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
-) -> torch.Tensor:
-    assert isinstance(medium, Picture), "as the caller chose"
-    config = Gemma4UnifiedVisionConfig(**section)
-    embedder: Any = Gemma4UnifiedVisionEmbedder(config, Gemma4UnifiedTextConfig(**text))
+def _unified_picture(model: _Model, picture: Picture) -> torch.Tensor:
+    config = Gemma4UnifiedVisionConfig(**model.section)
+    embedder: Any = Gemma4UnifiedVisionEmbedder(config, Gemma4UnifiedTextConfig(**model.text))
 
     def named(name: str) -> str:
         inner = name.removeprefix(_INNER)
         return f"{EMBED}.{inner}" if inner != name else f"{EMBEDDER}.{name}"
 
-    weights.fill(embedder, PREFIX, named)
-    given = torch.from_numpy(medium.pixels.astype(np.float32) * np.float32(1 / 255))[None]
-    where = torch.from_numpy(medium.positions.astype(np.int64))[None]
-    result: torch.Tensor = embedder(given, where).pooler_output[0]
+    given = torch.from_numpy(picture.pixels.astype(np.float32) * np.float32(1 / 255))[None]
+    where = torch.from_numpy(picture.positions.astype(np.int64))[None]
+    result: torch.Tensor = model.filled(embedder, PREFIX, named)(given, where).pooler_output[0]
     return result
 
 
-def _sound(
-    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
-) -> torch.Tensor:
-    assert isinstance(medium, Sound), "as the caller chose"
-    config = Gemma4AudioConfig(**section)
-    kind: Any = Gemma4AudioModel
-    tower = kind._from_config(config, **_EAGER)
-    weights.fill(tower, f"{PREFIX}{AUDIO_TOWER}.")
-    features, mask = _features(Gemma4AudioFeatureExtractor(), medium)
+def _sound(model: _Model, sound: Sound) -> torch.Tensor:
+    config = Gemma4AudioConfig(**model.section)
+    tower = model.tower(Gemma4AudioModel, config, AUDIO_TOWER)
+    features, mask = _features(Gemma4AudioFeatureExtractor(), sound)
     found = tower(features, mask, return_dict=True)
-    embedder = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(**text))
-    weights.fill(embedder, f"{PREFIX}{_EMBED_AUDIO}.")
-    result: torch.Tensor = embedder(found.last_hidden_state)[found.attention_mask]
-    return result
+    embedder = Gemma4MultimodalEmbedder(config, Gemma4TextConfig(**model.text))
+    rows = model.embedded(embedder, _EMBED_AUDIO, found.last_hidden_state)
+    return rows[found.attention_mask]
 
 
-def _unified_sound(
-    section: JsonObject, text: JsonObject, weights: _Filler, medium: Picture | Sound
-) -> torch.Tensor:
-    assert isinstance(medium, Sound), "as the caller chose"
-    config = Gemma4UnifiedAudioConfig(**section)
-    embedder = Gemma4UnifiedMultimodalEmbedder(config, Gemma4UnifiedTextConfig(**text))
-    weights.fill(embedder, f"{PREFIX}{_EMBED_AUDIO}.")
+def _unified_sound(model: _Model, sound: Sound) -> torch.Tensor:
+    config = Gemma4UnifiedAudioConfig(**model.section)
+    embedder = Gemma4UnifiedMultimodalEmbedder(config, Gemma4UnifiedTextConfig(**model.text))
     size = int(config.audio_samples_per_token)
     extractor = Gemma4UnifiedAudioFeatureExtractor(feature_size=size, audio_samples_per_token=size)
-    features, mask = _features(extractor, medium)
-    result: torch.Tensor = embedder(features)[mask]
-    return result
+    features, mask = _features(extractor, sound)
+    return model.embedded(embedder, _EMBED_AUDIO, features)[mask]
 
 
 def _features(extractor: Any, sound: Sound) -> tuple[torch.Tensor, torch.Tensor]:

@@ -153,7 +153,7 @@ def _text_alone(prompt: Prompt) -> dict[str, object]:
 
 
 def _with_media(model: Any, prompt: Prompt, media: Sequence[Float32Array]) -> dict[str, object]:
-    """What the text decoder is given by the whole model, whose `forward` does the same.
+    """Inputs of the text decoder as the whole model makes them: its `forward` does the same.
 
     The masks are those of `generate` with a cache of fixed size: docs/numerics.md.
     """

@@ -110,7 +110,7 @@ export class WebGPUModel {
 
   // --- Forwards: tensors on the device, which the caller disposes of ---
 
-  /** Logits behind the last of `ids`, at most a chunk of them; or what `take` chooses of the outputs. */
+  /** Logits after the last of `ids`, at most a chunk of them; or what `take` chooses of the outputs. */
   prefill(ids, take = logitsOf) {
     return this.scoped(() => {
       const embeddings = this.functions.embed_tokens(this.upload([ids.length], "int32", ids), this.params);

@@ -123,7 +123,7 @@ def read_drafter(
 
     Parameters
     ----------
-    unknown : is told the keys that neither we nor transformers know, if there are any
+    unknown : is given the keys that neither we nor transformers know, if there are any
 
     Raises
     ------

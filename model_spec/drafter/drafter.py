@@ -100,7 +100,7 @@ class Drafter(nn.Module):
 
 
 class DrafterFunctions(nn.Module):
-    """What a package exports; its parameters have the drafter's names."""
+    """Exports of a package; its parameters have the drafter's names."""
 
     def __init__(self, config: Gemma4Config, matrices: Matrices, options: ExportOptions) -> None:
         self.drafter = Drafter(config, matrices, options)

@@ -220,8 +220,8 @@ class Attention(nn.Module):
 
     def _split_specs(self) -> list[TensorSpec]:
         heads, splits = self.plan.num_attention_heads, self.options.splits(self.plan)
-        means = (splits, heads, self.plan.head_dim)
-        return [(means, self.activation_dtype), ((splits, heads, 2), "float32")]
+        o_partial = (splits, heads, self.plan.head_dim)
+        return [(o_partial, self.activation_dtype), ((splits, heads, 2), "float32")]
 
     def _last_row(self, q: nn.Tensor, kv: KvTensors) -> tuple[nn.Tensor, ...]:
         """The last position of a chunk: its q is prepared already."""
@@ -245,9 +245,9 @@ class Attention(nn.Module):
         )
         return self._emit_with_cache(operator, qkv, kv, self._split_specs())
 
-    def _combine(self, means: nn.Tensor, stats: nn.Tensor) -> nn.Tensor:
+    def _combine(self, o_partial: nn.Tensor, split_lse: nn.Tensor) -> nn.Tensor:
         """Put the splits together: (1, heads * head_dim)."""
         heads, dim = self.plan.num_attention_heads, self.plan.head_dim
         splits, dtype = self.options.splits(self.plan), self.activation_dtype
         operator = CombineSplits(heads, dim, splits, dtype)
-        return emit(operator, [means, stats], [((1, heads * dim), dtype)])[0]
+        return emit(operator, [o_partial, split_lse], [((1, heads * dim), dtype)])[0]

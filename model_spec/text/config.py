@@ -123,7 +123,7 @@ class Gemma4Config:
 
         Parameters
         ----------
-        unknown : is told the keys that neither we nor transformers know, if there are any
+        unknown : is given the keys that neither we nor transformers know, if there are any
         modalities : inputs whose sections are read; None for all that there are
 
         Raises

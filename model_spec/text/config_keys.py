@@ -1,4 +1,4 @@
-"""Keys of `config.json`: transformers' defaults, what says nothing here, and what is refused.
+"""Keys of `config.json`: transformers' defaults, what changes nothing here, and what is refused.
 
 The defaults are those of transformers 5.23, whose configs are written without the keys that have
 them; `tests/parity/test_config_keys.py` compares the two.

@@ -46,7 +46,7 @@ class KvLayout:
     rotary_pairs: int
 
     def flat(self) -> list[int]:
-        """Four numbers a slot, as gemma4_kv_create takes them; 0 stands for None."""
+        """Four numbers a slot, as gemma4_kv_create takes them; 0 is None."""
         return [
             number
             for slot in self.slots

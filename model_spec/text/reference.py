@@ -75,7 +75,7 @@ class ForwardResult:
 
 
 class RopeConfig(Protocol):
-    """The part of a config that says how positions rotate."""
+    """The part of a config that defines how positions rotate."""
 
     @property
     def sliding_rope(self) -> RopeParameters: ...  # noqa: D102

@@ -25,7 +25,7 @@ class SamplerOptions:
 
 
 class SamplerModule(nn.Module):
-    """Softmax, nucleus sampling and the in-place changes of logits, for one sequence."""
+    """Softmax, top-p sampling and the in-place changes of logits, for one sequence."""
 
     def __init__(self, vocab: int, options: SamplerOptions) -> None:
         self.vocab = vocab
@@ -60,8 +60,8 @@ class SamplerModule(nn.Module):
         """
         del indices, sample_index
         operator = SampleTopP(self.vocab)
-        survey = emit(operator.survey, [probs], operator.survey.results)
-        return emit(operator, [probs, *survey, uniform, top_p], [((1,), "int32")])[0]
+        histogram = emit(operator.histogram, [probs], operator.histogram.results)
+        return emit(operator, [probs, *histogram, uniform, top_p], [((1,), "int32")])[0]
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

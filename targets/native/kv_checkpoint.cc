@@ -41,7 +41,7 @@ Answer Refuse(const Parts&... parts) {
   return Answer{ffi::Any(), text.str()};
 }
 
-/*! The arguments behind the state, whose types are checked. */
+/*! The arguments after the state, whose types are checked. */
 struct Arguments {
   const ffi::AnyView* values;
   int32_t count;

@@ -5,7 +5,7 @@
  *
  * A layer's key and value tensors hold position p in row p % rows. Full layers have a row for every
  * position of the context; sliding layers are rings of at least window - 1 + chunk rows, so that a
- * whole chunk may be written before the first of its queries reads the window behind it.
+ * whole chunk may be written before the first of its queries reads the window before it.
  *
  * Nothing of TVM's C++ runtime is called that could throw: on native targets these files bring a
  * C++ library of their own, and an exception must not cross from one into the other. Tensors are

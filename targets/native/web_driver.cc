@@ -47,7 +47,7 @@ const ffi::Object* AsObject(TVMFFIObjectHandle handle) {
   return static_cast<const ffi::Object*>(handle);
 }
 
-/*! The state behind a handle, or null. */
+/*! The state of a handle, or null. */
 Gemma4KVStateObj* AsState(TVMFFIObjectHandle handle) {
   if (handle == nullptr) return nullptr;
   if (AsObject(handle)->type_index() != Gemma4KVStateObj::RuntimeTypeIndex()) return nullptr;

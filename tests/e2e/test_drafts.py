@@ -134,7 +134,7 @@ def test_tokens_have_the_model_s_own_distribution(
         for token_id, row in zip(drawn, logits, strict=True):
             ids, probabilities = candidates(row, options)
             found = np.flatnonzero(ids == token_id)
-            if not len(found):  # at the very end of the nucleus, by a rounding
+            if not len(found):  # at the very end of the top-p set, by a rounding
                 beyond += 1
             elif len(ids) > 1:
                 before, own = probabilities[: found[0]].sum(), probabilities[found[0]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.runtime import Chat, Sampler, SamplingOptions
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS

@@ -98,6 +98,7 @@ def run_cases(
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 def test_every_kernel_computes_its_definition(
     order: str,

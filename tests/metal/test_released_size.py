@@ -11,7 +11,7 @@ from tvm import relax
 
 from gemma4_compile.build import build_module, decoder_options
 from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import link, target_spec
 from tests.metal import emulator
 from tests.passes.test_full_size import CHUNK, shortened

@@ -86,7 +86,7 @@ def _experts(quant: str, activations: str) -> Group:
 
 
 def _whole_vocabulary() -> Group:
-    """All experts routed, and the nucleus in flat, sharp and real distributions."""
+    """All experts routed, and the top-p set of flat, sharp and real distributions."""
     number = Gemma4Config.from_preset("gemma-4-26B-A4B-it").num_experts
     config = replace(config_of("gemma-4-26B-A4B-it"), num_experts=EXPERTS)
     floats = replace(CUDA, activations=FLOAT)  # its experts are chosen in a launch of their own

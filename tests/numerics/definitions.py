@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.targets import cpu
 
-__all__ = ["CPU", "F32_ABSOLUTE", "F32_RELATIVE", "ROUNDED", "merged_heads", "run", "values"]
+__all__ = ["CPU", "F32_ABSOLUTE", "F32_RELATIVE", "ROUNDED", "combined_heads", "run", "values"]
 
 Array = npt.NDArray[Any]
 
@@ -41,9 +41,11 @@ def values(seed: int, *shape: int, deviation: float = 1.0) -> npt.NDArray[np.flo
     return np.random.default_rng(seed).normal(0.0, deviation, shape).astype(np.float32)
 
 
-def merged_heads(means: Array, stats: Array) -> Array:
+def combined_heads(o_partial: Array, split_lse: Array) -> Array:
     """The splits of an attention put together: (heads, head_dim) float64."""
-    highest, sums = (part[..., 0] for part in np.split(stats.astype(np.float64), 2, axis=-1))
+    highest, sums = (part[..., 0] for part in np.split(split_lse.astype(np.float64), 2, axis=-1))
     weights = np.exp(highest - highest.max(axis=0)) * sums
-    merged: Array = np.einsum("sh,shd->hd", weights / weights.sum(axis=0), means.astype(np.float64))
+    merged: Array = np.einsum(
+        "sh,shd->hd", weights / weights.sum(axis=0), o_partial.astype(np.float64)
+    )
     return merged

@@ -17,7 +17,8 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TargetSpec
 from tests.numerics.definitions import run
 

@@ -61,6 +61,7 @@ def test_kernels_compute_what_their_definitions_say(name: str, gpu: Device, tmp_
     assert not (wrong := group.differences(group.cases, results)), "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
     """Ragged rows and lanes, every epilogue, padded keys: all the words of CUDA."""

@@ -89,13 +89,13 @@ def one_of_many() -> Array:
 def with_probabilities(
     case: KernelCase, probs: Array, uniform: float = 0.37, top_p: float = 0.95
 ) -> KernelCase:
-    """The case with other probabilities, another draw and another nucleus."""
+    """The case with other probabilities, another draw and another top-p set."""
     operator = case.operator
     assert isinstance(operator, SampleTopP)
     args = tuple(arg.copy() for arg in case.args if not isinstance(arg, int))
     args[0][...] = probs
     args[5][...], args[6][...] = uniform, top_p
-    run(operator.survey, *args[:5])
+    run(operator.histogram, *args[:5])
     after = tuple(arg.copy() for arg in args)
     run(operator, *after)
     (position,) = case.changed
@@ -126,7 +126,7 @@ def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
     """Whether a draw is right but for the rounding of masses, by sums in float64.
 
     Their float32 sums differ like a random walk over the tokens, three times that; and the last
-    token of the nucleus may be in or out.
+    token of the top-p set may be in or out.
     """
     rounding = 3 * sqrt(probs.size) * 2.0**-24
     order = np.argsort(-probs, kind="stable")
@@ -136,11 +136,11 @@ def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
     rank = int(np.flatnonzero(order == token)[0])
     is_inside = rank < count or sums[rank - 1] <= top_p + rounding
     inside = order[: max(count, rank + 1)]
-    nucleus = np.zeros_like(probs)
-    nucleus[inside] = probs[inside]
-    shares = nucleus.cumsum() / nucleus.sum()
+    kept = np.zeros_like(probs)
+    kept[inside] = probs[inside]
+    shares = kept.cumsum() / kept.sum()
     slack = rounding + (last / sums[count - 1] if top_p > 0 else 0.0)
-    begin = shares[token] - probs[token] / nucleus.sum()
+    begin = shares[token] - probs[token] / kept.sum()
     return is_inside and begin - slack <= uniform <= shares[token] + slack
 
 
@@ -174,4 +174,4 @@ def test_a_wrong_draw_is_seen() -> None:
     assert not is_drawn(int(probs.argmin()), probs, 0.5, 0.0)
     assert is_drawn(2079, probs, 1 - 2.0**-24, 1.0)
     assert not is_drawn(0, probs, 1 - 2.0**-24, 1.0)
-    assert not is_drawn(int(np.argsort(probs)[1000]), probs, 0.5, 0.95)  # beyond the nucleus
+    assert not is_drawn(int(np.argsort(probs)[1000]), probs, 0.5, 0.95)  # beyond the set

@@ -25,7 +25,8 @@ from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.quantization.recipe import RECIPES, Recipe, storage_plan
+from gemma4_compile.quantization.recipe import Recipe, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.chunks import chunks

@@ -65,7 +65,7 @@ def runs_of(letters: Letters) -> Letters:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind in ("e2b", "unified"), KINDS))
 def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -> None:
     compiled = case(kind)
     given = compiled.context(runs_of(CONTEXTS[name]))

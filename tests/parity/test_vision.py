@@ -129,6 +129,7 @@ def test_a_containers_rows_are_those_of_its_picture(kind: str, grid: tuple[int, 
     check(found[: grid[0] * grid[1]], truth.rows(picture, patch_of(kind)), "f32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["clipped", "unified"])
 @pytest.mark.parametrize("budget", [70, 280])
 def test_a_square_adapter_takes_stretched_pictures_and_containers(kind: str, budget: int) -> None:

@@ -27,8 +27,8 @@ from tests.passes.operator_modules import (
 LAYOUT = WeightLayout(8, "float16", 32, 128, (64,))
 HEADS, DIM, SPLITS = 2, 64, 4
 INPUTS = {
-    "means": ((SPLITS, HEADS, DIM), "float16"),
-    "stats": ((SPLITS, HEADS, 2), F32),
+    "o_partial": ((SPLITS, HEADS, DIM), "float16"),
+    "split_lse": ((SPLITS, HEADS, 2), F32),
     **weights(LAYOUT),
 }
 NAMES = ("q_weight0", "q_scale0")
@@ -38,7 +38,7 @@ TUNING = FusionTuning()
 def before(kind: type[Linear] = Linear, readers: int = 1) -> tvm.IRModule:
     def body(x: Tensors) -> list[nn.Tensor]:
         combine = CombineSplits(HEADS, DIM, SPLITS, "float16")
-        (hidden,) = call(combine, [x["means"], x["stats"]], ((1, 128), "float16"))
+        (hidden,) = call(combine, [x["o_partial"], x["split_lse"]], ((1, 128), "float16"))
         matmul = kind(rows=1, in_dtype="float16", layout=LAYOUT)
         args = [hidden, *(x[name] for name in NAMES)]
         return [call(matmul, args, ((1, 64), F32))[0] for _ in range(readers)]
@@ -54,7 +54,9 @@ def test_combine_and_projection_are_one_launch(
 ) -> None:
     def expected(x: Tensors) -> list[nn.Tensor]:
         operator = fused(1, LAYOUT, "float16", heads=HEADS, head_dim=DIM, splits=SPLITS)
-        return call(operator, [x[name] for name in ("means", "stats", *NAMES)], ((1, 64), F32))
+        return call(
+            operator, [x[name] for name in ("o_partial", "split_lse", *NAMES)], ((1, 64), F32)
+        )
 
     after = rewritten(before(kind), FusionLimits(max_buffers=5), fuse_attention_combine)
     assert_same(after, module(INPUTS, expected))

@@ -134,14 +134,14 @@ def test_a_combine_that_nothing_fused_quantises_whole_groups(
 ) -> None:
     heads = 64 // head_dim
     inputs = {
-        "means": ((2, heads, head_dim), "float16"),
-        "stats": ((2, heads, 2), F32),
+        "o_partial": ((2, heads, head_dim), "float16"),
+        "split_lse": ((2, heads, 2), F32),
         **weights(LAYOUT),
     }
 
     def before(x: Tensors) -> list[nn.Tensor]:
         combine = CombineSplits(heads, head_dim, 2, "float16")
-        hidden = call(combine, [x["means"], x["stats"]], ((1, 64), "float16"))
+        hidden = call(combine, [x["o_partial"], x["split_lse"]], ((1, 64), "float16"))
         return [matmul(Linear, x, hidden, "float16")]
 
     after = rewritten(module(inputs, before), LIMITS, *BOTH)

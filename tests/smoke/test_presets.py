@@ -20,7 +20,8 @@ from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.fuse import fuse
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.quantization.matrix import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 
 pytestmark = pytest.mark.smoke

@@ -20,7 +20,7 @@ from gemma4_compile.build import (
 )
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import operator_from
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import DeviceType
 from tests.models import DENSE_LIKE, config_file

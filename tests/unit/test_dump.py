@@ -11,6 +11,8 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from tests.packages import Silent
 
+pytestmark = pytest.mark.package
+
 
 def test_a_link_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
     victim, folder = tmp_path / "thesis.txt", tmp_path / "ir"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gemma4_compile import chat_options, kernels, options, serve_options, verify_options
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]

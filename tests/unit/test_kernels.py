@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile import kernels
+from gemma4_compile import abi, kernels
 from gemma4_compile.build import library_report
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.passes.kernel_sources import kernel_source, kernel_sources
 from gemma4_compile.passes.lowering import generate
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.kernels import factory_of
+from tests import drafters, models
+
+pytestmark = pytest.mark.package
 
 ROOT = Path(__file__).parents[2]
 TINY = ["--model", "tiny"]
@@ -97,6 +100,36 @@ def test_a_kernel_of_tvm_has_no_operator(capsys: pytest.CaptureFixture[str]) -> 
     assert fields["operator"].startswith("none")
     assert not {"definition", "factory", "tests"} & fields.keys()
     assert "fn fused_equal_where_kernel(" in text
+
+
+@pytest.mark.slow
+def test_kernels_of_towers_are_listed_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    request = CompileRequest("gemma-4-E2B-it", "webgpu", "q4f16", Path(), modalities=None)
+    library = kernels.lower_library(request)
+    listed = [row.split() for row in kernels.listing(library).splitlines()]
+    for kind, function in (
+        ("patch_attention", abi.EMBED_IMAGE),
+        ("relative_attention", abi.EMBED_AUDIO),
+    ):
+        (row,) = (row for row in listed if row[0] == kind)
+        assert row[1:4] == [kind, "-", "-"]
+        assert function in row
+        text = kernels.described(library, kernels.known_name(library, kind))
+        fields = dict(FIELD.findall(text))
+        assert fields["operator"].startswith(kind)
+        assert all((ROOT / file).is_file() for file in fields["tests"].split(", "))
+        assert "@compute" in text
+
+
+def test_kernels_of_a_drafter_are_listed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = models.write_checkpoint(tmp_path / "m", models.KINDS["e2b"]).path
+    drafter = drafters.write_drafter(tmp_path / "d", "e2b").path
+    listed = printed(capsys, "list", "--model", str(model), "--drafter", str(drafter))
+    assert "cluster_tokens" in listed
+    assert f"{abi.DRAFT} (1)" in listed
 
 
 def test_the_source_is_that_of_the_library() -> None:

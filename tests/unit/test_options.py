@@ -9,13 +9,16 @@ import time
 import pytest
 
 from gemma4_compile import options, request
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.spec import ACTIVATIONS
 
 
 def test_the_names_are_those_of_the_compiler() -> None:
-    assert {name: tuple(target.limits) for name, target in TARGETS.items()} == options.LIMITS
+    assert list(TARGETS) == list(options.LIMITS)
+    for name, target in TARGETS.items():
+        assert list(target.limits) == list(options.LIMITS[name])
+        assert {spec.name for spec in target.limits.values()} == {name}
     assert tuple(RECIPES) == options.QUANTS
     assert (request.AUTO, *ACTIVATIONS) == options.ACTIVATIONS
 

@@ -24,6 +24,8 @@ from gemma4_compile.request import CompileRequest
 from tests.models import DENSE_LIKE, write_checkpoint
 from tests.packages import Silent
 
+pytestmark = pytest.mark.package
+
 
 @pytest.fixture
 def request_for(tmp_path: Path) -> CompileRequest:
@@ -52,6 +54,7 @@ def test_licences_come_and_go_with_the_library(request_for: CompileRequest) -> N
 
 def test_package_is_complete_and_its_hashes_are_right(request_for: CompileRequest) -> None:
     summary = run(replace(request_for, only=None))
+    assert summary.converses, "`tiny` has a chat template"
     found = files(request_for.output)
     provenance = Provenance.from_json(json.loads(found.pop(abi.PROVENANCE_FILE)))
     assert provenance.library == "model.so"

@@ -18,6 +18,8 @@ from gemma4_compile.targets.linker.runtime_objects import (
 )
 from tools import prebuild
 
+pytestmark = pytest.mark.package
+
 QUICK = replace(metal.MACOS, name="quick", units=("kv_state.cc",))
 
 

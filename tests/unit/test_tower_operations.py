@@ -10,7 +10,8 @@ from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 
 PATCHES, ROWS = 2520, 280
 SOUND = frozenset(Modality)

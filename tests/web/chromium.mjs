@@ -1,5 +1,6 @@
-// Headless Chromium with WebGPU on SwiftShader and a fresh profile: caches go by URL. CHROMIUM_FLAGS takes the place of
-// SwiftShader's flags, and CHROMIUM_LIBS names a folder of shared libraries for the browser alone: for a machine with a GPU.
+// Headless Chromium with WebGPU in software and a fresh profile: caches go by URL. On SwiftShader, unless CHROMIUM_PRELOAD
+// names the library made of lavapipe_for_chromium.c. CHROMIUM_FLAGS takes the place of SwiftShader's flags, and CHROMIUM_LIBS
+// names a folder of shared libraries for the browser alone: for a machine with a GPU.
 import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
@@ -17,6 +18,14 @@ const COMMON = [
 const SWIFTSHADER = "--use-webgpu-adapter=swiftshader --enable-unsafe-webgpu";
 export const FLAGS = [...COMMON, ...(process.env.CHROMIUM_FLAGS ?? SWIFTSHADER).split(" ").filter(Boolean)];
 
+const { CHROMIUM_PRELOAD, CHROMIUM_LIBS } = process.env;
+/** The environment of a browser that computes. */
+export const ENVIRONMENT = {
+  ...process.env,
+  ...(CHROMIUM_PRELOAD && { LD_PRELOAD: CHROMIUM_PRELOAD }),
+  ...(CHROMIUM_LIBS && { LD_LIBRARY_PATH: CHROMIUM_LIBS }),
+};
+
 /** Runs `action(page)` in a browser of its own. */
 export async function withPage(executablePath, action) {
   const profile = await fs.mkdtemp(path.join(os.tmpdir(), "chromium-"));
@@ -25,7 +34,7 @@ export async function withPage(executablePath, action) {
     headless: true,
     ignoreDefaultArgs: ["--enable-unsafe-swiftshader"],
     args: FLAGS,
-    env: { ...process.env, ...(process.env.CHROMIUM_LIBS && { LD_LIBRARY_PATH: process.env.CHROMIUM_LIBS }) },
+    env: ENVIRONMENT,
   });
   try {
     return await action(context.pages()[0] ?? (await context.newPage()));

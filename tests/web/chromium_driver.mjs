@@ -1,4 +1,4 @@
-// Drives stock WebLLM in headless Chromium on SwiftShader. usage: node chromium_driver.mjs JOB.json
+// Drives stock WebLLM in headless Chromium. usage: node chromium_driver.mjs JOB.json
 //
 // Job: {package, library, chromium, output, overrides?, fast?: folder of fast.js, steps}. Steps, by `op`:
 //   chat {request, interruptAfter?}    reset    unload    reload    provokeError

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gemma4_compile.targets.linker import zig
 from tests.shared import made_once, shared_folder
 from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import QUANT, Questions, Runtime, find_questions
-from tests.web.dawn import HERE, LAVAPIPE, SWIFTSHADER, TIMEOUT_S, VulkanDriver
+from tests.web.dawn import (
+    HERE,
+    LAVAPIPE,
+    SUBGROUP,
+    SWIFTSHADER,
+    TIMEOUT_S,
+    WORD_BITS,
+    VulkanDriver,
+)
 from tests.web.webllm import find_browser
 
 
@@ -40,12 +52,27 @@ def swiftshader() -> VulkanDriver:
 
 
 @pytest.fixture(scope="session")
-def browser() -> str:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Chromium; its WebGPU computes on lavapipe where that is installed, else on SwiftShader."""
     _require_node()
     found = find_browser()
     if found is None:
         pytest.skip("no Chromium: put one into PATH or name it in CHROMIUM")
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        description = LAVAPIPE.find()
+        if description is not None and "CHROMIUM_FLAGS" not in os.environ:
+            shared = shared_folder(tmp_path_factory)
+            patch.setenv("LP_NATIVE_VECTOR_WIDTH", str(SUBGROUP * WORD_BITS))
+            patch.setenv("LAVAPIPE", json.loads(description.read_text())["ICD"]["library_path"])
+            library = made_once(shared / "lavapipe_for_chromium.so", _compile_preloaded)
+            patch.setenv("CHROMIUM_PRELOAD", str(library))
+        yield found
+
+
+def _compile_preloaded(library: Path) -> None:
+    source = HERE / "lavapipe_for_chromium.c"
+    arguments = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    zig.run(arguments, library.parent, library.with_name("zig"))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import os from "node:os";
 import path from "node:path";
 import readline from "node:readline";
 import { chromium } from "playwright-core";
-import { FLAGS, until } from "./chromium.mjs";
+import { ENVIRONMENT, FLAGS, until } from "./chromium.mjs";
 import { close, within } from "./limits.mjs";
 import { servePage } from "./page_server.mjs";
 
@@ -29,6 +29,7 @@ async function withContext(action, flags = FLAGS) {
     executablePath: job.chromium,
     headless: true,
     args: flags,
+    env: ENVIRONMENT,
   });
   context.setDefaultTimeout(STEP_MS);
   try {

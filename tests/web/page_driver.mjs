@@ -1,7 +1,7 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
-// page_real.mjs (the stock client on SwiftShader) and of page_scripted.mjs, page_chats.mjs, page_looks.mjs,
+// page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_looks.mjs,
 // page_media.mjs and page_capture.mjs (a scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
@@ -9,7 +9,7 @@ import fs from "node:fs/promises";
 import os from "node:os";
 import path from "node:path";
 import { chromium } from "playwright-core";
-import { FLAGS } from "./chromium.mjs";
+import { ENVIRONMENT, FLAGS } from "./chromium.mjs";
 import { close, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CAPTURE } from "./page_capture.mjs";
@@ -50,6 +50,7 @@ async function openBrowser({ real }) {
   const context = await chromium.launchPersistentContext(profile, {
     executablePath: job.chromium,
     headless: true,
+    env: real ? ENVIRONMENT : process.env, // a scenario wants a device without 16-bit floats
     args: [...FLAGS, "--use-fake-device-for-media-stream"], // a camera and a microphone that every machine has
     viewport: { width: 1280, height: 800 },
     reducedMotion: "reduce", // nothing is looked at halfway

@@ -1,4 +1,4 @@
-// Scenarios with the stock client on SwiftShader: one browser, one tab, one after the other.
+// Scenarios with the stock client: one browser, one tab, one after the other.
 import assert from "node:assert/strict";
 
 const READY_MS = 150_000;

@@ -39,7 +39,7 @@ def _softmax(logits: Float32Array, temperature: float) -> np.ndarray[Any, np.dty
     return np.asarray(weights / weights.sum())
 
 
-def _nucleus(logits: Float32Array, temperature: float, top_p: float) -> dict[int, float]:
+def _top_p(logits: Float32Array, temperature: float, top_p: float) -> dict[int, float]:
     """The fewest most probable tokens whose mass reaches top_p; probabilities that sum to 1."""
     probabilities = _softmax(logits, temperature)
     order = np.argsort(-probabilities, kind="stable")
@@ -91,7 +91,7 @@ _TOKENS = ["int32", [4], NAMED]
 _MASK = np.packbits(ALLOWED, bitorder="little").view(np.int32).tolist()
 
 LOGITS = {
-    "nucleus": _logits(),
+    "top-p": _logits(),
     "grid": _logits(seed=2),
     "cold": _logits(seed=3),
     "edges": _logits(seed=4),
@@ -115,7 +115,7 @@ def _adjust(function: str, logits: str, inputs: list[Any], save: str) -> Step:
 
 STEPS: dict[str, Step] = {
     **{
-        name: {**_sample("nucleus", temperature, top_p, RANDOM), "save": f"probabilities-{name}"}
+        name: {**_sample("top-p", temperature, top_p, RANDOM), "save": f"probabilities-{name}"}
         for name, (top_p, temperature) in NUCLEI.items()
     },
     "grid": _sample("grid", 1.0, 0.8, GRID),
@@ -166,29 +166,29 @@ class Sampled:
 
 @pytest.fixture(scope="module")
 def sampled(
-    compiled: Compiler, swiftshader: VulkanDriver, tmp_path_factory: pytest.TempPathFactory
+    compiled: Compiler, lavapipe: VulkanDriver, tmp_path_factory: pytest.TempPathFactory
 ) -> Sampled:
     folder = tmp_path_factory.mktemp("sampling")
     for name, logits in LOGITS.items():
         logits.tofile(folder / f"{name}.f32")
     steps = list(STEPS.values())
-    return Sampled(run_on_dawn(compiled(TINY, "webgpu", "q4f32"), steps, folder, swiftshader))
+    return Sampled(run_on_dawn(compiled(TINY, "webgpu", "q4f32"), steps, folder, lavapipe))
 
 
 @pytest.mark.parametrize("name", NUCLEI)
 def test_samples_are_from_the_exact_top_p_set(name: str, sampled: Sampled) -> None:
     top_p, temperature = NUCLEI[name]
-    logits = LOGITS["nucleus"]
+    logits = LOGITS["top-p"]
     np.testing.assert_allclose(
         sampled.run.logits(f"probabilities-{name}"),
         _softmax(logits, temperature),
         rtol=PROBABILITY_RELATIVE,
         atol=1e-9,
     )
-    exact = _nucleus(logits, temperature, top_p)
+    exact = _top_p(logits, temperature, top_p)
     drawn = sampled.tokens(name)
     counts = {token: drawn.count(token) for token in exact}
-    assert sum(counts.values()) == DRAWS, "a token outside of the nucleus was drawn"
+    assert sum(counts.values()) == DRAWS, "a token outside of the top-p set was drawn"
     bins = _bins(exact)
     statistic = 0.0
     for tokens in bins:
@@ -201,7 +201,7 @@ def test_samples_are_from_the_exact_top_p_set(name: str, sampled: Sampled) -> No
 def test_evenly_spread_numbers_hit_every_token_in_proportion(sampled: Sampled) -> None:
     """Sharper than statistics: a token owns one interval of the uniform number's range."""
     drawn = sampled.tokens("grid")
-    for token, probability in _nucleus(LOGITS["grid"], 1.0, 0.8).items():
+    for token, probability in _top_p(LOGITS["grid"], 1.0, 0.8).items():
         assert abs(drawn.count(token) - DRAWS * probability) < 1.5, token
 
 
@@ -211,7 +211,7 @@ def test_lowest_temperature_takes_the_best_token(top_p: float, sampled: Sampled)
 
 
 def test_edges_of_the_range_stay_inside_the_top_p_set(sampled: Sampled) -> None:
-    assert set(sampled.tokens("edges")) <= set(_nucleus(LOGITS["edges"], 1.0, 0.9))
+    assert set(sampled.tokens("edges")) <= set(_top_p(LOGITS["edges"], 1.0, 0.9))
     assert all(0 <= token < VOCABULARY for token in sampled.tokens("equal"))
 
 

@@ -37,6 +37,11 @@ export interface ReadyLaunch {
 /** So many launches are held back at first, and up to so many later: the GPU shall begin soon, and not be fed in crumbs. */
 const FIRST_HELD_LAUNCHES = 8;
 const MOST_HELD_LAUNCHES = 128;
+/**
+ * And no more workgroups than these, which a layer of a vision tower or of a long prompt comes to: systems reset a GPU
+ * that is busy with one submission for seconds. A step of one token has fewer in most layers together.
+ */
+const MOST_HELD_WORKGROUPS = 16_384;
 
 export class Stream {
   /** Number of the next submission. */
@@ -46,6 +51,7 @@ export class Stream {
   private pass: GPUComputePassEncoder | undefined;
   private pipeline: GPUComputePipeline | undefined;
   private launches = 0;
+  private workgroups = 0;
   private held = FIRST_HELD_LAUNCHES;
   private scheduled = false;
 
@@ -116,7 +122,7 @@ export class Stream {
 
   /** Submits if there is enough to do for the GPU. */
   submitted(): void {
-    if (this.launches < this.held) return;
+    if (this.launches < this.held && this.workgroups < MOST_HELD_WORKGROUPS) return;
     this.held = Math.min(MOST_HELD_LAUNCHES, this.held * 2);
     this.flush();
   }
@@ -127,7 +133,7 @@ export class Stream {
     this.pass?.end();
     const commands = this.encoder.finish();
     this.encoder = this.pass = this.pipeline = undefined;
-    this.launches = 0;
+    this.launches = this.workgroups = 0;
     this.serial += 1;
     counts.submissions += 1;
     this.native.submit([commands]);
@@ -157,6 +163,7 @@ export class Stream {
     this.pass.setBindGroup(0, group);
     this.pass.dispatchWorkgroups(x, y, z);
     this.launches += 1;
+    this.workgroups += x * y * z;
     counts.launches += 1;
   }
 

@@ -12,9 +12,9 @@ beforeEach(() => {
 });
 
 const pipeline = { label: "p" } as GPUComputePipeline;
-function launch(label: string, storage: BufferState[], writes: boolean[] = storage.map(() => false)) {
+function launch(label: string, storage: BufferState[], writes: boolean[] = storage.map(() => false), x = 1) {
   const group = { group: { label }, storage, writes } as unknown as Group;
-  stream.append({ kind: "launch", pipeline, group, x: 1, y: 2, z: 3 });
+  stream.append({ kind: "launch", pipeline, group, x, y: 2, z: 3 });
 }
 
 describe("the command stream", () => {
@@ -56,6 +56,19 @@ describe("the command stream", () => {
     const order = asked.calls.filter((call) => /^(write|submit|group)/.test(call));
     const write = `write ${state.buffer.label} 0`;
     expect(order).toEqual([write, "group a", "submit 1", write, "group b", "submit 1"]);
+  });
+
+  it("submits a tower layer by layer, however few its launches are", () => {
+    const state = new BufferState(fakeBuffer());
+    const submissions = () => asked.calls.filter((call) => call === "submit 1").length;
+    for (let layer = 1; layer <= 5; layer++) {
+      launch("attention", [state], [true], 1000);
+      stream.submitted();
+      expect(submissions()).toBe(layer - 1);
+      launch("mlp", [state], [true], 2000);
+      stream.submitted();
+      expect(submissions()).toBe(layer);
+    }
   });
 
   it("drops the write to a buffer that nobody uses", () => {

@@ -28,7 +28,7 @@ Resolve = Callable[[str, int], list[str]]
 
 
 class FetchError(Exception):
-    """What was wrong, for the client."""
+    """The reason of a failure, for the client."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def resolve(host: str, port: int) -> list[str]:
 
 
 class Fetcher:
-    """Gets what is behind an address."""
+    """Fetches what an address names."""
 
     def __init__(
         self,

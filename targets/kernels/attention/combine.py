@@ -29,22 +29,23 @@ MAX_GROUPS = 16  # groups of threads that divide the splits
 REUSED_WITHIN = 16  # TVM's StorageRewrite: most that two arrays of one place differ in size
 
 
-def merged_channel(means: Buffer, stats: Buffer, splits: int, h: Expr, d: Expr) -> Expr:
+def combined_channel(o_partial: Buffer, split_lse: Buffer, splits: int, h: Expr, d: Expr) -> Expr:
     """One channel of a head over all splits, each weighed by its maximum: float32."""
-    highest: Expr = stats[0, h, 0]
-    for split in range(1, splits):
-        highest = tirx.max(highest, stats[split, h, 0])
+    maxima = [split_lse[split, h, 0] for split in range(splits)]
+    highest: Expr = maxima[0]
+    for maximum in maxima[1:]:
+        highest = tirx.max(highest, maximum)
     highest = bind(highest)
     weights = [
-        bind(materialize(tirx.exp(stats[split, h, 0] - highest) * stats[split, h, 1], "float32"))
-        for split in range(splits)
+        bind(materialize(tirx.exp(maximum - highest) * split_lse[split, h, 1], "float32"))
+        for split, maximum in enumerate(maxima)
     ]
-    total = sum((weights[s] * as_f32(means[s, h, d]) for s in range(splits)), zero())
+    total = sum((weights[s] * as_f32(o_partial[s, h, d]) for s in range(splits)), zero())
     return bind(total / sum(weights, zero()))
 
 
 @dataclass(frozen=True)
-class MergeShape:
+class CombineShape:
     """Division of a head's channels among blocks, and of the splits among threads.
 
     Attributes
@@ -66,7 +67,7 @@ class MergeShape:
         """Layout of a split's factor in shared memory.
 
         TVM gives two arrays of a block one place if they are not needed at the same time. As an
-        array of scalars it would not be aligned for the vectors behind the factors, so factors are
+        array of scalars it would not be aligned for the vectors after the factors, so factors are
         vectors, too, where subgroups are known; elsewhere the reductions' own arrays are as large.
         """
         return self.vectors if self.simd_width else Vectors(1)
@@ -105,15 +106,15 @@ class MergeShape:
         return -(-self.splits // self.groups)
 
 
-def merge_shape(dim: int, splits: int, spec: TargetSpec) -> MergeShape:
+def combine_shape(dim: int, splits: int, spec: TargetSpec) -> CombineShape:
     """The shape for heads of `dim` channels."""
     vectors = Vectors.dividing(dim)
     threads = min(THREADS, spec.max_threads_per_block)
-    return MergeShape(splits, dim // vectors.size, threads, vectors, spec.simd_width)
+    return CombineShape(splits, dim // vectors.size, threads, vectors, spec.simd_width)
 
 
-def merge_slice(
-    shape: MergeShape, means: Buffer, stats: Buffer, h: Expr, slice_: Expr, thread: Expr
+def combine_slice(
+    shape: CombineShape, o_partial: Buffer, split_lse: Buffer, h: Expr, slice_: Expr, thread: Expr
 ) -> Expr:
     """Put the splits of a slice of head `h` together.
 
@@ -123,12 +124,12 @@ def merge_slice(
     vectors, groups, width = shape.vectors, shape.groups, shape.width
     group, mine = bind(tirx.floordiv(thread, width)), bind(tirx.floormod(thread, width))
     place = vectors.at(bind(tirx.min(slice_ * width + mine, shape.columns - 1)))
-    loaded = local((shape.own * vectors.size,), means.dtype)
+    loaded = local((shape.own * vectors.size,), o_partial.dtype)
     for index in range(shape.own):
         split = bind(tirx.min(group + index * groups, shape.splits - 1))
-        store(loaded, means[split, h, place], vectors.at(index))
+        store(loaded, o_partial[split, h, place], vectors.at(index))
     factors = shared((shape.factor_places * shape.factors.size,))
-    _write_factors(shape, stats, h, thread, factors)
+    _write_factors(shape, split_lse, h, thread, factors)
     total = local((vectors.size,))
     store(total, vectors.splat(zero()), vectors.at(0))
     for index in range(shape.own):
@@ -154,32 +155,32 @@ def make_combine_splits(operator: CombineSplits, spec: TargetSpec) -> tirx.PrimF
     `CombineSplits.definition`.
     """
     dim, heads, splits = operator.head_dim, operator.heads, operator.splits
-    shape = merge_shape(dim, splits, spec)
+    shape = combine_shape(dim, splits, spec)
     vectors = shape.vectors
     with function(scheduled=True) as build:
-        means, stats = declare_splits(build, operator, operator.out_dtype)
+        o_partial, split_lse = declare_splits(build, operator, operator.out_dtype)
         out = build.arg("out", (1, heads * dim), operator.out_dtype)
         with launch(shape.threads, heads, shape.slices) as (h, slice_, thread):
-            merged = merge_slice(shape, means, stats, h, slice_, thread)
+            combined = combine_slice(shape, o_partial, split_lse, h, slice_, thread)
             column = bind(slice_ * shape.width + thread)
             with when((thread < shape.width) & (column < shape.columns)):
-                result = vectors.cast(merged, operator.out_dtype)
+                result = vectors.cast(combined, operator.out_dtype)
                 store(out, result, 0, vectors.at(h * shape.columns + column))
     return build.result
 
 
 def _write_factors(
-    shape: MergeShape, stats: Buffer, h: Expr, thread: Expr, factors: Buffer
+    shape: CombineShape, split_lse: Buffer, h: Expr, thread: Expr, factors: Buffer
 ) -> None:
-    """The share of each split in the result; 0 behind the last, which stands for repeated loads."""
+    """The weight of each split in the result; 0 after the last, whose loads are repeated."""
     threads, splits = shape.threads, shape.splits
     reduce = BlockReduction(Block(thread, threads, shape.simd_width))
     found = []
     for iteration in range(-(-splits // threads)):
         split = bind(thread + iteration * threads)
         bound, inside = bind(tirx.min(split, splits - 1)), split < splits
-        highest = bind(tirx.Select(inside, stats[bound, h, 0], f32(LOWEST)))
-        found.append((split, highest, bind(tirx.Select(inside, stats[bound, h, 1], zero()))))
+        highest = bind(tirx.Select(inside, split_lse[bound, h, 0], f32(LOWEST)))
+        found.append((split, highest, bind(tirx.Select(inside, split_lse[bound, h, 1], zero()))))
     own = f32(LOWEST)
     for _, highest, _ in found:
         own = tirx.max(own, highest)

@@ -2,7 +2,7 @@
 
 A block goes over its keys for several query heads of one KV head, so that K and V are read once for
 all of them. Definitions: `SplitAttention.definition` and `DecodeAttention.definition` in
-gemma4_compile/operators/attention.py. The splits are put together in attention_merge.py.
+gemma4_compile/operators/attention.py. The splits are put together in combine.py.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from gemma4_compile.targets.spec import TargetSpec
 def _store_empty(
     operator: SplitAttention,
     shape: DecodeShape,
-    means: Buffer,
-    stats: Buffer,
+    o_partial: Buffer,
+    split_lse: Buffer,
     split: Expr,
     first: Expr,
     block: Block,
@@ -46,10 +46,10 @@ def _store_empty(
     with strided(block, shape.heads * shape.columns) as item:
         h, column = tirx.floordiv(item, shape.columns), tirx.floormod(item, shape.columns)
         nothing = vectors.splat(tirx.const(0, operator.cache_dtype))
-        store(means, nothing, split, first + h, vectors.at(column))
+        store(o_partial, nothing, split, first + h, vectors.at(column))
     with when(block.thread < shape.heads):
-        store(stats, f32(LOWEST), split, first + block.thread, 0)
-        store(stats, zero(), split, first + block.thread, 1)
+        store(split_lse, f32(LOWEST), split, first + block.thread, 0)
+        store(split_lse, zero(), split, first + block.thread, 1)
 
 
 def _slices(operator: SplitAttention, shape: DecodeShape) -> int:
@@ -60,7 +60,7 @@ def _slices(operator: SplitAttention, shape: DecodeShape) -> int:
 def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Online softmax over one split's keys, for some query heads of one KV head.
 
-    Grid: splits x heads / heads of a block. Shared: q, the threads' shares of the scores, scores
+    Grid: splits x heads / heads of a block. Shared: q, the threads' slices of the scores, scores
     and weights. Reference: `SplitAttention.definition`.
     """
     dim, heads, shape = operator.head_dim, operator.heads, decode_shape(operator, spec)
@@ -71,7 +71,7 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
         key = build.arg("key", cache, operator.cache_dtype)
         value = build.arg("value", cache, operator.cache_dtype)
         positions = build.arg("positions", (4,), "int32")
-        means, stats = declare_splits(build, operator, operator.cache_dtype)
+        o_partial, split_lse = declare_splits(build, operator, operator.cache_dtype)
         with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
             position = materialize(positions[2] - 1)
             begin, end = (materialize(bound) for bound in operator.split_range(position, split))
@@ -89,9 +89,9 @@ def make_split_attention(operator: SplitAttention, spec: TargetSpec) -> tirx.Pri
                         store(attention.query, item, h, vectors.at(place))
                     barrier()
                     attention.run(begin, end, end - 1, position, g)
-                    attention.finish(means, stats, split, first)
+                    attention.finish(o_partial, split_lse, split, first)
                 with T.Else():
-                    _store_empty(operator, shape, means, stats, split, first, block)
+                    _store_empty(operator, shape, o_partial, split_lse, split, first, block)
     return build.result
 
 
@@ -116,7 +116,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
         cache = operator.cache.shape()
         key = build.arg("key", cache, operator.cache_dtype)
         value = build.arg("value", cache, operator.cache_dtype)
-        means, stats = declare_splits(build, operator, operator.cache_dtype)
+        o_partial, split_lse = declare_splits(build, operator, operator.cache_dtype)
         with launch(shape.threads, operator.splits, heads // shape.heads) as (split, part, thread):
             position, step = materialize(positions[2] - 1), materialize(positions[1] - 1)
             begin, end = (materialize(bound) for bound in operator.split_range(position, split))
@@ -142,7 +142,7 @@ def make_decode_attention(operator: DecodeAttention, spec: TargetSpec) -> tirx.P
                             place = vectors.at(thread)
                             for new, target in zip(attention.new or (), (key, value), strict=True):
                                 store(target, new[place], slot, g, place)
-                    attention.finish(means, stats, split, first)
+                    attention.finish(o_partial, split_lse, split, first)
                 with T.Else():
-                    _store_empty(operator, shape, means, stats, split, first, block)
+                    _store_empty(operator, shape, o_partial, split_lse, split, first, block)
     return build.result

@@ -77,7 +77,7 @@ class DecodeShape:
 
     @property
     def padding(self) -> int:
-        """Vectors of zeros behind a query head, which the lanes beyond the last vector read."""
+        """Vectors of zeros after a query head, which the lanes beyond the last vector read."""
         return self.chunks * self.lanes - self.columns
 
     @property
@@ -208,7 +208,7 @@ class DecodeBlock:
         self.scores = local((shape.pack.size,))
 
     def pad_query(self) -> None:
-        """Write the zeros behind the query heads."""
+        """Write the zeros after the query heads."""
         padding, vectors = self.shape.padding, self.vectors
         if padding:
             with strided(self.block, self.shape.heads * padding) as item:
@@ -225,7 +225,7 @@ class DecodeBlock:
         return self.vectors.at(tirx.min(item, self.shape.columns - 1) if is_ragged else item)
 
     def load_keys(self, base: Expr, last: Expr, g: Expr) -> None:
-        """The thread's share of a tile's keys; those behind `last` repeat it."""
+        """The thread's slice of a tile's keys; those after `last` repeat it."""
         shape = self.shape
         for iteration in range(shape.iterations):
             t = base + iteration * shape.keys_at_once + self.key_of_thread
@@ -245,7 +245,7 @@ class DecodeBlock:
         return group * (shape.own_keys // shape.pack.size)
 
     def load_values(self, base: Expr, last: Expr, g: Expr) -> None:
-        """The thread's column of its share of a tile's values."""
+        """The thread's column of its slice of a tile's values."""
         for index in range(self.shape.own_keys):
             t = tirx.min(self._value_position(base, index), last)
             slot = materialize(self.operator.cache.row(t))
@@ -273,7 +273,7 @@ class DecodeBlock:
     # --- Steps of a tile ---
 
     def score(self) -> None:
-        """Step 1: each thread's share of q.k, for all heads; a key is converted once for them."""
+        """Step 1: each thread's slice of q.k, for all heads; a key is converted once for them."""
         shape, vectors = self.shape, self.vectors
         pairs = [
             (h, iteration) for h in range(shape.heads) for iteration in range(shape.iterations)
@@ -295,7 +295,7 @@ class DecodeBlock:
         barrier()
 
     def weigh(self, base: Expr, end: Expr) -> None:
-        """Step 2: one thread a head and vector of keys adds the shares and makes the weights."""
+        """Step 2: one thread a head and vector of keys adds the slices and makes the weights."""
         shape, pack, thread = self.shape, self.shape.pack, self.thread
         mine = below(thread, self.scored)
         h, u = bind(tirx.floordiv(mine, shape.packs)), bind(below(thread, shape.packs))
@@ -372,7 +372,7 @@ class DecodeBlock:
                 self.load_keys(base + shape.keys, last, g)
             self.accumulate()
 
-    def finish(self, means: Buffer, stats: Buffer, split: Expr, first_head: Expr) -> None:
+    def finish(self, o_partial: Buffer, split_lse: Buffer, split: Expr, first_head: Expr) -> None:
         """Add the groups' columns, through the memory of q, and store the split's results."""
         shape, vectors, thread = self.shape, self.vectors, self.thread
         place = vectors.at(self.column)
@@ -391,8 +391,8 @@ class DecodeBlock:
                     total = total + memory[h, place]
                 share = vectors.splat(f32(1.0) / self._over_head(h, add))
                 mean = vectors.cast(total * share, self.operator.cache_dtype)
-                store(means, mean, split, first_head + h, place)
+                store(o_partial, mean, split, first_head + h, place)
         with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
             own = bind(tirx.floordiv(below(thread, self.scored), shape.packs))
-            store(stats, self.highest.value, split, first_head + own, 0)
-            store(stats, self._over_head(own, add), split, first_head + own, 1)
+            store(split_lse, self.highest.value, split, first_head + own, 0)
+            store(split_lse, self._over_head(own, add), split, first_head + own, 1)

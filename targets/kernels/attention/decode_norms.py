@@ -47,7 +47,7 @@ class DecodeNorms:
         self.squares = shared((block.shape.threads,))
 
     def run(self, first: Expr, g: Expr) -> None:
-        """Write q to the block's shared memory, and the new key and value beside it.
+        """Write q to the block's shared memory, and the new key and value next to it.
 
         A few threads share a row; each has the same vectors of its first and of its second half.
         The new key and value are rounded as the cache rounds them; q stays float32.

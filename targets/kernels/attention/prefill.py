@@ -140,7 +140,7 @@ class PrefillBlock:
         return self.shape.vectors.at(below(tirx.bitwise_xor(place, below(row, chunk)), chunk))
 
     def load(self, chunk: Index, base: Expr, last: Expr) -> None:
-        """Read the thread's share of a chunk of q and of the tile of keys from `base`."""
+        """Read the thread's slice of a chunk of q and of the tile of keys from `base`."""
         shape, vectors = self.shape, self.shape.vectors
         for iteration in range(self._iterations(shape.rows)):
             row, place, _ = self._item(iteration, shape.rows)

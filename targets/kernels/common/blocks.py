@@ -15,7 +15,7 @@ from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 
 REDUCTION_COLUMNS = 16  # about the square root of a block's threads
-QUAD = 4
+VEC4 = 4
 WARP = 32  # TVM's arguments of an exchange; the generators that know subgroups take no other
 
 
@@ -88,7 +88,7 @@ def sum_over_subgroup(value: Expr, lanes: int, operation: Operation = add) -> Lo
     """Combine a float32 of some neighbouring threads, at most a subgroup; all threads call it.
 
     The result is right in the first of each `lanes`. TVM's calls are opaque to its passes, so that
-    none of them moves one behind a condition, where threads would be missing.
+    none of them moves one under a condition, where threads would be missing.
     """
     total = LocalVar("float32", value)
     while lanes > 1:
@@ -190,22 +190,22 @@ class BlockSums:
         self._columns = min(threads, REDUCTION_COLUMNS)
         assert threads % self._columns == 0, "columns of equal length"
         self._memories = [
-            (shared((threads * QUAD,)), shared((self._columns * QUAD,)))
+            (shared((threads * VEC4,)), shared((self._columns * VEC4,)))
             for _ in range(0 if block.subgroup_width else at_once)
         ]
 
     @staticmethod
     def nbytes(threads: int, at_once: int = 1) -> int:
         """Shared memory of the form without subgroups."""
-        return 4 * QUAD * at_once * (threads + min(threads, REDUCTION_COLUMNS))
+        return 4 * VEC4 * at_once * (threads + min(threads, REDUCTION_COLUMNS))
 
     def __call__(self, values: Sequence[Expr]) -> list[Expr]:
         """The sums, in the order of the values."""
         if self._block.subgroup_width:
             sums = sum_over_lanes(self._block, values, self._block.threads)
             return [bind(total) for total in sums]
-        padded = [*values, *[zero()] * (-len(values) % QUAD)]
-        vec4s = [padded[first : first + QUAD] for first in range(0, len(padded), QUAD)]
+        padded = [*values, *[zero()] * (-len(values) % VEC4)]
+        vec4s = [padded[first : first + VEC4] for first in range(0, len(padded), VEC4)]
         step, totals = len(self._memories), []
         for first in range(0, len(vec4s), step):
             totals += self._sum_vec4s(vec4s[first : first + step])
@@ -215,11 +215,11 @@ class BlockSums:
         thread, columns, memories = self._block.thread, self._columns, self._memories[: len(vec4s)]
 
         def at(item: Index) -> Expr:
-            return T.ramp(item * QUAD, 1, QUAD)
+            return T.ramp(item * VEC4, 1, VEC4)
 
-        # What an earlier call left has been read: each part is behind the other's barrier.
+        # What an earlier call left has been read: each part is after the other's barrier.
         for (every, _), vec4 in zip(memories, vec4s, strict=True):
-            store(every, tirx.Shuffle([bind(value) for value in vec4], list(range(QUAD))),
+            store(every, tirx.Shuffle([bind(value) for value in vec4], list(range(VEC4))),
                   at(thread))  # fmt: skip
         barrier()
         with when(thread < columns):
@@ -231,7 +231,7 @@ class BlockSums:
         totals = []
         for _, row in memories:
             total = bind(tree([row[at(item)] for item in range(columns)], add))
-            totals += [bind(tirx.Shuffle([total], [lane])) for lane in range(QUAD)]
+            totals += [bind(tirx.Shuffle([total], [lane])) for lane in range(VEC4)]
         return totals
 
 

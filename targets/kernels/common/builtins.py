@@ -20,6 +20,6 @@ def dot4(a: Expr, b: Expr) -> Expr:
 
 def from_neighbour(value: Expr, distance: int) -> Expr:
     """A float32 of the thread whose number in the subgroup differs in this bit."""
-    # Not pure: no pass may move it behind a condition, where threads would be missing.
+    # Not pure: no pass may move it under a condition, where threads would be missing.
     bit = tirx.const(distance, "uint32")
     return tirx.call_extern("float32", EXCHANGE, value, bit)

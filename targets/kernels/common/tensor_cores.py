@@ -3,7 +3,7 @@
 A warp multiplies 16 rows of A by 8 rows of B over 16 channels: float16 operands, float32 sums. Its
 threads hold all three in registers, which is why operands come from shared memory by an instruction
 of their own. Halves are moved two at a time as words. The calls are opaque to TVM; CUDA's text of
-them is in passes/tensor_core_words.py.
+them is in targets/cuda_tensor_cores.py.
 
 References
 ----------

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.operators.linear import DENSE, INTEGERS
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
@@ -227,10 +228,12 @@ class WeightLoader(Loader):
         super().__init__(tile, thread, threads, skipped, row_of)
         self._weights, layout = weights, weights.layout
         size = self._iterations * VECTOR
-        if layout.bits:
+        self._is_integers = layout.form == INTEGERS
+        if self._is_integers:
             self._words, self._scales = local((size,), "uint32"), local((size,), layout.dtype)
         else:
-            self._dense = local((size * VECTOR,), layout.dtype)
+            dtype = layout.dtype if layout.form == DENSE else "float32"
+            self._dense = local((size * VECTOR,), dtype)
 
     def read_block(self, iteration: int, rows: Sequence[Expr], vec4: Expr) -> None:
         """See `Loader`."""
@@ -238,25 +241,33 @@ class WeightLoader(Loader):
 
         def read(part: Sequence[Buffer], begin: int) -> None:
             at = vec4
-            if layout.bits and layout.cols % self._tile.depth:
+            if self._is_integers and layout.cols % self._tile.depth:
                 at = bind(tirx.min(vec4, layout.cols // VECTOR - 1))
             for i, row in enumerate(rows):
                 index, inside = iteration * VECTOR + i, row - begin
-                if layout.bits:
+                if self._is_integers:
                     word = tirx.floordiv(at, layout.values_per_word // VECTOR)
                     store(self._words, part[0][inside, word], index)
                     group = tirx.floordiv(at, layout.group_size // VECTOR)
                     store(self._scales, part[1][inside, group], index)
                 else:
-                    put(self._dense, index, read_vector(part[0], inside, at))
+                    put(self._dense, index, self._read_vector(part, inside, at))
 
         self._weights.in_part(rows[0], read)
+
+    def _read_vector(self, part: Sequence[Buffer], row: Expr, vec4: Expr) -> Expr:
+        """Four channels of a row that is no integers."""
+        layout = self._weights.layout
+        if layout.form == DENSE:
+            return read_vector(part[0], row, vec4)
+        cols = [tirx.min(vec4 * VECTOR + j, layout.cols - 1) for j in range(VECTOR)]
+        return joined([layout.element(part, row, col) for col in cols])
 
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
         layout = self._weights.layout
         indices = range(iteration * VECTOR, (iteration + 1) * VECTOR)
-        if not layout.bits:
+        if not self._is_integers:
             rows = [vector(self._dense, index).astype("float32x4") for index in indices]
             return transposed(rows)
         words = joined([self._words[index] for index in indices])

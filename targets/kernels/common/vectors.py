@@ -15,7 +15,7 @@ WIDEST = 4
 
 @dataclass(frozen=True)
 class Vectors:
-    """Values of `size` channels; 1 stands for plain scalars."""
+    """Values of `size` channels; 1 is plain scalars."""
 
     size: int
 

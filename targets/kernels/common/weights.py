@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import INTEGERS, WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -24,7 +24,7 @@ class WeightReader:
 
     def __init__(self, build: FunctionBuilder, layout: WeightLayout) -> None:
         self.layout = layout
-        self.unit = UNIT if layout.bits else gcd(layout.cols, UNIT)
+        self.unit = UNIT if layout.form == INTEGERS else gcd(layout.cols, UNIT)
         self._tensors = [build.arg(name, shape, dtype) for name, shape, dtype in layout.shapes()]
 
     @property
@@ -62,8 +62,8 @@ class WeightReader:
         Unscaled float32 values, and their common scale.
         """
         layout, size = self.layout, self.unit
-        if not layout.bits:
-            return [as_f32(part[0][row, unit * size + j]) for j in range(size)], f32(1.0)
+        if layout.form != INTEGERS:
+            return [layout.element(part, row, unit * size + j) for j in range(size)], f32(1.0)
         per_word = layout.values_per_word
         words = [bind(part[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)]
         values = [layout.integer(words[j // per_word], j % per_word) for j in range(size)]

@@ -1,7 +1,7 @@
 """Matrix times one vector: the decode form of `Linear`.
 
 A block of threads is divided into groups of lanes. A group owns some consecutive rows; its lanes
-stride over the row's units of 8 channels, keep that share of x in registers and use it for all of
+stride over the row's units of 8 channels, keep that slice of x in registers and use it for all of
 the group's rows. Sums are float32, the group's scale is applied once a unit. Definition:
 `Linear.definition` in gemma4_compile/operators/linear.py.
 """
@@ -54,7 +54,7 @@ class GemvShape:
 
 
 def gemv_shape(rows: int, units: int, paired: bool, tuning: GemvTuning) -> GemvShape:
-    """Long shares and many rows where the matrix is large; many blocks where it is small.
+    """Long slices and many rows where the matrix is large; many blocks where it is small.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def accumulate_rows(
     lanes: int,
     sums: Sequence[LocalVar],
 ) -> None:
-    """Add a lane's share of the dot products of x with some rows of one part.
+    """Add a lane's slice of the dot products of x with some rows of one part.
 
     Parameters
     ----------

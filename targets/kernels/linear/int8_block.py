@@ -15,7 +15,7 @@ from gemma4_compile.operators.int8_linear import (
 )
 from gemma4_compile.targets.kernels.common.blocks import BlockSums
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape
-from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
 from gemma4_compile.targets.kernels.moe.expert_norms import EXPERT_SUMS
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import Int8GemvTuning
@@ -28,7 +28,7 @@ FULL = 0.8  # of the threads that run at a time
 
 def vector_bytes(groups: int, threads: int, sums: int = 1) -> int:
     """Shared memory in which a block makes a vector of so many groups, `sums` vectors of sums."""
-    words, largest = 4 * QUADS * (groups | 1), 4 * QUADS * groups
+    words, largest = 4 * VEC4S * (groups | 1), 4 * VEC4S * groups
     return words + largest + 4 * groups + BlockSums.nbytes(threads, sums)
 
 
@@ -73,7 +73,7 @@ def find_shape(
     rows, groups : of the matrix, and of a row
     staged : shared memory besides the partial sums, by threads
     packs : the result is packed
-    reads_more : the block merges the splits of an attention, or two branches, first
+    reads_more : the block combines the splits of an attention, or two branches, first
     """
     tuning, limit = spec.tuning.int8_gemv, spec.max_threads_per_block
     lanes = MIN_LANES

@@ -47,16 +47,16 @@ from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
-    LaneShare,
+    LaneSlice,
     QuantizedVector,
     RowStream,
     StagedVector,
 )
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
+    combine_vec4s,
     declare_norm,
     float_vec4s,
-    merge_vec4s,
     norm_vec4s,
     round_vec4s,
 )
@@ -125,7 +125,7 @@ def _declare_vector(
         return lambda block, out, writes: norm_vec4s(norm_args, out, writes, block)
     if isinstance(operator, Int8CombinedLinear):
         heads, splits = operator.heads, declare_splits(build, operator, operator.in_dtype)
-        return lambda block, out, writes: merge_vec4s(block, *splits, heads)
+        return lambda block, out, writes: combine_vec4s(block, *splits, heads)
     if operator.in_dtype == PACKED:
         return QuantizedVector(build, cols)
     x = build.arg("x", (1, cols), operator.in_dtype)
@@ -152,12 +152,12 @@ class _BlockProduct:
         self._lane = bind(tirx.floormod(block.thread, shape.lanes))
         self._slot = bind(tirx.floordiv(block.thread, shape.lanes))
         self._first = bind(index * (iterations * shape.tile))
-        self._share = LaneShare(operator.layout, shape.lanes, self._lane)
+        self._lane_slice = LaneSlice(operator.layout, shape.lanes, self._lane)
         # Measured: many rows a block, and no norm whose registers would be missing.
         keeps_registers = operator.packed_out and operator.in_dtype == PACKED
         self._rows = RowStream(
             args.weights,
-            self._share,
+            self._lane_slice,
             shape.rows * iterations,
             self._row_of,
             ahead=2 if keeps_registers and shape.rows % 2 == 0 else 1,
@@ -176,12 +176,12 @@ class _BlockProduct:
         """Step 2: make the vector in shared memory, unless it comes packed, and read the slice."""
         args, operator = self._args, self._operator
         if isinstance(args.vector, QuantizedVector):
-            self._share.load(args.vector.read)
+            self._lane_slice.load(args.vector.read)
         else:
             staged = StagedVector(operator.cols)
             vec4s = args.vector(self._block, args.out, self._index == 0)
             staged.fill(self._block, vec4s, operator.interleaved)
-            self._share.load(staged.read)
+            self._lane_slice.load(staged.read)
         self._sums = RowSums(self._shape, self._block)
 
     def multiply(self, iteration: Index) -> None:
@@ -189,7 +189,9 @@ class _BlockProduct:
         shape, sums = self._shape, self._sums
 
         def put(row: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> None:
-            sums.put(row * shape.slots + self._slot, self._lane, self._share.dot(words, scales))
+            sums.put(
+                row * shape.slots + self._slot, self._lane, self._lane_slice.dot(words, scales)
+            )
 
         self._rows.run_some(iteration * shape.rows, shape.rows, put)
         sums.finish()
@@ -215,7 +217,7 @@ def make_int8_gemv(operator: Int8Linear, spec: TargetSpec) -> tirx.PrimFunc:
     A block that norms takes several tiles, one after the other, where there are many: every block
     repeats the norm. Grid: the router's blocks if there is one, then tiles / tiles of a block.
     Shared: the vector (unless it comes packed) and the partial sums of a tile. With a norm, block 0
-    behind the router's writes the new residual. Definition: the operator's `definition`.
+    after the router's writes the new residual. Definition: the operator's `definition`.
     """
     shape = int8_shape(operator, spec)
     threads, tiles, iterations = shape.threads, -(-operator.layout.rows // shape.tile), 1

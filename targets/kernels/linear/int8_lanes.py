@@ -25,27 +25,27 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.int8_vectors import QUADS, round_vec4s
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 
 
 class StagedVector:
-    """A packed vector in shared memory: word i of group g at i * pitch + g, for the lanes' sake."""
+    """A quantised vector in shared memory: word i of group g at i * pitch + g, for the lanes."""
 
     def __init__(self, cols: int) -> None:
         self._groups = cols // GROUP
         self._pitch = self._groups | 1
-        self._words = shared((QUADS * self._pitch,), "uint32")
+        self._words = shared((VEC4S * self._pitch,), "uint32")
         self._scales = shared((self._groups,))
 
     def fill(self, block: Block, vec4s: Sequence[Expr], interleaved: bool) -> None:
         """Round the threads' vec4s into it; ends with a barrier."""
         put_word, put_scale = self._put_word, self._put_scale
-        count = self._groups * QUADS
+        count = self._groups * VEC4S
         round_vec4s(vec4s, block, count, interleaved, put_word, put_scale)
         barrier()
 
     def _put_word(self, vec4: Expr, word: Expr) -> None:
-        place = tirx.floormod(vec4, QUADS) * self._pitch + tirx.floordiv(vec4, QUADS)
+        place = tirx.floormod(vec4, VEC4S) * self._pitch + tirx.floordiv(vec4, VEC4S)
         store(self._words, word, place)
 
     def _put_scale(self, group: Expr, scale: Expr) -> None:
@@ -53,12 +53,12 @@ class StagedVector:
 
     def read(self, group: Expr) -> tuple[list[Expr], Expr]:
         """A group's words and scale."""
-        words = [bind(self._words[i * self._pitch + group]) for i in range(QUADS)]
+        words = [bind(self._words[i * self._pitch + group]) for i in range(VEC4S)]
         return words, bind(self._scales[group])
 
 
 class QuantizedVector:
-    """Packed vectors in two arguments."""
+    """Quantised vectors in two arguments."""
 
     def __init__(self, build: FunctionBuilder, cols: int, rows: int = 1) -> None:
         self.groups, self._rows = cols // GROUP, rows
@@ -67,15 +67,15 @@ class QuantizedVector:
 
     def read(self, group: Expr, row: Index = 0) -> tuple[list[Expr], Expr]:
         """A group's words and scale."""
-        words = _words(self._words, row, group * QUADS, QUADS)
+        words = _words(self._words, row, group * VEC4S, VEC4S)
         return words, bind(self._scales[row, group])
 
     def copy(self, block: Block) -> tuple[Buffer, Buffer]:
         """Words and scales of all rows in shared memory, row after row; ends without a barrier."""
         groups, rows = self.groups, self._rows
-        words = shared((rows * groups * QUADS,), "uint32")
+        words = shared((rows * groups * VEC4S,), "uint32")
         scales = shared((rows * groups,))
-        vec4s = groups * QUADS // 4
+        vec4s = groups * VEC4S // 4
         with strided(block, rows * vec4s) as item:
             row, at = bind(tirx.floordiv(item, vec4s)), bind(tirx.floormod(item, vec4s) * 4)
             store(words, self._words[row, T.ramp(at, 1, 4)], T.ramp(item * 4, 1, 4))
@@ -86,16 +86,16 @@ class QuantizedVector:
 
 
 class StagedRows:
-    """Packed vectors, copied into shared memory once by all threads."""
+    """Quantised vectors, copied into shared memory once by all threads."""
 
     def __init__(self, packed: QuantizedVector, block: Block) -> None:
         self._words, self._scales = packed.copy(block)
         self._groups = packed.groups
 
     def read(self, group: Expr, row: Expr) -> tuple[list[Expr], Expr]:
-        """A group's words and scale; behind a barrier."""
+        """A group's words and scale; after a barrier."""
         place = bind(row * self._groups + group)
-        vec4s = [bind(self._words[T.ramp(place * QUADS + at, 1, 4)]) for at in (0, 4)]
+        vec4s = [bind(self._words[T.ramp(place * VEC4S + at, 1, 4)]) for at in (0, 4)]
         words = [tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)]
         return words, bind(self._scales[place])
 
@@ -106,7 +106,7 @@ def _words(buffer: Buffer, row: Index, first: Expr, count: int) -> list[Expr]:
     return [tirx.Shuffle([vec4], [lane]) for vec4 in vec4s for lane in range(4)]
 
 
-class LaneShare:
+class LaneSlice:
     """A lane's groups of the vector: for each of them the integers and the scale.
 
     Attributes
@@ -124,7 +124,7 @@ class LaneShare:
             bind(tirx.min(number, last) if self._is_ragged else number) for number in self._numbers
         ]
         # Kept in memory of the thread: as expressions TVM would repeat them at every use.
-        self._operands = local((len(self.groups) * QUADS,), "uint32")
+        self._operands = local((len(self.groups) * VEC4S,), "uint32")
         self._offsets: list[Expr] = []
         self._scales: list[Expr] = []
 
@@ -144,7 +144,7 @@ class LaneShare:
             self._offsets.append(bind(total.value * -offset))
             self._scales.append(scale)
             for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
-                store(self._operands, word, iteration * QUADS + index)
+                store(self._operands, word, iteration * VEC4S + index)
 
     def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> Expr:
         """The lane's sum for one row, from its groups' words and scales."""
@@ -154,7 +154,7 @@ class LaneShare:
         ):
             total = LocalVar("int32", offset)
             for index, word in enumerate(self._integers(words)):
-                total.add(dot4(word, self._operands[iteration * QUADS + index]))
+                total.add(dot4(word, self._operands[iteration * VEC4S + index]))
             result.add(scale * own * as_f32(total.value))
         return result.value
 
@@ -186,8 +186,8 @@ def _even_and_odd(words: Sequence[Expr]) -> list[Expr]:
 class RowAhead:
     """The weights of one row that a lane reads ahead of their use."""
 
-    def __init__(self, weights: WeightReader, share: LaneShare) -> None:
-        self._weights, self._groups = weights, share.groups
+    def __init__(self, weights: WeightReader, lane_slice: LaneSlice) -> None:
+        self._weights, self._groups = weights, lane_slice.groups
         self._size = weights.layout.bits  # words of a group: 32 channels of so many bits
         self._words = local((len(self._groups) * self._size,), "uint32")
         self._scales = [LocalVar("float32") for _ in self._groups]
@@ -230,14 +230,14 @@ class RowStream:
     def __init__(
         self,
         weights: WeightReader,
-        share: LaneShare,
+        lane_slice: LaneSlice,
         count: int,
         row_of: Callable[[Index], tuple[Expr, Expr]],
         ahead: int = 1,
     ) -> None:
         assert count % ahead == 0, "every iteration has a row"
         self._count, self._row_of = count, row_of
-        self._ahead = [RowAhead(weights, share) for _ in range(ahead)]
+        self._ahead = [RowAhead(weights, lane_slice) for _ in range(ahead)]
         for iteration, rows in enumerate(self._ahead):
             rows.load(*row_of(iteration))
 

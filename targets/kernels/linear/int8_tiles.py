@@ -2,7 +2,7 @@
 
 Both tiles lie in shared memory as words of four signed bytes, in one order of channels. Weights of
 4 bits give words of even and of odd channels, so x is brought into that order when it is written.
-Packed x: operators/activation_quantization.py; the product: `Int8Linear.definition`.
+Quantised x: operators/activation_quantization.py; the product: `Int8Linear.definition`.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _signed_bytes(value: Expr) -> Expr:
     return tirx.bitwise_xor(_both(flipped, OTHER_BITS) + _u32(ONES), _both(flipped, TOP_BITS))
 
 
-class PackedLoader(DenseLoader):
-    """Rows of packed vectors; words beyond the last are some others, whose scale is 0.
+class QuantizedLoader(DenseLoader):
+    """Rows of quantised vectors; words beyond the last are some others, whose scale is 0.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class PackedLoader(DenseLoader):
         return result
 
 
-class PackedWeightLoader(Loader):
+class IntegerWeightLoader(Loader):
     """Rows of a stored matrix as words of signed bytes; beyond the last some others."""
 
     def __init__(
@@ -243,8 +243,8 @@ class Int8TileProduct(TileProduct):
         x, w = self._x, self._w
         self._w_scales = x.rows // VECTOR * shape.iterations
         self._loaders = (
-            PackedLoader(x, thread, threads, 0, row_of_x, words, weights.layout.bits == 4),
-            PackedWeightLoader(w, thread, threads, x.blocks, row_of_w, weights),
+            QuantizedLoader(x, thread, threads, 0, row_of_x, words, weights.layout.bits == 4),
+            IntegerWeightLoader(w, thread, threads, x.blocks, row_of_w, weights),
         )
         moved = x.blocks + w.blocks
         self._scale_loaders = (

@@ -50,7 +50,7 @@ from gemma4_compile.targets.kernels.moe.expert_norms import (
     expert_norm,
 )
 
-QUADS = GROUP // WORD  # of a group
+VEC4S = GROUP // WORD  # of a group
 
 Put = Callable[[Expr, Expr], None]
 
@@ -86,14 +86,14 @@ def round_vec4s(
     put_word, put_scale : store a word by its vec4, and a scale by its group
     """
     thread, threads = block.thread, block.threads
-    largest = None if block.subgroup_width >= QUADS else shared((count,))
+    largest = None if block.subgroup_width >= VEC4S else shared((count,))
     tops = []
     for iteration, vec4 in enumerate(vec4s):
         item = bind(thread + iteration * threads)
         a, b, c, d = (tirx.max(lane, -lane) for lane in _lanes(vec4))
         top = tirx.max(tirx.max(a, b), tirx.max(c, d))
         if largest is None:  # a thread beyond the end belongs to no group
-            tops.append(max_over_neighbours(top, QUADS))
+            tops.append(max_over_neighbours(top, VEC4S))
         else:
             with _inside(item, iteration, threads, count):
                 store(largest, top, item)
@@ -102,18 +102,18 @@ def round_vec4s(
     for iteration, vec4 in enumerate(vec4s):
         item = bind(thread + iteration * threads)
         with _inside(item, iteration, threads, count):
-            group = bind(tirx.floordiv(item, QUADS))
+            group = bind(tirx.floordiv(item, VEC4S))
             magnitude = tops[iteration] if largest is None else _largest_of(largest, group)
             factor = bind(group_factor(magnitude))
             put_word(item, bind(_word([bind(lane * factor) for lane in _lanes(vec4)], interleaved)))
-            with when(tirx.floormod(item, QUADS) == 0):
+            with when(tirx.floormod(item, VEC4S) == 0):
                 put_scale(group, group_scale(magnitude))
 
 
 def _largest_of(largest: Buffer, group: Expr) -> Expr:
-    magnitude: Expr = largest[group * QUADS]
-    for other in range(1, QUADS):
-        magnitude = tirx.max(magnitude, largest[group * QUADS + other])
+    magnitude: Expr = largest[group * VEC4S]
+    for other in range(1, VEC4S):
+        magnitude = tirx.max(magnitude, largest[group * VEC4S + other])
     return bind(magnitude)
 
 
@@ -154,7 +154,7 @@ class NormArguments:
 def declare_norm(
     build: FunctionBuilder, norm: NormVector | ExpertNormVector
 ) -> NormArguments | ExpertNormArguments:
-    """The arguments of what stands in front of a matmul."""
+    """The arguments of what comes before a matmul."""
     if isinstance(norm, ExpertNormVector):
         return ExpertNormArguments.declare(build, norm)
     return NormArguments.declare(build, norm)
@@ -229,42 +229,42 @@ def residual_scales(
     return scale, inverse_rms(tirx.max(after, zero()) * scalar * scalar, width, eps)
 
 
-def merge_vec4s(block: Block, means: Buffer, stats: Buffer, heads: int) -> list[Expr]:
-    """The thread's vec4s of all merged heads; ends without a barrier.
+def combine_vec4s(block: Block, o_partial: Buffer, split_lse: Buffer, heads: int) -> list[Expr]:
+    """The thread's vec4s of all combined heads; ends without a barrier.
 
     All loads are under way before the first is used. Each (head, split) has one weight, made once
     by one thread.
     """
     thread, threads = block.thread, block.threads
-    splits, dim = int(means.shape[0]), int(means.shape[2])
+    splits, dim = int(o_partial.shape[0]), int(o_partial.shape[2])
     per_head, count = dim // WORD, heads * dim // WORD
     vec4s = []
     for iteration in range(-(-count // threads)):
         item = bind(tirx.min(thread + iteration * threads, count - 1))
         head = bind(tirx.floordiv(item, per_head))
         column = T.ramp(tirx.floormod(item, per_head) * WORD, 1, WORD)
-        vec4s.append((head, [bind(means[s, head, column]) for s in range(splits)]))
+        vec4s.append((head, [bind(o_partial[s, head, column]) for s in range(splits)]))
     weights = shared((heads * splits,))
     with strided(block, heads * splits) as item:
         h, own = bind(tirx.floordiv(item, splits)), bind(tirx.floormod(item, splits))
-        pairs = [(bind(stats[s, h, 0]), bind(stats[s, h, 1])) for s in range(splits)]
+        pairs = [(bind(split_lse[s, h, 0]), bind(split_lse[s, h, 1])) for s in range(splits)]
         highest = pairs[0][0]
         for other, _ in pairs[1:]:
             highest = tirx.max(highest, other)
         highest = bind(highest)
         total = tree([tirx.exp(maximum - highest) * weight for maximum, weight in pairs], add)
-        row_slice = tirx.exp(stats[own, h, 0] - highest) * stats[own, h, 1] / total
+        row_slice = tirx.exp(split_lse[own, h, 0] - highest) * split_lse[own, h, 1] / total
         store(weights, row_slice, item)
     barrier()
-    merged = []
+    combined = []
     for head, values in vec4s:
         shares = [tirx.Broadcast(bind(weights[head * splits + s]), WORD) for s in range(splits)]
         products = [
             row_slice * value.astype(f"float32x{WORD}")
             for row_slice, value in zip(shares, values, strict=True)
         ]
-        merged.append(bind(tree(products, add)))
-    return merged
+        combined.append(bind(tree(products, add)))
+    return combined
 
 
 def float_vec4s(block: Block, x: Buffer, width: int, begin: int = 0) -> list[Expr]:

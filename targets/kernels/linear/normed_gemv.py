@@ -1,6 +1,6 @@
 """`NormedLinear` and `CombinedLinear`: every block makes the vector, then does its rows.
 
-A norm of a few thousand channels, or the merge of a few splits, costs a block less than a launch.
+A norm of a few thousand channels, or the combine of a few splits, costs a block less than a launch.
 Its result stays in shared memory, in the order in which neighbouring lanes read it: channel
 u * unit + j at j * units + u. Definitions: gemma4_compile/operators/fused_linear.py.
 """
@@ -21,7 +21,7 @@ from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.attention.combine import merged_channel
+from gemma4_compile.targets.kernels.attention.combine import combined_channel
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
@@ -61,9 +61,9 @@ def wide_tuning(spec: TargetSpec) -> GemvTuning:
 
 
 def fused_width(spec: TargetSpec) -> int:
-    """The longest vector whose norm fits into shared memory beside the partial sums."""
+    """The longest vector whose norm fits into shared memory next to the partial sums."""
     threads = wide_tuning(spec).threads
-    norms = BlockReduction.nbytes(threads) + BlockSums.nbytes(threads)  # the router's stand beside
+    norms = BlockReduction.nbytes(threads) + BlockSums.nbytes(threads)  # and the router's
     others = 4 * threads * spec.tuning.gemv.rows + norms
     return max(0, (spec.max_shared_memory_bytes - others) // 4)
 
@@ -124,14 +124,14 @@ def multiply_staged(
 
 
 def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimFunc:
-    """Merge the splits of an attention, then the dot products of `make_gemv`.
+    """Combine the splits of an attention, then the dot products of `make_gemv`.
 
     Grid: rows / tile. Shared: the vector, and a float32 of a thread for each of its rows.
     Reference: `CombinedLinear.definition`.
     """
     dim, splits = operator.head_dim, operator.splits
     with function(scheduled=True) as build:
-        means, stats = declare_splits(build, operator, operator.in_dtype)
+        o_partial, split_lse = declare_splits(build, operator, operator.in_dtype)
         weights = WeightReader(build, operator.layout)
         y = build.arg("y", (1, operator.outputs), "float32")
         rows = operator.layout.rows
@@ -141,8 +141,8 @@ def make_combined_gemv(operator: CombinedLinear, spec: TargetSpec) -> tirx.PrimF
             vector = StagedVector(weights, operator.cols)
             with strided(block, operator.cols) as k:
                 h, d = bind(tirx.floordiv(k, dim)), bind(tirx.floormod(k, dim))
-                merged = merged_channel(means, stats, splits, h, d)
-                vector.write(k, as_f32(merged.astype(operator.in_dtype)))
+                combined = combined_channel(o_partial, split_lse, splits, h, d)
+                vector.write(k, as_f32(combined.astype(operator.in_dtype)))
             multiply_staged(operator, weights, vector, shape, tile, block, y)
     return build.result
 
@@ -180,7 +180,7 @@ def make_normed_gemv(operator: NormedLinear, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: the router's blocks, rows / tile. Shared: the vector, its sums, and a float32 of a thread
     for each of its rows. Behind two branches, which are more to read, a block takes several tiles
-    as in int8_gemv.py. The first block behind the router's writes the new residual. Reference:
+    as in int8_gemv.py. The first block after the router's writes the new residual. Reference:
     `NormedLinear.definition`.
     """
     rows, width, ple = (

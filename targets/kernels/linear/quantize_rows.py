@@ -1,4 +1,4 @@
-"""Kernels that round vectors to int8 and do nothing else, or the norm or merge in front of it.
+"""Kernels that round vectors to int8 and do nothing else, or the norm or combine in front of it.
 
 Definitions: gemma4_compile/operators/activation_quantization.py.
 """
@@ -20,11 +20,11 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.attention.combine import merge_shape, merge_slice
+from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.common.blocks import Block, launch, row_threads
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
-    QUADS,
+    VEC4S,
     NormArguments,
     declare_norm,
     norm_scales,
@@ -61,8 +61,8 @@ def make_quantize_rows(operator: QuantizeRows, spec: TargetSpec) -> tirx.PrimFun
                     store(words, word, i, first + mine)
 
             def put_scale(group: Expr, scale: Expr) -> None:
-                with when(first + group * QUADS < vec4s):
-                    store(scales, scale, i, tirx.floordiv(first, QUADS) + group)
+                with when(first + group * VEC4S < vec4s):
+                    store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
 
             round_vec4s(
                 [vec4],
@@ -107,7 +107,7 @@ def _own_vec4_behind_experts(
     index: Expr,
     block: Block,
 ) -> Expr:
-    """The thread's vec4 of x, in the block's turn of its slice; the first block writes r'."""
+    """The thread's vec4 of x, in the block's step of its slice; the first block writes r'."""
     x = norm_vec4s(args, out, index == 0, block)
     own = x[0]
     for iteration, vec4 in enumerate(x[1:], 1):
@@ -118,7 +118,7 @@ def _own_vec4_behind_experts(
 def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimFunc:
     """Every block adds up the squares of the whole row, and rounds a vec4 a thread.
 
-    Grid: vec4s / threads. Shared: a vector a thread, two behind two branches. Reference:
+    Grid: vec4s / threads. Shared: a vector a thread, two after two branches. Reference:
     `QuantizedNorm.definition`.
     """
     width, vec4s = operator.width, operator.width // WORD
@@ -142,8 +142,8 @@ def make_quantized_norm(operator: QuantizedNorm, spec: TargetSpec) -> tirx.PrimF
                     store(words, word, 0, index * threads + vec4)
 
             def put_scale(group: Expr, scale: Expr) -> None:
-                with when((index * threads + group * QUADS) < vec4s):
-                    store(scales, scale, 0, index * (threads // QUADS) + group)
+                with when((index * threads + group * VEC4S) < vec4s):
+                    store(scales, scale, 0, index * (threads // VEC4S) + group)
 
             round_vec4s(
                 [x],
@@ -162,11 +162,11 @@ def make_quantized_combine(operator: QuantizedCombine, spec: TargetSpec) -> tirx
     Reference: `QuantizedCombine.definition`.
     """
     heads, dim, splits = operator.heads, operator.head_dim, operator.splits
-    shape = merge_shape(dim, splits, spec)
+    shape = combine_shape(dim, splits, spec)
     width, vec4s = shape.width, dim // WORD
-    assert width % QUADS == vec4s % QUADS == 0, "a slice holds whole groups"
+    assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
     with function(scheduled=True) as build:
-        means, stats = declare_splits(build, operator, operator.in_dtype)
+        o_partial, split_lse = declare_splits(build, operator, operator.in_dtype)
         words, scales = (
             build.arg(name, *shape)
             for name, shape in zip(("words", "scales"), quantized_specs(heads * dim), strict=True)
@@ -181,12 +181,12 @@ def make_quantized_combine(operator: QuantizedCombine, spec: TargetSpec) -> tirx
                     store(words, word, 0, first + vec4)
 
             def put_scale(group: Expr, scale: Expr) -> None:
-                with when(first + group * QUADS < end):
-                    store(scales, scale, 0, tirx.floordiv(first, QUADS) + group)
+                with when(first + group * VEC4S < end):
+                    store(scales, scale, 0, tirx.floordiv(first, VEC4S) + group)
 
-            merged = bind(merge_slice(shape, means, stats, head, slice_, thread))
+            combined = bind(combine_slice(shape, o_partial, split_lse, head, slice_, thread))
             round_vec4s(
-                [merged],
+                [combined],
                 block,
                 width,
                 operator.interleaved,

@@ -27,7 +27,7 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_block import find_shape, vector_bytes
 from gemma4_compile.targets.kernels.linear.int8_gemv import store_packed
 from gemma4_compile.targets.kernels.linear.int8_lanes import (
-    LaneShare,
+    LaneSlice,
     QuantizedVector,
     RowStream,
     StagedRows,
@@ -78,20 +78,20 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
             slot = bind(tirx.floordiv(thread, shape.lanes))
             base = bind(operator.first_row(own))
             first = bind(base + tile * shape.tile + slot)
-            share = LaneShare(operator.layout, shape.lanes, lane)
+            lane_slice = LaneSlice(operator.layout, shape.lanes, lane)
             rows_of = RowStream(
                 weights,
-                share,
+                lane_slice,
                 shape.rows,
                 lambda iteration: (first + iteration * shape.slots, base),
             )
             staged = StagedVector(cols)
             staged.fill(block, vec4s, operator.layout.interleaved)
-            share.load(staged.read)
+            lane_slice.load(staged.read)
             sums = RowSums(shape, block)
             rows_of.run(
                 lambda iteration, *row: sums.put(
-                    iteration * shape.slots + slot, lane, share.dot(*row)
+                    iteration * shape.slots + slot, lane, lane_slice.dot(*row)
                 )
             )
             sums.finish()
@@ -121,13 +121,13 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
             lane = bind(tirx.floormod(thread, shape.lanes))
             slot = bind(tirx.floordiv(thread, shape.lanes))
             row = bind(tirx.min(tile * shape.tile + slot, rows - 1))
-            share = LaneShare(operator.layout, shape.lanes, lane)
+            lane_slice = LaneSlice(operator.layout, shape.lanes, lane)
 
             def row_of(k: Index) -> tuple[Expr, Expr]:
                 base = bind(operator.first_row(ids[0, k]))
                 return base + row, base
 
-            rows_of = RowStream(weights, share, top_k, row_of, 2 - top_k % 2)
+            rows_of = RowStream(weights, lane_slice, top_k, row_of, 2 - top_k % 2)
             vectors = StagedRows(packed, block)
             chosen = shared((top_k,))
             with strided(block, top_k) as k:
@@ -140,8 +140,8 @@ def make_int8_expert_down(operator: Int8ExpertDown, spec: TargetSpec) -> tirx.Pr
             def add_expert(
                 k: Expr, words: Sequence[Sequence[Expr]], scales: Sequence[Expr]
             ) -> None:
-                share.load(lambda group: vectors.read(group, k))
-                total.add(chosen[k] * share.dot(words, scales))
+                lane_slice.load(lambda group: vectors.read(group, k))
+                total.add(chosen[k] * lane_slice.dot(words, scales))
 
             rows_of.run(add_expert)
             sums = RowSums(shape, block)

@@ -150,7 +150,7 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
 
 
 def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice: RowSlice) -> None:
-    """Write the experts' input behind the scores."""
+    """Write the experts' input after the scores."""
     begin = routed_begin(experts)
     row_slice.store_from(routed, hidden, begin, 0)
     if begin > experts:

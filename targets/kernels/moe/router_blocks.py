@@ -1,6 +1,6 @@
 """The router's scores in the launch of the dense gate and up: the first blocks of the grid.
 
-Both begin with the residual behind attention. A block an expert makes its score from sums over the
+Both begin with the residual after attention. A block an expert makes its score from sums over the
 row alone: with c = branch * w, the branch's 1 / rms i and the expert's row p (times the router's
 scale), the squares of r' = r + i c add up to r.r + 2 i r.c + i^2 c.c, and r'.p = r.p + i c.p.
 Meaning: `RoutedNorm` in gemma4_compile/operators/moe.py.
@@ -88,7 +88,7 @@ class BesideRouter:
 
 
 def declare_router(build: FunctionBuilder, operator: Linear) -> BesideRouter | None:
-    """The arguments in front of the weights, if the operator has the router beside it."""
+    """The arguments before the weights, if the operator has the router next to it."""
     return BesideRouter(build, operator.routed_norm) if isinstance(operator, RoutedForm) else None
 
 
@@ -107,7 +107,7 @@ def behind_router(
     """Route in the first blocks; the body is for the others, with their index from 0 on.
 
     Loops of one iteration or none: TVM lets buffers share memory, with barriers between them, and
-    does not put a barrier behind a condition.
+    does not put a barrier under a condition.
     """
     if router is None or routed is None:
         yield index, block

@@ -1,4 +1,4 @@
-"""Draw a token from the nucleus in two launches.
+"""Draw a token from the top-p set in two launches.
 
 The first sorts runs of tokens, each in a block, and sums them up. The second, one block, finds
 the threshold bit by bit: in each run by bisection, so that it reads but few of the tokens.
@@ -17,8 +17,8 @@ from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.sampling import (
     BIN_SHIFT,
     BINS,
+    HISTOGRAM,
     RUN,
-    SURVEY,
     SampleTopP,
     bin_bits,
     bits_of,
@@ -26,8 +26,8 @@ from gemma4_compile.operators.sampling import (
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
-    QUAD,
     REDUCTION_COLUMNS,
+    VEC4,
     Block,
     BlockReduction,
     LaneSums,
@@ -48,7 +48,7 @@ Body = Callable[[Expr, Expr], None]  # of a probability and its bits
 
 def _lanes(vec4: Expr, body: Body) -> None:
     """`body` for the four tokens of a vector; a vocabulary is padded to a multiple of 32."""
-    for lane in range(QUAD):
+    for lane in range(VEC4):
         p = bind(tirx.Shuffle([vec4], [lane]))
         body(p, bind(bits_of(p)))
 
@@ -58,20 +58,21 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: 1. Shared: about ten words a lane. Reference: `SampleTopP.definition`.
     """
-    vocab, survey = operator.vocab, operator.survey
+    vocab, histogram = operator.vocab, operator.histogram
     lanes = row_threads(RUN, spec.max_threads_per_block)
-    iterations = -(-survey.runs // lanes)  # neighbouring runs of a lane
+    iterations = -(-histogram.runs // lanes)  # neighbouring runs of a lane
     with function(scheduled=True) as build:
         probs = build.arg("probs", (1, vocab), "float32")
         ordered, sums, counts, masses = (
-            build.arg(name, *result) for name, result in zip(SURVEY, survey.results, strict=True)
+            build.arg(name, *result)
+            for name, result in zip(HISTOGRAM, histogram.results, strict=True)
         )
         uniform = build.arg("uniform", (1,), "float32")
         top_p = build.arg("top_p", (1,), "float32")
         token = build.arg("token", (1,), "int32")
         with launch(lanes, 1) as (_, _, lane):
             block = Block(lane, lanes, spec.simd_width)
-            found = _Bin(block, masses, survey.runs, top_p)
+            found = _Bin(block, masses, histogram.runs, top_p)
             runs = [
                 _Run(
                     ordered, sums, counts, masses, bind(lane * iterations + iteration), found.index
@@ -86,11 +87,11 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
             walk.scan()
             first = bind(walk.chosen.value * (iterations * RUN))
             # The lane's tokens, a few neighbours to each thread.
-            vec4s = iterations * RUN // (lanes * QUAD)
+            vec4s = iterations * RUN // (lanes * VEC4)
 
             def visit_piece(piece: Expr, body: Callable[[Expr], None]) -> None:
                 with T.serial(0, vec4s) as step:
-                    v = bind(first + (piece * vec4s + step) * QUAD)
+                    v = bind(first + (piece * vec4s + step) * VEC4)
                     with when(v < vocab):
                         body(v)
 
@@ -100,7 +101,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                 mass.add(tirx.Select(bits > threshold, p, zero()))
                 ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
 
-            visit_piece(lane, lambda v: _lanes(bind(probs[0, T.ramp(v, 1, QUAD)]), count))
+            visit_piece(lane, lambda v: _lanes(bind(probs[0, T.ramp(v, 1, VEC4)]), count))
             walk.note(lane, mass.value, ties.value)
             walk.scan()
             piece = bind(walk.chosen.value)
@@ -166,7 +167,7 @@ class _Run:
 
     @property
     def inside(self) -> Expr:
-        """Tokens that are not told apart."""
+        """Tokens that are not distinguished."""
         return self.reached.value - self.above.value
 
     def search(self, places: Sequence[Expr]) -> None:
@@ -202,7 +203,7 @@ class _Run:
 
 
 def _threshold(block: Block, runs: Sequence[_Run], found: _Bin) -> Expr:
-    """The bits of the nucleus's smallest probability; the runs keep the tokens that have them."""
+    """The bits of the set's smallest probability; the runs keep the tokens that have them."""
     threshold = LocalVar("int32", bin_bits(found.index))
     end, digit = LocalVar("int32", bin_bits(found.index + 1)), LocalVar("int32", i32(0))
     lane_sums = LaneSums(block, len(DIGITS), block.threads)
@@ -301,8 +302,8 @@ class _Walk:
 
     def pass_tokens(self, probs: Buffer, v: Expr) -> None:
         """Choose among tokens v to v + 3, if the draw falls there."""
-        vec4 = bind(probs[0, T.ramp(v, 1, QUAD)])
-        for lane in range(QUAD):
+        vec4 = bind(probs[0, T.ramp(v, 1, VEC4)])
+        for lane in range(VEC4):
             p = bind(tirx.Shuffle([vec4], [lane]))
             bits = bind(bits_of(p))
             above = bind(tirx.Select(bits > self.threshold, p, zero()))

@@ -13,8 +13,8 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.sampling import (
     BINS,
+    HISTOGRAM,
     RUN,
-    SURVEY,
     TopPHistogram,
     bin_bits,
     bits_of,
@@ -22,8 +22,8 @@ from gemma4_compile.operators.sampling import (
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, IndexT
 from gemma4_compile.targets.kernels.common.blocks import (
-    QUAD,
     REDUCTION_COLUMNS,
+    VEC4,
     Block,
     barrier,
     launch,
@@ -50,16 +50,17 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
     with function(scheduled=True) as build:
         probs = build.arg("probs", (1, vocab), "float32")
         ordered, sums, counts, masses = (
-            build.arg(name, *result) for name, result in zip(SURVEY, operator.results, strict=True)
+            build.arg(name, *result)
+            for name, result in zip(HISTOGRAM, operator.results, strict=True)
         )
         with launch(threads, operator.runs) as (run, _, thread):
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
             block = Block(thread, threads, spec.simd_width)
-            with strided(block, RUN // QUAD) as item:
-                v = bind(run * RUN + item * QUAD)
+            with strided(block, RUN // VEC4) as item:
+                v = bind(run * RUN + item * VEC4)
                 for lane, value in enumerate(_probabilities(probs, v, vocab)):
-                    store(values, -value if lane % 2 else value, _place(item * QUAD + lane))
+                    store(values, -value if lane % 2 else value, _place(item * VEC4 + lane))
             _sort(block, values)
             shares = [bind(thread + first) for first in range(0, SHARES, threads)]
             held = [
@@ -78,10 +79,10 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
                 after = [bind(base + value) for value in own]
                 for number, value in enumerate(after):
                     store(values, value, _place(share * HELD + number))
-                for half in range(0, HELD, QUAD):
-                    place = T.ramp(share * HELD + half, 1, QUAD)
+                for half in range(0, HELD, VEC4):
+                    place = T.ramp(share * HELD + half, 1, VEC4)
                     for buffer, row in ((ordered, tokens), (sums, after)):
-                        vec4 = tirx.Shuffle(row[half : half + QUAD], list(range(QUAD)))
+                        vec4 = tirx.Shuffle(row[half : half + VEC4], list(range(VEC4)))
                         store(buffer, vec4, run, place)
             barrier()
             for index, count in found:
@@ -92,19 +93,19 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
 
 
 def _probabilities(probs: Buffer, v: Expr, vocab: int) -> list[Expr]:
-    """The probabilities of QUAD tokens from v on; 0 beyond the vocabulary."""
-    if vocab % QUAD:  # its last tokens fill no vec4, and would be read twice and at wrong places
+    """The probabilities of VEC4 tokens from v on; 0 beyond the vocabulary."""
+    if vocab % VEC4:  # its last tokens fill no vec4, and would be read twice and at wrong places
         return [
             bind(
                 probs[0, tirx.min(v + lane, vocab - 1)]
                 * tirx.Select(v + lane < vocab, f32(1.0), zero())
             )
-            for lane in range(QUAD)
+            for lane in range(VEC4)
         ]
-    inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), QUAD)
-    at = bind(tirx.min(v, vocab - QUAD))
-    vec4 = bind(probs[0, T.ramp(at, 1, QUAD)] * inside)
-    return [tirx.Shuffle([vec4], [lane]) for lane in range(QUAD)]
+    inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), VEC4)
+    at = bind(tirx.min(v, vocab - VEC4))
+    vec4 = bind(probs[0, T.ramp(at, 1, VEC4)] * inside)
+    return [tirx.Shuffle([vec4], [lane]) for lane in range(VEC4)]
 
 
 def _place(item: IndexT) -> IndexT:

@@ -101,16 +101,16 @@ def test_prefill_attention_sees_exactly_its_window(case: Case, dtype: str) -> No
 @pytest.mark.parametrize("case", STEPS, ids=str)
 def test_splits_of_a_decode_step_merge_to_the_whole(case: Case, splits: int) -> None:
     q, keys, data = inputs(case, "float32")
-    means = np.zeros((splits, HEADS, DIM), np.float32)
-    stats = np.zeros((splits, HEADS, 2), np.float32)
+    o_partial = np.zeros((splits, HEADS, DIM), np.float32)
+    split_lse = np.zeros((splits, HEADS, 2), np.float32)
     out = np.zeros((1, HEADS * DIM), np.float32)
 
     split = SplitAttention(
         1, HEADS, KV_HEADS, DIM, case.window, "float32", case.ring, splits=splits
     )
     caches = fill(case, keys, "float32"), fill(case, data, "float32")
-    run(split, q.reshape(1, -1), *caches, case.positions, means, stats)
-    run(CombineSplits(HEADS, DIM, splits, "float32"), means, stats, out)
+    run(split, q.reshape(1, -1), *caches, case.positions, o_partial, split_lse)
+    run(CombineSplits(HEADS, DIM, splits, "float32"), o_partial, split_lse, out)
 
     expected = attend(q.astype(np.float64), keys.astype(np.float64), data.astype(np.float64), case)
     np.testing.assert_allclose(out, expected.reshape(1, -1), **ROUNDED["float32"])

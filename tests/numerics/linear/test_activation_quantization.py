@@ -20,7 +20,7 @@ from gemma4_compile.operators.int8_linear import (
 )
 from gemma4_compile.operators.linear import WeightLayout
 from tests.numerics.attention.test_attention import EPS, normed
-from tests.numerics.definitions import merged_heads, run, values
+from tests.numerics.definitions import combined_heads, run, values
 from tests.numerics.linear.test_linear import COLS, close, gelu, stored
 
 Float64Array = npt.NDArray[np.float64]
@@ -156,17 +156,17 @@ def test_a_norm_leaves_a_packed_vector(interleaved: bool) -> None:
 def test_combined_splits_are_rounded(dtype: str) -> None:
     heads, dim, splits = 3, 32, 4
     tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
-    means, stats = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
-    stats[..., 0] *= 10
-    stats[..., 1] = np.abs(stats[..., 1]) + 0.5
+    o_partial, split_lse = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
+    split_lse[..., 0] *= 10
+    split_lse[..., 1] = np.abs(split_lse[..., 1]) + 0.5
     words, scales = empty(heads * dim)
     y = np.zeros((1, 40), np.float32)
     fields = {"heads": heads, "head_dim": dim, "splits": splits, "in_dtype": dtype}
 
-    run(QuantizedCombine(heads, dim, splits, dtype, True), means, stats, words, scales)
-    run(linear(Int8CombinedLinear, 4, 40, heads * dim, **fields), means, stats, *tensors, y)
+    run(QuantizedCombine(heads, dim, splits, dtype, True), o_partial, split_lse, words, scales)
+    run(linear(Int8CombinedLinear, 4, 40, heads * dim, **fields), o_partial, split_lse, *tensors, y)
 
-    merged = merged_heads(means, stats)
+    merged = combined_heads(o_partial, split_lse)
     expected_words, expected_scales = packed(merged, True)
     np.testing.assert_array_equal(words, expected_words)
     np.testing.assert_allclose(scales, expected_scales, rtol=1e-5)

@@ -26,7 +26,7 @@ from tests.numerics.attention.test_attention import (
     normed,
     rotate,
 )
-from tests.numerics.definitions import ROUNDED, merged_heads, run, values
+from tests.numerics.definitions import ROUNDED, combined_heads, run, values
 from tests.numerics.linear.test_linear import COLS, GROUP, close, gelu, stored
 
 PLE_WIDTH = 3 * 32
@@ -133,8 +133,8 @@ def test_decode_attention_prepares_writes_and_attends(
         values(seed, case.before, KV_HEADS, DIM).astype(dtype) for seed in (5, 6)
     )
     key, value = fill(case, old_keys, dtype), fill(case, old_values, dtype)
-    means = np.zeros((splits, HEADS, DIM), dtype)
-    stats = np.zeros((splits, HEADS, 2), np.float32)
+    o_partial = np.zeros((splits, HEADS, DIM), dtype)
+    split_lse = np.zeros((splits, HEADS, 2), np.float32)
     out = np.zeros((1, HEADS * DIM), dtype)
 
     operator = decode_attention(
@@ -145,8 +145,8 @@ def test_decode_attention_prepares_writes_and_attends(
         owns_kv=True,
         value_is_key=value_is_key,
     )
-    run(operator, qkv, q_norm, k_norm, case.positions, rotary, key, value, means, stats)
-    run(CombineSplits(HEADS, DIM, splits, dtype), means, stats, out)
+    run(operator, qkv, q_norm, k_norm, case.positions, rotary, key, value, o_partial, split_lse)
+    run(CombineSplits(HEADS, DIM, splits, dtype), o_partial, split_lse, out)
 
     heads = qkv.reshape(1, -1, DIM)
     turned = angles[:, 3 : 3 + pairs]
@@ -170,12 +170,15 @@ def test_a_shared_layer_only_reads_the_cache() -> None:
     rotary = np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
     keys, data = (values(seed, case.before + 1, KV_HEADS, DIM) for seed in (5, 6))
     key, value = fill(case, keys, "float32"), fill(case, data, "float32")
-    means, stats = np.zeros((2, HEADS, DIM), np.float32), np.zeros((2, HEADS, 2), np.float32)
+    o_partial, split_lse = (
+        np.zeros((2, HEADS, DIM), np.float32),
+        np.zeros((2, HEADS, 2), np.float32),
+    )
     out = np.zeros((1, HEADS * DIM), np.float32)
 
     operator = decode_attention(case, cache_dtype="float32", pairs=DIM // 2, splits=2)
-    run(operator, qkv, q_norm, case.positions, rotary, key, value, means, stats)
-    run(CombineSplits(HEADS, DIM, 2, "float32"), means, stats, out)
+    run(operator, qkv, q_norm, case.positions, rotary, key, value, o_partial, split_lse)
+    run(CombineSplits(HEADS, DIM, 2, "float32"), o_partial, split_lse, out)
 
     q = rotate(normed(qkv.reshape(1, HEADS, DIM)) * q_norm, angles[:, 3 : 3 + DIM // 2], DIM // 2)
     expected = attend(q, keys.astype(np.float64), data.astype(np.float64), case)
@@ -187,11 +190,11 @@ def test_a_shared_layer_only_reads_the_cache() -> None:
 def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
     heads, dim, splits = 3, 32, 4
     tensors, matrix = stored(4, "float16", (40,), cols=heads * dim)
-    means, stats = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
-    stats[..., 0] *= 10
-    stats[..., 1] = np.abs(stats[..., 1]) + 0.5
-    means[splits - empty :] = 0.0
-    stats[splits - empty :] = (LOWEST, 0.0)
+    o_partial, split_lse = values(1, splits, heads, dim).astype(dtype), values(2, splits, heads, 2)
+    split_lse[..., 0] *= 10
+    split_lse[..., 1] = np.abs(split_lse[..., 1]) + 0.5
+    o_partial[splits - empty :] = 0.0
+    split_lse[splits - empty :] = (LOWEST, 0.0)
     y = np.zeros((1, 40), np.float32)
 
     operator = CombinedLinear(
@@ -202,9 +205,9 @@ def test_merge_and_matmul_in_one(dtype: str, empty: int) -> None:
         head_dim=dim,
         splits=splits,
     )
-    run(operator, means, stats, *tensors, y)
+    run(operator, o_partial, split_lse, *tensors, y)
 
-    merged = merged_heads(means, stats)
+    merged = combined_heads(o_partial, split_lse)
     expected = merged.reshape(1, -1) @ matrix.T
     if dtype == "float32":
         close(y, expected)

@@ -61,12 +61,12 @@ def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
 
 
 def empty(operator: TopPHistogram) -> list[npt.NDArray[Any]]:
-    """Arrays for what a survey finds."""
+    """Arrays for what a histogram holds."""
     return [np.zeros([int(extent) for extent in shape], dtype) for shape, dtype in operator.results]
 
 
-def survey(probs: Float32Array) -> list[npt.NDArray[Any]]:
-    """What a survey finds."""
+def histogram(probs: Float32Array) -> list[npt.NDArray[Any]]:
+    """What a histogram holds."""
     operator = TopPHistogram(probs.shape[1])
     found = empty(operator)
     run(operator, probs, *found)
@@ -74,12 +74,12 @@ def survey(probs: Float32Array) -> list[npt.NDArray[Any]]:
 
 
 @pytest.mark.parametrize("vocab", [320, RUN, 2 * RUN + 32])
-def test_survey(vocab: int) -> None:
+def test_histogram(vocab: int) -> None:
     weights = np.exp(values(7, 1, vocab, deviation=9.0))
     weights[0, ::9] = weights[0, 3]  # equal ones
     probs = (weights / weights.sum()).astype(np.float32)
 
-    ordered, sums, counts, masses = survey(probs)
+    ordered, sums, counts, masses = histogram(probs)
 
     padded = np.zeros(ordered.size, np.float32)
     padded[:vocab] = probs[0]
@@ -97,13 +97,13 @@ def sample(probs: Float32Array, uniform: float, top_p: float) -> int:
     token = np.full(1, -1, np.int32)
     numbers = (np.array([number], np.float32) for number in (uniform, top_p))
     operator = SampleTopP(probs.shape[1])
-    # The definition does not look at a survey.
-    unread = empty(operator.survey)
+    # The definition does not look at a histogram.
+    unread = empty(operator.histogram)
     run(operator, probs, *unread, *numbers, token)
     return int(token[0])
 
 
-def nucleus(probs: Float32Array, top_p: float) -> dict[int, float]:
+def top_p_set(probs: Float32Array, top_p: float) -> dict[int, float]:
     """The smallest set of most probable tokens that reaches top_p, by sorting, renormalised."""
     order = np.argsort(-probs[0], kind="stable")
     mass = np.cumsum(probs[0][order].astype(np.float64))
@@ -117,7 +117,7 @@ def test_each_token_of_the_top_p_set_is_sampled_as_often_as_it_is_probable(
     top_p: float,
 ) -> None:
     probs = softmax(values(5, 1, 1, VOCAB, deviation=3.0), 1.0, 1)[0]
-    expected = nucleus(probs, top_p)
+    expected = top_p_set(probs, top_p)
     steps = 2000
 
     # An even grid of uniforms turns each probability into an interval's length: no statistics.

@@ -2,12 +2,12 @@
 enable f16;
 
 @group(0) @binding(0) var<storage, read> key_ptr : array<vec4<f16>>;
-@group(0) @binding(1) var<storage, read_write> means_ptr : array<vec4<f16>>;
+@group(0) @binding(1) var<storage, read_write> o_partial_ptr : array<vec4<f16>>;
 @group(0) @binding(2) var<storage, read> positions_ptr : array<i32>;
 @group(0) @binding(3) var<storage, read> q_norm_ptr : array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> qkv_ptr : array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> rotary_ptr : array<f32>;
-@group(0) @binding(6) var<storage, read_write> stats_ptr : array<f32>;
+@group(0) @binding(6) var<storage, read_write> split_lse_ptr : array<f32>;
 @group(0) @binding(7) var<storage, read> value_ptr : array<vec4<f16>>;
 
 struct PODArgs {
@@ -316,20 +316,20 @@ fn snapshot_kernel(
     workgroupBarrier();
     if (cse_v5 == 0i) {
       let v_112 : f32 = ((((v_13[0i] + v_13[1i]) + (v_13[2i] + v_13[3i])) + ((v_13[4i] + v_13[5i]) + (v_13[6i] + v_13[7i]))) + (((v_13[8i] + v_13[9i]) + (v_13[10i] + v_13[11i])) + ((v_13[12i] + v_13[13i]) + (v_13[14i] + v_13[15i]))));
-      means_ptr[(cse_v9 + cse_v13)] = vec4<f16>(((((v_9[0i] + v_8[cse_v13]) + v_16[cse_v13]) + v_17[cse_v13]) * vec4<f32>((1.000000e+00f / v_112), (1.000000e+00f / v_112), (1.000000e+00f / v_112), (1.000000e+00f / v_112))));
+      o_partial_ptr[(cse_v9 + cse_v13)] = vec4<f16>(((((v_9[0i] + v_8[cse_v13]) + v_16[cse_v13]) + v_17[cse_v13]) * vec4<f32>((1.000000e+00f / v_112), (1.000000e+00f / v_112), (1.000000e+00f / v_112), (1.000000e+00f / v_112))));
     }
     if ((i32(threadIdx.x) < 16i) & ((i32(threadIdx.x) % 16i) == 0i)) {
-      stats_ptr[cse_v10] = v_3[0i];
+      split_lse_ptr[cse_v10] = v_3[0i];
       let v_113 : f32 = ((((v_13[0i] + v_13[1i]) + (v_13[2i] + v_13[3i])) + ((v_13[4i] + v_13[5i]) + (v_13[6i] + v_13[7i]))) + (((v_13[8i] + v_13[9i]) + (v_13[10i] + v_13[11i])) + ((v_13[12i] + v_13[13i]) + (v_13[14i] + v_13[15i]))));
-      stats_ptr[cse_v14] = v_113;
+      split_lse_ptr[cse_v14] = v_113;
     }
   } else {
     if (i32(threadIdx.x) < 64i) {
-      means_ptr[(cse_v9 + i32(threadIdx.x))] = vec4<f16>(0.000000e+00h, 0.000000e+00h, 0.000000e+00h, 0.000000e+00h);
+      o_partial_ptr[(cse_v9 + i32(threadIdx.x))] = vec4<f16>(0.000000e+00h, 0.000000e+00h, 0.000000e+00h, 0.000000e+00h);
     }
     if (i32(threadIdx.x) < 1i) {
-      stats_ptr[cse_v10] = -3.000000e+38f;
-      stats_ptr[cse_v14] = 0.000000e+00f;
+      split_lse_ptr[cse_v10] = -3.000000e+38f;
+      split_lse_ptr[cse_v14] = 0.000000e+00f;
     }
   }
 }

@@ -13,7 +13,7 @@ from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models

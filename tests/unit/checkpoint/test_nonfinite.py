@@ -25,6 +25,8 @@ from gemma4_compile.request import CompileRequest
 from tests import models
 from tests.packages import Silent
 
+pytestmark = pytest.mark.package
+
 # Checkpoint tensors of every kind, the places that are spoilt in each, and with what.
 SPOILT: dict[str, list[tuple[tuple[int, ...], float]]] = {
     "embed_tokens.weight": [((0, 0), np.nan)],

@@ -130,7 +130,7 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
     positions = buffer_of(case["buffers"][2])
     assert positions[0] > 24
     assert sorted(case["launches"][0]["buffers"]) == list(range(len(case["buffers"])))
-    assert {result["name"] for result in case["results"]} == {"means", "stats"}
+    assert {result["name"] for result in case["results"]} == {"o_partial", "split_lse"}
 
 
 @pytest.mark.parametrize("chunk", [1, 2, CHUNK])
@@ -170,9 +170,9 @@ def test_rounded_values_may_move_by_one_now_and_then() -> None:
 
 
 def test_the_drawn_token_is_the_one_that_passes_its_share() -> None:
-    answers = answers_of(survey=TopPHistogram(VOCAB), draw=SampleTopP(VOCAB))
+    answers = answers_of(histogram=TopPHistogram(VOCAB), draw=SampleTopP(VOCAB))
     (case,) = answers["cases"]
-    assert [launch["kernel"] for launch in case["launches"]] == ["survey_kernel", "draw_kernel"]
+    assert [launch["kernel"] for launch in case["launches"]] == ["histogram_kernel", "draw_kernel"]
     named = {result["name"]: result for result in case["results"]}
     assert list(named) == ["ordered", "sums", "counts", "masses", "token"]
     probs = buffer_of(case["buffers"][0]).astype(np.float64)
@@ -180,9 +180,9 @@ def test_the_drawn_token_is_the_one_that_passes_its_share() -> None:
     uniform, top_p = (float(buffer_of(case["buffers"][index])[0]) for index in (5, 6))
     order = np.argsort(-probs, kind="stable")
     last = int(np.searchsorted(np.cumsum(probs[order]), top_p))
-    nucleus = np.sort(order[: last + 1])
-    passed = np.cumsum(probs[nucleus])
-    expected = nucleus[np.searchsorted(passed, uniform * passed[-1], side="right")]
+    kept = np.sort(order[: last + 1])
+    passed = np.cumsum(probs[kept])
+    expected = kept[np.searchsorted(passed, uniform * passed[-1], side="right")]
     assert samples_of(named["token"], "int32") == [expected]
 
 

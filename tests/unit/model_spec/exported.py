@@ -14,7 +14,8 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.quantization.matrix import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from tests.models import config_file
 
 STATE = nn.spec.Object(object_type=nn.Object)

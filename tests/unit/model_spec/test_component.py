@@ -32,7 +32,8 @@ from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests.models import E2B_LIKE, random_weights, write_checkpoint

@@ -19,9 +19,10 @@ from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import TensorCache
 from gemma4_compile.package.output_directory import PROGRESS_FILE
 from gemma4_compile.package.shards import plan_shards, write_weights
-from gemma4_compile.quantization.packing import quantize
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
-from gemma4_compile.quantization.scheme import GroupScheme, StoredTensor
+from gemma4_compile.quantization.groups import GroupScheme, quantize
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.scheme import StoredTensor
+from gemma4_compile.quantization.schemes import RECIPES
 
 COLS = 64
 NAMES = ("a", "b", "c", "d")

@@ -13,9 +13,9 @@ from gemma4_compile.quantization.convert import (
     read_parameter_rows,
     row_blocks,
 )
-from gemma4_compile.quantization.packing import dequantize
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.groups import GroupScheme, dequantize
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.verification.stored_weights import parameter_rows
 
 COLS = 64

@@ -12,10 +12,10 @@ from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, Exp
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.operators.moe import EXPERT_TILE, PermuteByExpert, routed_width
 from gemma4_compile.operators.sampling import MASKED
+from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.quantization.matrix import StoredMatrices, layout_of
-from gemma4_compile.quantization.packing import dequantize, quantize
-from gemma4_compile.quantization.recipe import RECIPES, StoredParameter, storage_plan
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from tests.unit.model_spec.exported import exported, operators, random, run, tensor
 
 ROWS, COLS = 192, 64

@@ -8,8 +8,10 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.quantization.recipe import RECIPES, ROW_ALIGNMENT, storage_plan
-from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme
+from gemma4_compile.quantization.dense import DenseScheme
+from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.recipe import ROW_ALIGNMENT, storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 
 MIB = 1 << 20
 

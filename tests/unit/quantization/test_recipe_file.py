@@ -10,13 +10,13 @@ import pytest
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.recipe_file import (
-    SCHEMES,
     check_overrides,
     read_recipe_file,
     with_overrides,
 )
+from gemma4_compile.quantization.schemes import RECIPES, SCHEMES
 
 TABLE = parameter_table(Gemma4Config.from_preset("gemma-4-E2B-it"))
 

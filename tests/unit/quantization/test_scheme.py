@@ -1,50 +1,98 @@
-"""Schemes: names, tensor shapes and sizes."""
+"""A scheme of the tests (`tests/fixed_scheme.py`) from the command line to logits.
+
+It shows what a scheme needs: its class, its layout, an entry in SCHEMES and one in `recipes.json`.
+Everything else, from the options to the comparison with the checkpoint, asks the scheme.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from gemma4_compile.errors import QuantizationError
-from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, StoredTensor
+from gemma4_compile import abi, cli, options
+from gemma4_compile.build import build_module, decoder_options, kernel_descriptions
+from gemma4_compile.model_spec.text.reference import forward
+from gemma4_compile.operators.base import operator_from
+from gemma4_compile.passes.kernel_sources import kernel_sources
+from gemma4_compile.passes.lowering import generate, lower
+from gemma4_compile.quantization import schemes
+from gemma4_compile.quantization.groups import EIGHT_BITS
+from gemma4_compile.runtime import Engine
+from gemma4_compile.targets import target_spec
+from gemma4_compile.verification.thresholds import thresholds
+from tests.fixed_scheme import FixedLayout, FixedScheme
+from tests.models import DENSE_LIKE, E2B_LIKE, MOE_LIKE, write_checkpoint
+from tests.packages import config_of, dequantised_weights
+
+NAME = "fixed"
+LINE = {"activations": "float32", "weights": "fixed8", "small": "fixed8"}
 
 
-@pytest.mark.parametrize(
-    ("scheme", "name", "zero_point", "values_per_word"),
-    [
-        (GroupScheme(4, "float16"), "q4f16_1", 7, 8),
-        (GroupScheme(4, "float32"), "q4f32_1", 7, 8),
-        (GroupScheme(8, "float16"), "q8f16_1", 127, 4),
-    ],
-)
-def test_group_schemes(
-    scheme: GroupScheme, name: str, zero_point: int, values_per_word: int
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entries that its registration would be: of SCHEMES, and of the file of recipes."""
+    monkeypatch.setitem(schemes.SCHEMES, "fixed8", FixedScheme())
+    monkeypatch.setitem(schemes.RECIPES, NAME, schemes.recipe_of(NAME, LINE))
+    monkeypatch.setattr(options, "QUANTS", (*options.QUANTS, NAME))
+
+
+@pytest.mark.package
+def test_a_package_computes_with_the_stored_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert scheme.name == name
-    assert scheme.zero_point == zero_point
-    assert scheme.values_per_word == values_per_word
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", E2B_LIKE, dtype="float32")
+    package = tmp_path / "package"
+    request = [str(checkpoint.path), "--target", "cpu", "--quant", NAME, "--context", "64"]
+    assert cli.main([*request, "-o", str(package)]) == 0, capsys.readouterr().err
+    provenance = json.loads((package / abi.PROVENANCE_FILE).read_text())
+    assert provenance["build"]["schemes"]["linear"] == "fixed8"
+    ids = [2, 5, 77, 130, 9]
+    engine = Engine.open(package)
+    weights = dequantised_weights(package, checkpoint, NAME)
+    expected = forward(config_of(checkpoint), weights, np.array(ids)).logits
+    apart = np.abs(engine.prefill(ids[:-1]) - expected[-2]).max()
+    apart = max(apart, np.abs(engine.decode(ids[-1]) - expected[-1]).max())
+    assert apart < 1e-4 * np.abs(expected).max()
 
 
-def test_a_quantised_matrix_is_stored_as_words_and_scales() -> None:
-    assert GroupScheme(4, "float16").tensors("o_proj", ".part1", (6, 64)) == (
-        StoredTensor("o_proj.q_weight.part1", (6, 8), "uint32"),
-        StoredTensor("o_proj.q_scale.part1", (6, 2), "float16"),
-    )
+def test_plan_report_and_recipe_files_know_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = str(write_checkpoint(tmp_path / "c", E2B_LIKE, dtype="float32").path)
+    assert cli.main([checkpoint, "--quant", NAME, "--plan", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["problem"] is None
+    assert plan["requirements"]["features"] == [], "nothing of it is float16"
+    assert plan["recipes"][NAME]["weights_bytes"] < plan["recipes"]["f32"]["weights_bytes"] / 3
+    assert cli.main([checkpoint, "--quant", NAME, "--report", "--json"]) == 0
+    losses = {one["name"]: one for one in json.loads(capsys.readouterr().out)["parameters"]}
+    assert losses["embed_tokens"]["loss"]["scheme"] == "fixed8"
+    assert losses["embed_tokens"]["loss"]["largest_error"] > 0
+    file = tmp_path / "recipe.json"
+    file.write_text('{"schemes": {"embed_tokens": "fixed8"}}')
+    assert cli.main([checkpoint, "--quant", "q8f16", "--recipe", str(file), "--report"]) == 0
+    assert "fixed8" in capsys.readouterr().out
+    assert cli.main([checkpoint, "--quant", NAME, "--plan", "--activations", "int8"]) == 2
+    assert "choose --quant q4f16, q4f32, q8f16, or" in capsys.readouterr().err
+    assert NAME in options.make_parser().format_help()
 
 
-def test_q4f16_takes_four_and_a_half_bits_a_weight() -> None:
-    tensors = GroupScheme(4, "float16").tensors("w", "", (128, 1536))
-
-    assert sum(tensor.nbytes for tensor in tensors) * 8 == 128 * 1536 * 4.5
-
-
-def test_dense_schemes_keep_the_shape() -> None:
-    assert DenseScheme("float16").name == "q0f16"
-    (tensor,) = DenseScheme("float16").tensors("norm", "", (1536,))
-    assert tensor == StoredTensor("norm.weight", (1536,), "float16")
-    assert tensor.nbytes == 3072
+def test_its_losses_loosen_the_thresholds() -> None:
+    assert thresholds(NAME, int8=False, whole=True) == EIGHT_BITS
+    assert thresholds(NAME, int8=False, whole=False) == thresholds("f32", int8=False, whole=False)
 
 
-@pytest.mark.parametrize("shape", [(4, 48), (4, 16), (64,)])
-def test_groups_must_divide_the_columns(shape: tuple[int, ...]) -> None:
-    with pytest.raises(QuantizationError, match=r"`w`.*groups of 32"):
-        GroupScheme(4, "float16").tensors("w", "", shape)
+@pytest.mark.package
+@pytest.mark.parametrize("target", ["webgpu", "metal", "cuda"])
+@pytest.mark.parametrize("model", [DENSE_LIKE, MOE_LIKE], ids=["dense", "experts"])
+def test_gpu_kernels_read_it(target: str, model: dict[str, object], tmp_path: Path) -> None:
+    spec, recipe = target_spec(target), schemes.RECIPES[NAME]
+    config = config_of(write_checkpoint(tmp_path / "c", model, dtype="float32"))
+    module = build_module(config, recipe, spec, decoder_options(recipe, spec, 32))
+    kernels = map(operator_from, kernel_descriptions(module).values())
+    layouts = {type(vars(one)["layout"]) for one in kernels if "layout" in vars(one)}
+    assert FixedLayout in layouts, "a description knows its layout"
+    assert "codes0" in "".join(kernel_sources(generate(lower(module, spec), spec), spec).values())

@@ -11,8 +11,7 @@ import pytest
 
 from gemma4_compile import cli
 from gemma4_compile.errors import QuantizationError
-from gemma4_compile.quantization.packing import dequantize, quantize
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.reports.quantization_report import ParameterLoss, report_model, report_text
 from gemma4_compile.request import CompileRequest
 from tests import models

@@ -15,7 +15,7 @@ from gemma4_compile.verification.subject import VerifyRequest
 from gemma4_compile.verification.thresholds import thresholds
 from tests import models
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.package]
 
 
 def test_below_the_thresholds_the_command_fails(

@@ -24,7 +24,7 @@ from gemma4_compile.verification.subject import VerifyRequest
 from tests import models
 from tests.packages import Silent
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.package]
 
 CONTEXT = 64
 STEPS = 8

@@ -13,9 +13,9 @@ from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.quantization.packing import dequantize, quantize
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification.stored_weights import StoredWeights
 from tests import models, packages

@@ -7,25 +7,36 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gemma4_compile.quantization.packing import dequantize, quantize, to_dense
-from gemma4_compile.quantization.recipe import RECIPES
-from gemma4_compile.quantization.scheme import DenseScheme, GroupScheme, Scheme
+from gemma4_compile.quantization.dense import DenseScheme
+from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.scheme import Scheme
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
 from gemma4_compile.verification.thresholds import (
-    ARITHMETIC,
-    WHOLE,
     rows_bound,
     shortfalls,
     thresholds,
-    weight_bound,
 )
 
 PERFECT = LogitMeasures(4, 0.0, 0.0, 1.0, 1.0, 0.0, 10.0, 10.0)
 LAYER = LayerMeasures(1.0, 1.0, 0.0, 0.0)
 
 
-def test_every_recipe_has_bounds() -> None:
-    assert set(ARITHMETIC) == set(WHOLE) == set(RECIPES)
+@pytest.mark.parametrize(
+    ("recipe", "kl_mean", "lost"),
+    [
+        ("f32", 1e-7, 1e-7),
+        ("f16", 1e-3, 1e-3),
+        ("q8f16", 1e-3, 5e-2),
+        ("q4f32", 1e-7, 0.5),
+        ("q4f16", 1e-3, 0.5),
+    ],
+)
+def test_a_recipe_has_the_bounds_of_its_arithmetic_and_of_its_schemes(
+    recipe: str, kl_mean: float, lost: float
+) -> None:
+    assert thresholds(recipe, int8=False, whole=False).kl_mean == kl_mean
+    assert thresholds(recipe, int8=False, whole=True).kl_mean == lost
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -91,11 +102,8 @@ def test_rounding_stays_within_the_bound_of_stored_rows(scheme: Scheme, size: fl
     rows = (rng.standard_normal((64, 96)) * size).astype(np.float32)
     rows[0, 1:] = 0  # all in one weight, and one that is far beyond the others
     rows[1, 5] = 100 * size
-    if isinstance(scheme, DenseScheme):
-        found = to_dense(rows, scheme.dtype).astype(np.float32)
-    else:
-        found = dequantize(*quantize(rows, scheme), scheme)
-    relative, smallest = weight_bound(scheme)
+    found = scheme.load(scheme.store(rows, name="w", first_row=0))
+    relative, smallest = scheme.row_bound
     allowed = relative * np.linalg.norm(rows, axis=-1) + smallest * rows.shape[1] ** 0.5
     assert (np.linalg.norm(found - rows, axis=-1) <= allowed).all()
     if size >= 1e-3:

@@ -2,10 +2,10 @@
 import { formatBytes, formatShort, MIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import type { SoundInput } from "./inputs";
+import { durationOf, happens } from "./player";
 import { encodeWav, mixChannels } from "./wav";
 
 const LARGEST_BYTES = 32 * MIB;
-const TO_THE_END = 1e9; // seconds
 const PATIENCE_MS = 10_000;
 /** Coders put a little silence around a sound: a file is not refused for that. */
 const MARGIN_SECONDS = 0.1;
@@ -32,8 +32,8 @@ export async function readSound(file: Blob, name: string, input: SoundInput, cut
       "Cut out what matters, or record it.",
     );
   // From the header first: hours of sound are not decoded to find out how long they are.
-  const told = await durationOf(file);
-  if (!cut && told !== undefined && told > limit + MARGIN_SECONDS) throw tooLong(told);
+  const found = await headerSeconds(file);
+  if (!cut && found !== undefined && found > limit + MARGIN_SECONDS) throw tooLong(found);
   let decoded: AudioBuffer;
   try {
     decoded = await new OfflineAudioContext(1, 1, rate).decodeAudioData(await file.arrayBuffer());
@@ -56,22 +56,17 @@ export async function readSound(file: Blob, name: string, input: SoundInput, cut
 }
 
 /** Seconds by the file's header, or by its end where the header does not say; undefined: the player does not know it. */
-async function durationOf(file: Blob): Promise<number | undefined> {
+async function headerSeconds(file: Blob): Promise<number | undefined> {
   const url = URL.createObjectURL(file);
   const player = new Audio();
   player.preload = "metadata";
   try {
-    return await new Promise((resolve) => {
-      const look = () => {
-        if (Number.isFinite(player.duration)) resolve(player.duration);
-        else player.currentTime = TO_THE_END; // the browser looks for the end
-      };
-      player.onloadedmetadata = look;
-      player.ondurationchange = look;
-      player.onerror = () => resolve(undefined);
-      setTimeout(resolve, PATIENCE_MS);
+    await happens(player, "loadedmetadata", PATIENCE_MS, () => {
       player.src = url;
     });
+    return await durationOf(player, PATIENCE_MS);
+  } catch {
+    return undefined; // decoding it says what is wrong
   } finally {
     player.removeAttribute("src");
     URL.revokeObjectURL(url);

@@ -3,6 +3,7 @@ import { formatBytes, formatCount, GIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import type { PictureInput } from "./inputs";
 import { draw, type Picture } from "./picture";
+import { durationOf, happens } from "./player";
 
 const LARGEST_BYTES = GIB; // it is not read as a whole
 const MOST_FRAMES = 32; // those of transformers' video processor
@@ -10,7 +11,6 @@ const LONGEST_SIDE = 8192;
 const KEPT_SIDE = 1024;
 const AROUND_ROWS = 8; // what stands around a frame: its time, and the tokens that open and close it
 const SHARE_OF_CONTEXT = 0.5;
-const TO_THE_END = 1e9; // seconds
 const PATIENCE_MS = 20_000;
 
 /** A picture of a video, and its time from the beginning. */
@@ -49,11 +49,12 @@ export async function readVideo(
   player.muted = true;
   player.preload = "auto";
   try {
-    await happens(player, "loadedmetadata", name, () => {
+    const loaded = happens(player, "loadedmetadata", PATIENCE_MS, () => {
       player.src = url;
     });
+    await playing(name, loaded);
     checkSize(player, name);
-    const duration = await durationOf(player, name);
+    const duration = await secondsOf(player, name);
     const frames: Frame[] = [];
     for (let index = 0; index < count; index++) {
       frames.push(await frameAt(player, (index * duration) / count, name));
@@ -70,9 +71,10 @@ export async function readVideo(
 async function frameAt(player: HTMLVideoElement, seconds: number, name: string): Promise<Frame> {
   // A player that is there already says nothing: it has to be able to draw the picture of its beginning, too.
   if (seconds || player.currentTime || player.readyState < HTMLMediaElement.HAVE_CURRENT_DATA) {
-    await happens(player, "seeked", name, () => {
+    const there = happens(player, "seeked", PATIENCE_MS, () => {
       player.currentTime = seconds;
     });
+    await playing(name, there);
   }
   const scale = Math.min(1, KEPT_SIDE / Math.max(player.videoWidth, player.videoHeight));
   const width = Math.max(1, Math.round(scale * player.videoWidth));
@@ -82,13 +84,9 @@ async function frameAt(player: HTMLVideoElement, seconds: number, name: string):
 }
 
 /** A recording may not say how long it is: the browser then looks for its end. */
-async function durationOf(player: HTMLVideoElement, name: string): Promise<number> {
-  if (!Number.isFinite(player.duration)) {
-    await happens(player, "durationchange", name, () => {
-      player.currentTime = TO_THE_END;
-    });
-  }
-  if (Number.isFinite(player.duration) && player.duration > 0) return player.duration;
+async function secondsOf(player: HTMLVideoElement, name: string): Promise<number> {
+  const seconds = await playing(name, durationOf(player, PATIENCE_MS));
+  if (seconds) return seconds;
   throw unreadable(name);
 }
 
@@ -103,20 +101,12 @@ function checkSize({ videoWidth: width, videoHeight: height }: HTMLVideoElement,
   }
 }
 
-/** Waits for an event of the player, which `cause` leads to; not for ever. */
-async function happens(player: HTMLVideoElement, event: string, name: string, cause: () => void): Promise<void> {
-  const stop = new AbortController();
+/** The outcome of what the player does, or an error that names the file. */
+async function playing<T>(name: string, outcome: Promise<T>): Promise<T> {
   try {
-    await new Promise<void>((resolve, reject) => {
-      const { signal } = stop;
-      player.addEventListener(event, () => resolve(), { signal });
-      player.addEventListener("error", () => reject(unreadable(name)), { signal });
-      const timer = setTimeout(() => reject(unreadable(name)), PATIENCE_MS);
-      signal.addEventListener("abort", () => clearTimeout(timer));
-      cause();
-    });
-  } finally {
-    stop.abort();
+    return await outcome;
+  } catch {
+    throw unreadable(name);
   }
 }
 

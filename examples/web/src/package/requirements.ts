@@ -165,7 +165,7 @@ function judgeMemory(pack: Package, device: Device, context: number, allowedByte
 
 function smallerPackage(pack: Package, limit: number): string {
   const { recipe, requirements } = pack;
-  const bits = recipe.startsWith("q4") ? 4 : recipe.startsWith("q8") ? 8 : recipe === "f16" ? 16 : 32;
+  const bits = Number(/^[qf](\d+)/.exec(recipe)?.[1] ?? 32);
   const in4 = (requirements.weightsBytes * 4.5) / (bits < 16 ? bits + 0.5 : bits);
   if (bits > 4 && in4 < limit) return `Compiled with --quant q4f16 the weights take about ${formatBytes(in4)}.`;
   return "Use a smaller model: gemma-4-E2B-it is the smallest of the family.";

@@ -21,7 +21,8 @@ from gemma4_compile.model_spec.components import COMPONENTS
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.quantization.convert import conversion_steps
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import sounds

@@ -10,8 +10,9 @@ from gemma4_compile.model_spec.audio.parameters import parameter_table
 from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
-from gemma4_compile.quantization.scheme import DenseScheme
+from gemma4_compile.quantization.dense import DenseScheme
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 
 # Elements of transformers 5.23.0's audio tower and projection, buffers of the bounds included.
 ELEMENTS = {

@@ -17,7 +17,8 @@ from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, model_parameter
 from gemma4_compile.model_spec.components import ALL_COMPONENTS, COMPONENTS
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.text.component import TEXT
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from tests.drafters import write_drafter
 from tests.unit.model_spec.drafter.test_parameters import drafted

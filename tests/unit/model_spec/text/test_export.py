@@ -14,7 +14,8 @@ from gemma4_compile.model_spec.text.export import export_text
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.operators.sampling import SoftmaxPartials, SoftmaxProbs
 from gemma4_compile.quantization.matrix import StoredMatrices
-from gemma4_compile.quantization.recipe import RECIPES, storage_plan
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from tests.models import E2B_LIKE
 from tests.unit.model_spec.exported import config_of, kinds, operators
 

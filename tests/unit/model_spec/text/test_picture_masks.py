@@ -16,7 +16,7 @@ from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.component import TEXT
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import operator_of
-from gemma4_compile.quantization.recipe import RECIPES
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 
 PICTURES = frozenset({Modality.TEXT, Modality.IMAGE})

@@ -207,7 +207,7 @@ def test_half_bodies_keep_nobody_out_and_are_closed() -> None:
 HALF = "\ud800"  # half of a character, which no text can hold
 DAMAGED: dict[str, dict[str, Any]] = {
     "a temperature beyond numbers": {"temperature": 10**400},
-    "a nucleus beyond numbers": {"top_p": -(10**400)},
+    "a top_p beyond numbers": {"top_p": -(10**400)},
     "a seed beyond numbers": {"seed": 10**400},
     "half a character": {"messages": [{"role": "user", "content": HALF}]},
     "half a character in a part": {

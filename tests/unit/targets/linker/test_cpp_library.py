@@ -14,6 +14,8 @@ from gemma4_compile.targets.linker import cpp_library as libraries
 from gemma4_compile.targets.linker import object_cache, zig
 from tests.unit.targets.fake_zig import fake_zig
 
+pytestmark = pytest.mark.package
+
 QUICK = replace(metal.MACOS, name="quick")
 """Of one library, which takes seconds."""
 BUILDS = """

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemma4_compile.quantization.packing import dequantize, quantize
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 
 torch = pytest.importorskip("torch", reason="torch is not installed (make setup)")
 

@@ -21,8 +21,8 @@ from gemma4_compile.operators.activation_quantization import QuantizedCombine, Q
 from gemma4_compile.operators.attention import PrefillAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.pipeline import compile_model
-from gemma4_compile.quantization.recipe import RECIPES
-from gemma4_compile.quantization.scheme import GroupScheme
+from gemma4_compile.quantization.groups import GroupScheme
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import TARGETS, TargetSpec, target_spec

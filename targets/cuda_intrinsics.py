@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext, module_pass
 
-from gemma4_compile.passes.tensor_core_words import SOURCES
+from gemma4_compile.targets.cuda_tensor_cores import SOURCES
 from gemma4_compile.targets.kernels.common.builtins import DOT4, EXCHANGE
 
 CUDA_DOT4 = "__dp4a"

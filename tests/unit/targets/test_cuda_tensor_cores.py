@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gemma4_compile.passes.tensor_core_words import SOURCES
+from gemma4_compile.targets.cuda_tensor_cores import SOURCES
 from gemma4_compile.targets.kernels.common import tensor_cores
 
 

@@ -1,0 +1,222 @@
+"""Integers in groups of input channels with one scale a group: the form is documented here, once.
+
+A row of a matrix is cut into groups of ``group_size`` neighbouring input channels. Each group has
+one scale, each weight one unsigned integer ``q`` of ``bits`` bits, and
+
+    value = (q - zero_point) * scale,      zero_point = 2 ** (bits - 1) - 1,  0 <= q <= 2 zero_point
+
+`packing` has the words. With 4 bits, groups of 32 and float16 scales this is the layout `q4f16_1`
+of MLC-LLM 79d603f (python/mlc_llm/quantization/group_quantization.py).
+
+Rounding. The scale is ``max|w| / zero_point`` in float32, rounded to the scale's dtype;
+below that dtype's normal range it is rounded up, so that coarse steps clip nothing. Then
+``q = zero_point + rint(w / scale)`` with the *rounded* scale, in float32, ties to even, clipped. A
+group of zeros has scale 0 and ``q = zero_point``; no other group has scale 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gemma4_compile.errors import QuantizationError
+from gemma4_compile.operators.int8_linear import takes_int8
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.quantization.dense import DenseScheme
+from gemma4_compile.quantization.packing import UInt32Array, pack, unpack
+from gemma4_compile.quantization.quality import Thresholds
+from gemma4_compile.quantization.scheme import (
+    EVEN_ERROR,
+    HALF_STEP,
+    SMALLEST_F16,
+    Float32Array,
+    Scheme,
+    StoredTensor,
+    refuse_rows,
+)
+from gemma4_compile.types import Array
+
+ScaleArray = npt.NDArray[np.float16 | np.float32]
+
+PEAK = 2.4  # deviations of the largest of a group of 32 in the mean
+EIGHT_BITS = Thresholds(5e-2, 0.85, 0.85, 0.99, 1.10)
+FOUR_BITS = Thresholds(0.5, 0.60, 0.60, 0.80, 2.0)
+
+
+@dataclass(frozen=True)
+class GroupScheme(Scheme):
+    """Symmetric integers of `bits` bits, `group_size` input channels to a scale.
+
+    ``value = (q - zero_point) * scale`` with ``zero_point = 2**(bits - 1) - 1`` and ``scale =
+    max|w| / zero_point``. ``q_weight`` is ``(rows, cols * bits / 32)`` uint32, the lowest channel
+    in the lowest bits; ``q_scale`` is ``(rows, cols / group_size)`` in `scale_dtype`. With 4 bits
+    and float16 this is MLC-LLM's `q4f16_1`.
+    """
+
+    bits: int
+    scale_dtype: str
+    group_size: int = 32
+
+    @property
+    def name(self) -> str:
+        """Name in the metadata, MLC's spelling."""
+        return f"q{self.bits}{'f16' if self.scale_dtype == 'float16' else 'f32'}_1"
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """See `Scheme`."""
+        return "uint32", self.scale_dtype
+
+    @property
+    def takes_int8(self) -> bool:
+        """See `Scheme`."""
+        return takes_int8(self.layout(self.group_size, (1,)))
+
+    @property
+    def zero_point(self) -> int:
+        """The stored integer that means 0."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    @property
+    def values_per_word(self) -> int:
+        """Weights in one 32-bit word."""
+        return 32 // self.bits
+
+    def tensors(self, stem: str, suffix: str, shape: tuple[int, ...]) -> tuple[StoredTensor, ...]:
+        """See `Scheme`: of a matrix whose columns groups divide."""
+        if len(shape) != 2 or shape[1] % self.group_size:
+            raise QuantizationError(
+                f"`{stem}` of shape {shape} cannot be stored as {self.name}: groups of "
+                f"{self.group_size} must divide the number of columns",
+                hint="use --quant f16 or f32",
+            )
+        rows, cols = shape
+        return tuple(
+            StoredTensor(f"{stem}.{name}{suffix}", stored, dtype)
+            for name, stored, dtype in self.layout(cols, (rows,)).split_shapes(rows)
+        )
+
+    def layout(self, cols: int, split_rows: tuple[int, ...]) -> WeightLayout:
+        """See `Scheme`."""
+        return WeightLayout(self.bits, self.scale_dtype, self.group_size, cols, split_rows)
+
+    def store(self, rows: Float32Array, *, name: str, first_row: int) -> tuple[Array, ...]:
+        """See `Scheme`."""
+        return quantize(rows, self, name=name, first_row=first_row)
+
+    def load(self, arrays: Sequence[Array]) -> Float32Array:
+        """See `Scheme`."""
+        q_weight, q_scale = arrays
+        return dequantize(q_weight, q_scale, self)
+
+    @property
+    def dense(self) -> Scheme:
+        """See `Scheme`."""
+        return DenseScheme(self.scale_dtype)
+
+    @property
+    def mean_error(self) -> float:
+        """See `Scheme`."""
+        return step_error(self.zero_point)
+
+    @property
+    def row_bound(self) -> tuple[float, float]:
+        """See `Scheme`.
+
+        Half a step of a group is its largest weight over twice the levels, and that weight is part
+        of the row's length.
+        """
+        smallest = SMALLEST_F16 * self.zero_point if self.scale_dtype == "float16" else 0.0
+        relative = math.sqrt(self.group_size) / (2 * self.zero_point)
+        return relative + 4 * HALF_STEP["float16"], smallest
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """See `Scheme`."""
+        return EIGHT_BITS if self.bits >= 8 else FOUR_BITS
+
+
+def step_error(levels: int) -> float:
+    """Relative error of values that groups of 32 round to so many levels on each side of 0."""
+    return PEAK / levels * EVEN_ERROR
+
+
+def _largest_magnitudes(weight: Float32Array, group_size: int) -> Float32Array:
+    """The largest magnitude of each group, (rows, cols / group_size); NaN if there is one.
+
+    Magnitudes are compared as integers, whose order is the same (NaN above infinity), and pair by
+    pair over the whole array: NumPy reduces short axes at a sixth of that speed.
+    """
+    rows, cols = weight.shape
+    largest = np.abs(weight).reshape(-1).view(np.int32)
+    assert group_size & (group_size - 1) == 0, "groups are halved until one value is left"
+    for _ in range(group_size.bit_length() - 1):
+        largest = np.maximum(largest[0::2], largest[1::2])
+    return largest.view(np.float32).reshape(rows, cols // group_size)
+
+
+def _scales(largest: Float32Array, scheme: GroupScheme) -> ScaleArray:
+    """Scales of groups whose largest magnitude is `largest` (finite), in the scale's dtype."""
+    exact = largest / np.float32(scheme.zero_point)
+    dtype = np.dtype(scheme.scale_dtype)
+    with np.errstate(over="ignore"):
+        scales = exact.astype(dtype)
+    normal = np.finfo(dtype).smallest_normal
+    short = (exact < normal) & (scales.astype(np.float64) * scheme.zero_point < largest)
+    if short.any():
+        scales[short] = np.nextafter(scales[short], dtype.type(np.inf))
+    return scales
+
+
+def quantize(
+    weight: Float32Array, scheme: GroupScheme, *, name: str = "weight", first_row: int = 0
+) -> tuple[UInt32Array, ScaleArray]:
+    """Quantise a matrix in groups of input channels and pack it into 32-bit words.
+
+    Parameters
+    ----------
+    weight : (rows, cols), float32; group_size divides cols
+    name, first_row : what errors call the matrix, and its first row
+
+    Returns
+    -------
+    tuple
+        q_weight: (rows, cols * bits / 32), uint32. q_scale: (rows, cols / group_size), scale_dtype.
+
+    Raises
+    ------
+    QuantizationError
+        If a weight is not finite, or a scale is too large for its dtype.
+    """
+    rows, cols = weight.shape
+    groups = weight.reshape(rows, cols // scheme.group_size, scheme.group_size)
+    largest = _largest_magnitudes(weight, scheme.group_size)
+    refuse_rows(~np.isfinite(largest), name, first_row, "holds a weight that is not finite")
+    scales = _scales(largest, scheme)
+    refuse_rows(
+        ~np.isfinite(scales),
+        name,
+        first_row,
+        f"needs a scale that {scheme.scale_dtype} cannot hold",
+    )
+    divisor = scales.astype(np.float32)
+    divisor[divisor == 0] = 1  # a group of zeros
+    ratio = groups / divisor[:, :, None]
+    np.rint(ratio, out=ratio)
+    limit = np.float32(scheme.zero_point)
+    np.clip(ratio, -limit, limit, out=ratio)
+    ratio += limit
+    return pack(ratio.astype(np.uint8).reshape(rows, cols), scheme.bits), scales
+
+
+def dequantize(q_weight: UInt32Array, q_scale: ScaleArray, scheme: GroupScheme) -> Float32Array:
+    """The float32 matrix that the stored tensors mean, (rows, cols)."""
+    values = unpack(q_weight, scheme.bits).astype(np.float32) - np.float32(scheme.zero_point)
+    rows, cols = values.shape
+    groups = values.reshape(rows, cols // scheme.group_size, scheme.group_size)
+    result: Float32Array = (groups * q_scale.astype(np.float32)[:, :, None]).reshape(rows, cols)
+    return result

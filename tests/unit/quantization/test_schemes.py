@@ -1,0 +1,37 @@
+"""The registered schemes and recipes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemma4_compile.model_spec.parameters import Role
+from gemma4_compile.quantization.schemes import RECIPES, SCHEMES, recipe_of
+
+
+def test_schemes_are_found_by_their_own_names() -> None:
+    assert all(scheme.name == name for name, scheme in SCHEMES.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "small", "router"),
+    [
+        ("q4f16", "q4f16_1", "q8f16_1", "q0f16"),
+        ("q4f32", "q4f32_1", "q8f32_1", "q0f32"),
+        ("q8f16", "q8f16_1", "q8f16_1", "q0f16"),
+        ("f16", "q0f16", "q0f16", "q0f16"),
+        ("f32", "q0f32", "q0f32", "q0f32"),
+    ],
+)
+def test_recipes_give_each_role_its_scheme(
+    name: str, weights: str, small: str, router: str
+) -> None:
+    schemes = RECIPES[name].schemes
+    assert set(schemes) == set(Role)
+    assert schemes[Role.LINEAR].name == schemes[Role.EXPERTS].name == weights
+    assert schemes[Role.PER_LAYER_LINEAR].name == schemes[Role.VISION_LINEAR].name == small
+    assert (schemes[Role.ROUTER].name, schemes[Role.VECTOR].name) == (router, "q0f32")
+
+
+def test_a_line_with_an_unknown_scheme_is_an_error() -> None:
+    with pytest.raises(KeyError, match="q9"):
+        recipe_of("x", {"activations": "float16", "weights": "q9", "small": "q9"})
