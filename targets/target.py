@@ -51,7 +51,6 @@ class Target:
     platform : of the library's host code
     run_by : the program that a user starts with a package
     passes : makes the passes that its code generator needs before its own
-    last_passes : makes those that it needs after them
     """
 
     limits: Mapping[str, TargetSpec]
@@ -59,4 +58,3 @@ class Target:
     platform: Callable[[], Platform]
     run_by: str = "gemma4-chat"
     passes: Callable[[], tuple[Pass, ...]] = tuple
-    last_passes: Callable[[], tuple[Pass, ...]] = tuple

@@ -117,22 +117,6 @@ class Int8GemmTuning(GemmTuning):
 
 
 @dataclass(frozen=True)
-class HalfGemmTuning:
-    """Matrix of 8-bit weights times many rows of float16, summed in float16 by groups.
-
-    Attributes
-    ----------
-    tile_m, tile_n : rows of x and of W of a block
-    thread_m, thread_n : of them, one thread's; multiples of 4
-    """
-
-    tile_m: int = 128
-    tile_n: int = 64
-    thread_m: int = 8
-    thread_n: int = 8
-
-
-@dataclass(frozen=True)
 class TensorCoreTuning:
     """Matrix times many rows on tensor cores.
 
@@ -232,7 +216,6 @@ class Tuning:
     int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)
     gemm: GemmTuning = field(default_factory=GemmTuning)
     int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
-    half_gemm: HalfGemmTuning = field(default_factory=HalfGemmTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)

@@ -15,7 +15,6 @@ from gemma4_compile.targets.linker.wasm_file import read_interface
 from gemma4_compile.targets.spec import INT8, DeviceType, TargetSpec
 from gemma4_compile.targets.target import Target
 from gemma4_compile.targets.tuning import read_tuning
-from gemma4_compile.targets.webgpu_products import SplitHalfProducts
 
 DEFAULT = TargetSpec(
     name="webgpu",
@@ -239,10 +238,4 @@ def check_interface(library: Path) -> None:
         )
 
 
-TARGET = Target(
-    LIMITS,
-    link,
-    lambda: WASM,
-    run_by="gemma4-serve",
-    last_passes=lambda: (SplitHalfProducts(),),
-)
+TARGET = Target(LIMITS, link, lambda: WASM, run_by="gemma4-serve")

@@ -94,7 +94,6 @@ def device_passes(target: str) -> Sequence[Pass]:
         NameCommonExpressions(),
         DropUnusedNames(),
         tirx.transform.LowerIntrin(),
-        *TARGETS[target].last_passes(),
     )
 
 

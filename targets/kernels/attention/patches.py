@@ -15,10 +15,6 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
-from gemma4_compile.targets.kernels.attention.half_patches import (
-    fits_subgroups,
-    make_subgroup_attention,
-)
 from gemma4_compile.targets.kernels.attention.prefill import PrefillBlock, PrefillOperands
 from gemma4_compile.targets.kernels.attention.prefill_shape import QUAD, ChunkShape, chunk_shape
 from gemma4_compile.targets.kernels.attention.tensor_core_patches import (
@@ -127,8 +123,6 @@ def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.Pri
     """
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_attention(operator, spec)
-    if fits_subgroups(operator, spec):
-        return make_subgroup_attention(operator, spec)
     n, dim, heads = symbolic_rows(None), operator.head_dim, operator.heads
     rows, shape = n * operator.pooling**2, chunk_shape(operator, spec)
     with function(scheduled=True) as build:

@@ -95,10 +95,6 @@ class Tile:
         """Blocks of 4 rows by 4 items."""
         return self.rows // VECTOR * self.vec4s
 
-    def twist(self, vec4: Expr) -> Expr:
-        """Return what the position of a vector of rows is XORed with."""
-        return swizzle(vec4, self.vec4s)
-
     def twisted(self, row_vector: Expr, twist: Expr) -> Expr:
         """A vector of rows after the swizzle."""
         return below(tirx.bitwise_xor(row_vector, twist), self.rows // VECTOR)
@@ -148,7 +144,7 @@ class Loader(ABC):
         for iteration in range(self._iterations):
             with self._inside(iteration):
                 vec4 = self._vec4s[iteration]
-                twist = tile.twist(vec4)
+                twist = swizzle(vec4, tile.vec4s)
                 at = bind(tile.twisted(self._row_vectors[iteration], twist))
                 first = bind(step * tile.depth + vec4 * VECTOR)
                 for j, value in enumerate(self.decode_block(iteration, first)):

@@ -18,11 +18,6 @@ from gemma4_compile.targets.kernels.common.tile_loaders import Change, splat
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.bounded_epilogue import store_sums
 from gemma4_compile.targets.kernels.linear.gemm import clamped, gemm_shape, step_count
-from gemma4_compile.targets.kernels.linear.half_tiles import (
-    HalfTileProduct,
-    fits_halves,
-    half_shape,
-)
 from gemma4_compile.targets.kernels.linear.tensor_core_gemm import (
     fits_tensor_cores,
     make_tensor_core_gemm,
@@ -39,8 +34,7 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_gemm(operator, spec)
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
-    is_half = fits_halves(operator)
-    shape = half_shape(spec) if is_half else gemm_shape(spec, rows)
+    shape = gemm_shape(spec, rows)
     with function(scheduled=True) as build:
         bounds = build.arg("bounds", (CLIPS,), "float32") if operator.clipped else None
         x = build.arg("x", (n, cols), operator.in_dtype)
@@ -56,11 +50,9 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
             last = bind(i32(n) - 1)
             first_m, first_n = bind(block_m * shape.rows), bind(block_n * shape.columns)
             row_of_w = clamped(first_n, rows - 1) if rows % shape.columns else first_n.__add__
-            operands = shape, x, weights, thread, clamped(first_m, last), row_of_w
-            product = (
-                HalfTileProduct(*operands, limits)
-                if is_half
-                else FloatTileProduct(*operands, change=_clip(limits))
+            product = FloatTileProduct(
+                *(shape, x, weights, thread, clamped(first_m, last), row_of_w),
+                change=_clip(limits),
             )
             product.run(i32(step_count(shape, cols)))
 

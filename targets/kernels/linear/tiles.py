@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -35,6 +34,7 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
     put,
     same_bits,
     splat,
+    swizzle,
     vector,
 )
 from gemma4_compile.targets.kernels.common.weights import WeightReader
@@ -56,7 +56,6 @@ class TileShape:
     threads : of the block
     unroll : items of a multiply that stand in the kernel's text, 1 or 4
     group : items that have a scale in shared memory for each row, 0 if none
-    item_bytes : bytes of an item in shared memory
     """
 
     rows: int
@@ -67,7 +66,6 @@ class TileShape:
     threads: int
     unroll: int = VECTOR
     group: int = 0
-    item_bytes: int = ITEM_BYTES
 
     @property
     def cover(self) -> int:
@@ -107,7 +105,7 @@ class TileShape:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return (self.stage_vectors + self.scale_vectors) * VECTOR * self.item_bytes
+        return (self.stage_vectors + self.scale_vectors) * VECTOR * ITEM_BYTES
 
     @property
     def finished_at_once(self) -> int:
@@ -147,14 +145,12 @@ class TileProduct(ABC):
     dtype : of an item in shared memory
     """
 
-    tile_type: ClassVar[type[Tile]] = Tile
-
     def __init__(self, shape: TileShape, thread: Expr, dtype: str) -> None:
         self._shape, self._dtype = shape, dtype
         self._memory = shared((shape.stage_vectors * VECTOR,), dtype)
-        self._x = self.tile_type(0, shape.rows, shape.depth)
+        self._x = Tile(0, shape.rows, shape.depth)
         first = shape.rows * shape.depth // VECTOR
-        self._w = self.tile_type(first, shape.columns, shape.depth)
+        self._w = Tile(first, shape.columns, shape.depth)
         self._slice = bind(tirx.floordiv(thread, shape.cover)) if shape.slices > 1 else i32(0)
         self._in_cover = bind(below(thread, shape.cover)) if shape.slices > 1 else thread
         warp = tirx.floordiv(self._in_cover, LANES_M * LANES_N)
@@ -198,7 +194,7 @@ class TileProduct(ABC):
             (self._x, self._m, shape.rows // shape.thread_m, shape.thread_m // VECTOR),
             (self._w, self._n, shape.columns // shape.thread_n, shape.thread_n // VECTOR),
         )
-        twist = bind(self._x.twist(vec4))
+        twist = bind(swizzle(vec4, shape.vec4s))
         left, right = (
             [bind(tile.twisted(mine + part * lanes, twist)) for part in range(parts)]
             for tile, mine, lanes, parts in sides
