@@ -32,7 +32,9 @@ def one_shape(kind: str, *, bars: float = 0.0) -> Scene:
 def test_a_shape_has_its_colour_in_the_middle_and_the_paper_around(kind: str, seed: int) -> None:
     image = pixels(one_shape(kind), seed)
     assert image.shape == (GRID[1] * BLOCK, GRID[0] * BLOCK, 3)
-    assert np.all(image == image.round()) and image.min() >= 0 and image.max() <= 255
+    assert np.all(image == image.round())
+    assert image.min() >= 0
+    assert image.max() <= 255
     np.testing.assert_allclose(image[125:136, 115:126].mean((0, 1)), (255, 0, 0), atol=15)
     np.testing.assert_allclose(image[:20, :20].mean((0, 1)), (255, 255, 255), atol=15)
     near_corner = image[130 - 55 : 130 - 50, 120 - 85 : 120 - 80].mean((0, 1))
@@ -78,5 +80,6 @@ def test_patches_are_those_of_transformers() -> None:
     expected = convert_image_to_patches(image.transpose(2, 0, 1), 16) / np.float32(255)
     np.testing.assert_array_equal(found, expected)
     where = positions(GRID, "cpu").numpy()
-    assert where[0].tolist() == [0, 0] and where[1].tolist() == [1, 0]
+    assert where[0].tolist() == [0, 0]
+    assert where[1].tolist() == [1, 0]
     assert where[-1].tolist() == [GRID[0] * 3 - 1, GRID[1] * 3 - 1]

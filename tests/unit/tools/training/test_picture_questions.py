@@ -65,6 +65,8 @@ def test_every_answer_is_a_sentence() -> None:
     for scene in scenes(200):
         for make in (picture_questions.what, picture_questions.how_many, question):
             found = make(rng, scene)
-            assert found[2].endswith(".") and found[2][0].isupper()
+            assert found[2].endswith(".")
+            assert found[2][0].isupper()
             assert "{" not in found[1]
-    assert len(NUMBERS) == 6 and len(PLACES) == 9
+    assert len(NUMBERS) == 6
+    assert len(PLACES) == 9
