@@ -21,26 +21,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed (make setup)
 
 TOKENIZER = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
 SMALL = [
-    "--dialogues",
-    "60",
-    "--text-tokens",
-    "256",
-    "--patches",
-    "700",
-    "--sound-seconds",
-    "4",
-    "--exam-batches",
-    "1",
-    "--exam-patches",
-    "700",
-    "--per-kind",
-    "1",
-    "--workers",
-    "1",
-    "--log-every",
-    "1",
-    "--warm-up",
-    "4",
+    *("--dialogues", "60", "--text-tokens", "256", "--patches", "700", "--sound-seconds", "4"),
+    *("--exam-batches", "1", "--exam-patches", "700", "--per-kind", "1", "--workers", "1"),
+    *("--log-every", "1", "--warm-up", "4"),
 ]
 
 
