@@ -56,6 +56,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sound-seconds", type=float, default=220, help="of a step's sounds")
     parser.add_argument("--text-rate", type=float, default=6e-4)
     parser.add_argument("--tower-rate", type=float, default=2e-3)
+    parser.add_argument("--others-every", type=int, default=1, help="steps from text to text")
     parser.add_argument("--warm-up", type=int, default=150, help="steps")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--quantised-from", type=float, default=0.5, help="share of the schedule")
@@ -94,13 +95,15 @@ def rate_at(step: int, progress: float, warm_up: int) -> float:
 
 def step_losses(
     model: MediaModel,
-    parts: tuple[MediaBatch, ...],
+    parts: tuple[MediaBatch | None, ...],
     parameters: dict[str, torch.Tensor],
     rows_weight: float,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Sum of the losses of a step's batches, and each by name."""
     total, each = torch.zeros((), device=model.device), {}
     for name, batch in zip(_PARTS, parts, strict=True):
+        if batch is None:
+            continue
         inputs = Inputs.of(batch, model.device)
         read = functional_call(model, parameters, args=(inputs,))
         each[name] = media_losses.answers(read, inputs)
@@ -167,7 +170,7 @@ class Training:
         partial.replace(self.options.output / _STATE)
         save(self.model, self.options.output / "model.safetensors")
 
-    def learn(self, parts: tuple[MediaBatch, ...]) -> dict[str, torch.Tensor]:
+    def learn(self, parts: tuple[MediaBatch | None, ...]) -> dict[str, torch.Tensor]:
         """One step; its losses by name."""
         share = rate_at(self.step, self.progress, self.options.warm_up)
         for group in self.optimizer.param_groups:
@@ -203,6 +206,15 @@ def _summary(marks: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     }
 
 
+def _means(steps: list[dict[str, torch.Tensor]]) -> dict[str, float]:
+    """Mean of each loss over the steps that have it."""
+    names = {name: None for step in steps for name in step}
+    return {
+        name: round(float(torch.stack([one[name] for one in steps if name in one]).mean()), 4)
+        for name in names
+    }
+
+
 def train(options: argparse.Namespace) -> None:
     """Run the training, or a part of it, and write its results."""
     run = Training(options)
@@ -230,17 +242,14 @@ def train(options: argparse.Namespace) -> None:
             log.write(line + "\n")
             log.flush()
 
-        parts: tuple[MediaBatch, ...] = first
+        parts: tuple[MediaBatch | None, ...] = first
         while True:
             recent.append(run.learn(parts))
             now = time.monotonic()
             done = run.progress >= 1.0 or run.step - first_step == options.steps
             done = done or now > ends - 2 * spent
             if run.step % options.log_every == 0 or done or run.step == 1:
-                losses = {
-                    name: round(float(torch.stack([one[name] for one in recent]).mean()), 4)
-                    for name in recent[0]
-                }
+                losses = _means(recent)
                 recent = []
                 tell({"step": run.step, "seconds": round(run.seconds, 1), **losses})
             if done or now - marked > options.mark_every:
@@ -254,6 +263,8 @@ def train(options: argparse.Namespace) -> None:
                 saved = now
             if done:
                 break
-            parts = (next(texts), *next(media))
+            images, heard = next(media)
+            others = run.step % options.others_every == 0
+            parts = (next(texts), images, heard) if others else (None, images, None)
     (options.output / "marks.json").write_text(json.dumps(marks, indent=1) + "\n")
     print(json.dumps(marks, indent=1))

@@ -190,8 +190,8 @@ def beside(rng: Random, scene: Scene) -> Asked | None:
 
 
 _MAKERS: tuple[tuple[Callable[[Random, Scene], Asked | None], float], ...] = (
-    (what, 0.34), (how_many, 0.14), (colour, 0.12), (kind, 0.1), (where, 0.12), (is_there, 0.12),
-    (beside, 0.06),
+    (what, 0.28), (how_many, 0.14), (colour, 0.1), (kind, 0.08), (where, 0.18), (is_there, 0.1),
+    (beside, 0.12),
 )  # fmt: skip
 
 
