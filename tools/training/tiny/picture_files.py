@@ -18,6 +18,7 @@ from tools.training.tiny.picture_questions import Asked, question
 from tools.training.tiny.pictures import (
     APART,
     BLOCK,
+    BUDGETS,
     COLOURS,
     SAME_COLUMN,
     SHAPES,
@@ -28,7 +29,7 @@ from tools.training.tiny.pictures import (
 )
 from tools.training.tiny.question import held_out
 
-ROWS = 280
+_ROWS = 280  # of the grid that scenes are given in
 _SUPERSAMPLING = 4
 _WEB_COLOURS = {
     "red": ("#ff0000", "#e6194b", "#cc0000", "#dd2222", "#ee1c25"),
@@ -53,11 +54,16 @@ _LEAST_SHARE, _MOST_SHARE = 0.16, 0.4  # diameter of a shape, of the shorter sid
 
 @dataclass(frozen=True)
 class PictureFile:
-    """A picture, its format, and a question about it with the right answer."""
+    """A picture as PNG or JPEG, and a question about it with the right answer.
+
+    Attributes
+    ----------
+    budget : rows that it may take in the prompt
+    """
 
     content: bytes
-    suffix: str
     scene: Scene
+    budget: int
     asked: Asked
 
 
@@ -106,17 +112,17 @@ def _corners(kind: str, radius: float, angle: float) -> list[tuple[float, float]
     return [(r * math.cos(a + angle), r * math.sin(a + angle)) for r, a in polar]
 
 
-def draw_scene(rng: Random, *, count: int | None = None) -> tuple[Scene, tuple[int, int]]:
+def draw_scene(rng: Random) -> tuple[Scene, tuple[int, int]]:
     """A held-out scene, and width and height of its picture in pixels.
 
     Shapes are given in pixels of the picture after scaling, as in all scenes.
     """
     while True:
-        number = rng.choice((1, 2, 2, 3, 3)) if count is None else count
+        number = rng.choice((1, 2, 2, 3, 3))
         size = _size(rng)
         places = _place(rng, size, number)
         paper = rng.choice(_PAPERS)
-        grid = grid_of(*size, ROWS)
+        grid = grid_of(*size, _ROWS)
         across, down = (cells * BLOCK / pixels for cells, pixels in zip(grid, size, strict=True))
         shapes = []
         for x, y, radius in places:
@@ -124,7 +130,9 @@ def draw_scene(rng: Random, *, count: int | None = None) -> tuple[Scene, tuple[i
             rgb = _rgb(rng.choice(_WEB_COLOURS[colour]))
             angle = rng.uniform(-0.2, 0.2) if rng.random() < 0.3 else 0.0
             shapes.append(
-                Shape(kind, colour, x * across, y * down, radius * across, radius * down, angle, rgb)
+                Shape(
+                    kind, colour, x * across, y * down, radius * across, radius * down, angle, rgb
+                )
             )
         if len(shapes) < number or len({one.name for one in shapes}) < number:
             continue
@@ -134,7 +142,7 @@ def draw_scene(rng: Random, *, count: int | None = None) -> tuple[Scene, tuple[i
         papers = (_rgb(paper), _rgb(paper))
         ordered = in_reading_order(shapes, width)
         scene = Scene(*grid, ordered, (0.0, 0.0, width, height), papers, 0.0, 0.0)
-        if not shapes or held_out(scene.key):
+        if held_out(scene.key):
             return scene, size
 
 
@@ -163,12 +171,12 @@ def draw(scene: Scene, size: tuple[int, int]) -> Image.Image:
 def picture_file(rng: Random) -> PictureFile:
     """A held-out picture as a file, with a question about it."""
     scene, size = draw_scene(rng)
-    file, suffix = io.BytesIO(), rng.choice(("png", "png", "jpeg"))
-    if suffix == "png":
+    file = io.BytesIO()
+    if rng.random() < 0.6:
         draw(scene, size).save(file, "PNG")
     else:
         draw(scene, size).save(file, "JPEG", quality=rng.choice((75, 85, 92)))
-    return PictureFile(file.getvalue(), suffix, scene, question(rng, scene))
+    return PictureFile(file.getvalue(), scene, rng.choice(BUDGETS), question(rng, scene))
 
 
 def picture_files(count: int, seed: int = 1) -> list[PictureFile]:
