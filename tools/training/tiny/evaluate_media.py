@@ -1,7 +1,7 @@
 """Marks compiled packages of `tiny` on files: pictures and sounds that others might have made.
 
-The files go the way that all files go (`gemma4_compile.media`). An answer is right word for word. The
-last part is questions about media that are not there.
+The files go the way that all files go (`gemma4_compile.media`), and an answer is right word for
+word. The last part is questions about media that are not there.
 """
 
 from __future__ import annotations
