@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
@@ -14,6 +15,8 @@ from tests import models, routing
 from tests.shared import made_once
 
 TINY = "tiny"
+SEEING = "tiny-seeing"
+"""The same with its towers."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Sizes:
 
 SIZES = {
     TINY: Sizes(context_length=512, prefill_chunk=24),
+    SEEING: Sizes(context_length=1000, prefill_chunk=300),
     "e2b": Sizes(context_length=96, prefill_chunk=12),
     "e4b": Sizes(context_length=96, prefill_chunk=12),
     "dense": Sizes(context_length=96, prefill_chunk=12),
@@ -64,12 +68,12 @@ class Compiler:
         activations: str = "float",
         limits: str = "default",
     ) -> Path:
-        """Return the package of `model` ("tiny" or a kind of `tests.models`)."""
+        """Return the package of `model` (`TINY`, `SEEING` or a kind of `tests.models`)."""
         sizes = SIZES[model]
 
         def make(output: Path) -> None:
             request = CompileRequest(
-                model=TINY if model == TINY else str(self._checkpoint(model)),
+                model=TINY if model in (TINY, SEEING) else str(self._checkpoint(model)),
                 target=target,
                 quant=quant,
                 output=output,
@@ -77,6 +81,7 @@ class Compiler:
                 prefill_chunk=sizes.prefill_chunk,
                 activations=activations,
                 limits=limits,
+                modalities=None if model == SEEING else TEXT_ONLY,
             )
             compile_model(request, _Silent())
 

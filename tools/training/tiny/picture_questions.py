@@ -190,8 +190,8 @@ def beside(rng: Random, scene: Scene) -> Asked | None:
 
 
 _MAKERS: tuple[tuple[Callable[[Random, Scene], Asked | None], float], ...] = (
-    (what, 0.28), (how_many, 0.14), (colour, 0.1), (kind, 0.08), (where, 0.18), (is_there, 0.1),
-    (beside, 0.12),
+    (what, 0.24), (how_many, 0.12), (colour, 0.08), (kind, 0.06), (where, 0.27), (is_there, 0.1),
+    (beside, 0.13),
 )  # fmt: skip
 
 
