@@ -2,6 +2,8 @@
 import type { Session } from "../chat/session";
 import { Attachments } from "./attachments";
 import { byId } from "./dom";
+import { showError } from "./notices";
+import { sampleFile, type Suggestion } from "./suggestions";
 
 // What is being written outlives a reload of the tab.
 const DRAFT = "gemma4-draft";
@@ -73,6 +75,17 @@ export class Composer {
     sessionStorage.removeItem(DRAFT);
     void this.session.ask(text, this.attachments.take());
     this.show();
+  }
+
+  /** Asks what an empty chat offers; what is being written stays. */
+  async suggest({ text, sample }: Suggestion): Promise<void> {
+    if (!sample) return this.session.ask(text);
+    try {
+      await this.attachments.add([await sampleFile(sample)]);
+    } catch (error) {
+      showError(error);
+    }
+    if (this.attachments.count && !this.session.busy) await this.session.ask(text, this.attachments.take());
   }
 
   private onKey(event: KeyboardEvent): void {
