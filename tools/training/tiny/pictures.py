@@ -104,9 +104,18 @@ def grid_of(width: float, height: float, budget: int) -> tuple[int, int]:
     return across, down
 
 
+def _containers() -> list[tuple[int, int]]:
+    """Grids of a whole budget, which a page draws pictures into, bars beside them."""
+    pairs = [(across, most // across) for most in BUDGETS for across in range(2, most // 2)]
+    return [(a, b) for a, b in pairs if a * b in BUDGETS and max(a, b) <= 6 * min(a, b)]
+
+
+_CONTAINERS = _containers()
+
+
 def grid_is_held_out(grid: tuple[int, int]) -> bool:
     """Return whether pictures of this grid are for the evaluation alone."""
-    return grid[0] * grid[1] != BUDGETS[-1] and held_out(f"grid {grid[0]} {grid[1]}")
+    return grid[0] * grid[1] not in BUDGETS and held_out(f"grid {grid[0]} {grid[1]}")
 
 
 def draw_grid(rng: Random, *, test: bool) -> tuple[int, int]:
@@ -115,8 +124,8 @@ def draw_grid(rng: Random, *, test: bool) -> tuple[int, int]:
         way = rng.random()
         if way < 0.14:
             return STOCK_GRID
-        if way < 0.24:  # grids of exactly 280 blocks, which a page draws pictures into
-            return rng.choice(((14, 20), (28, 10), (10, 28), (35, 8), (8, 35), (40, 7)))
+        if way < 0.32:
+            return rng.choice(_CONTAINERS)
         most = 4.2 if way < 0.97 else 30.0
         ratio = math.exp(rng.uniform(-math.log(most), math.log(most)))
         grid = grid_of(ratio, 1.0, rng.choices(BUDGETS, (0.45, 0.30, 0.25))[0])
@@ -171,7 +180,7 @@ def _stretch(rng: Random, grid: tuple[int, int]) -> float:
 
 
 def _area(rng: Random, width: int, height: int) -> tuple[float, float, float, float]:
-    if width * height != BUDGETS[-1] * BLOCK**2 or rng.random() < 0.6:
+    if width * height // BLOCK**2 not in BUDGETS or rng.random() < 0.6:
         return 0.0, 0.0, float(width), float(height)
     bar = rng.uniform(0.02, 0.2)
     if rng.random() < 0.5:
