@@ -17,6 +17,8 @@ from tests.shared import made_once
 TINY = "tiny"
 SEEING = "tiny-seeing"
 """The same with its towers."""
+SEEING_LITTLE = "tiny-seeing-little"
+"""The same with room for a quarter of the usual rows: devices in software are slow."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Sizes:
 SIZES = {
     TINY: Sizes(context_length=512, prefill_chunk=24),
     SEEING: Sizes(context_length=1000, prefill_chunk=300),
+    SEEING_LITTLE: Sizes(context_length=512, prefill_chunk=24),
     "e2b": Sizes(context_length=96, prefill_chunk=12),
     "e4b": Sizes(context_length=96, prefill_chunk=12),
     "dense": Sizes(context_length=96, prefill_chunk=12),
@@ -68,12 +71,12 @@ class Compiler:
         activations: str = "float",
         limits: str = "default",
     ) -> Path:
-        """Return the package of `model` (`TINY`, `SEEING` or a kind of `tests.models`)."""
+        """Return the package of `model` (a name above or a kind of `tests.models`)."""
         sizes = SIZES[model]
 
         def make(output: Path) -> None:
             request = CompileRequest(
-                model=TINY if model in (TINY, SEEING) else str(self._checkpoint(model)),
+                model=TINY if model.startswith(TINY) else str(self._checkpoint(model)),
                 target=target,
                 quant=quant,
                 output=output,
@@ -81,7 +84,8 @@ class Compiler:
                 prefill_chunk=sizes.prefill_chunk,
                 activations=activations,
                 limits=limits,
-                modalities=None if model == SEEING else TEXT_ONLY,
+                modalities=None if model in (SEEING, SEEING_LITTLE) else TEXT_ONLY,
+                image_tokens=70 if model == SEEING_LITTLE else None,
             )
             compile_model(request, _Silent())
 

@@ -25,10 +25,10 @@ export function suggestionsFor(pack: Package | undefined): Suggestion[] {
   return found;
 }
 
-/** Fetches the file of a suggestion. */
+/** Fetches the file of a suggestion; hosts need not know its type. */
 export async function sampleFile(sample: string): Promise<File> {
   const response = await fetch(new URL(sample, document.baseURI));
   if (!response.ok) throw new Error(`${sample}: ${response.status}`);
-  const blob = await response.blob();
-  return new File([blob], sample.slice(sample.lastIndexOf("/") + 1), { type: blob.type });
+  const type = sample.endsWith(".wav") ? "audio/wav" : "image/png";
+  return new File([await response.arrayBuffer()], sample.slice(sample.lastIndexOf("/") + 1), { type });
 }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,23 +43,34 @@ def test_the_rate_rises_and_falls() -> None:
     assert rate_at(500, 2.0, 100) == pytest.approx(0.02)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small products: threads that wait for each other take a hundred times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_one_batch_is_learned_by_heart(tmp_path: Path) -> None:
     from tools.training.tiny.media_training import Training
 
     run = Training(options(tmp_path, "--tower-rate", "3e-3", "--total-seconds", "1e6"))
     text = media_batch([MediaDialogue(text_dialogue(3), ())], TOKENIZER, 0)
     rng = Random(1)
-    pictures = media_batch([one_picture(rng, (4, 3), False) for _ in range(3)], TOKENIZER, 1)
-    sounds = media_batch([sound_dialogue(rng, 1.0, test=False) for _ in range(3)], TOKENIZER, 1)
+    pictures = media_batch([one_picture(rng, (3, 2), False) for _ in range(2)], TOKENIZER, 1)
+    sounds = media_batch([sound_dialogue(rng, 1.0, test=False) for _ in range(2)], TOKENIZER, 1)
     parts = (text, pictures, sounds)
     first = run.learn(parts)
-    for _ in range(20):
+    for _ in range(5):
         last = run.learn(parts)
     for name in ("pictures", "sounds", "pictures' rows", "sounds' rows"):
         assert float(last[name]) < 0.6 * float(first[name]), name
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_is_resumed(tmp_path: Path) -> None:
     from tools.training.tiny.media_training import train
 
