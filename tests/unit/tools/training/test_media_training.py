@@ -17,6 +17,7 @@ from tools.training.tiny.media_dialogues import (
     sound_dialogue,
     text_dialogue,
 )
+from tools.training.tiny.model import SHIPPED_FILES
 
 torch = pytest.importorskip("torch", reason="torch is not installed (make setup)")
 
@@ -54,9 +55,15 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_one_batch_is_learned_by_heart(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
     from tools.training.tiny.media_training import Training
 
-    run = Training(options(tmp_path, "--tower-rate", "3e-3", "--total-seconds", "1e6"))
+    shipped = load_file(SHIPPED_FILES / "model.safetensors")
+    text_alone = {name: value for name, value in shipped.items() if "language_model" in name}
+    save_file(text_alone, tmp_path / "text.safetensors")
+    start = ("--start", str(tmp_path / "text.safetensors"))
+    run = Training(options(tmp_path, *start, "--tower-rate", "3e-3", "--total-seconds", "1e6"))
     text = media_batch([MediaDialogue(text_dialogue(3), ())], TOKENIZER, 0)
     rng = Random(1)
     pictures = media_batch([one_picture(rng, (3, 2), False) for _ in range(2)], TOKENIZER, 1)
