@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -76,14 +77,11 @@ def test_the_server_shows_a_picture(package: Path) -> None:
     image = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
     with serving(package) as address:
         client = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60)
-        contents: tuple[object, ...] = ([image, {"type": "text", "text": WHAT}], WHAT)
+        contents: tuple[Any, ...] = ([image, {"type": "text", "text": WHAT}], WHAT)
+        questions: list[Any] = [{"role": "user", "content": content} for content in contents]
         replies = [
-            client.chat.completions.create(
-                model="tiny",
-                messages=[{"role": "user", "content": content}],  # type: ignore[typeddict-item]
-                temperature=0,
-            )
-            for content in contents
+            client.chat.completions.create(model="tiny", messages=[question], temperature=0)
+            for question in questions
         ]
     found = [reply.choices[0].message.content for reply in replies]
     assert found == [SEEN, "There is no picture."]

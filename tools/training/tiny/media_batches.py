@@ -138,14 +138,20 @@ def _tokenizer(path: str) -> Tokenizer:
 
 def _spread(ids: Sequence[int], media: Sequence[Scene | Sound], tokenizer: Tokenizer) -> IntArray:
     """The ids with begin, rows and end in place of each placeholder."""
+
+    def token_id(name: str) -> int:
+        found = tokenizer.token_to_id(name)
+        assert found is not None, "the shipped tokenizer has all of them"
+        return int(found)
+
     around = {
-        tokenizer.token_to_id(IMAGE): ("<|image>", "<image|>"),
-        tokenizer.token_to_id(AUDIO): ("<|audio>", "<audio|>"),
+        token_id(IMAGE): ("<|image>", "<image|>"),
+        token_id(AUDIO): ("<|audio>", "<audio|>"),
     }
     queue, found = iter(media), list[int]()
     for token in ids:
         if token in around:
-            begin, end = (tokenizer.token_to_id(name) for name in around[token])
+            begin, end = (token_id(name) for name in around[token])
             found += [begin, *[token] * next(queue).rows, end]
         else:
             found.append(token)

@@ -133,7 +133,7 @@ class MediaModel(nn.Module):
         if batch.patches is not None:
             images = self.picture_rows(batch.patches, batch.grid)
             embedded = embedded.masked_scatter(is_image[..., None], images)
-        if batch.features is not None:
+        if batch.features is not None and batch.mask is not None:
             heard = self.sound_rows(batch.features, batch.mask)
             rows = heard.flatten(0, 1)[batch.kept]
             embedded = embedded.masked_scatter(is_audio[..., None], rows)
@@ -215,7 +215,7 @@ def _norm(x: torch.Tensor, norm: Any) -> torch.Tensor:
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Heads (pictures, count, heads, head_dim): one half turned by x, the other by y."""
-    halves = x.unflatten(-1, (2, 2, -1))
+    halves = x.reshape(*x.shape[:-1], 2, 2, -1)
     first, second = halves.unbind(-2)
     turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -2)
     return turned.flatten(-3).transpose(1, 2)
@@ -232,7 +232,7 @@ def _vision_layer(
 
     normed = _norm(x, layer.input_layernorm)
     joined = linear(normed, attention.q_proj, attention.k_proj, attention.v_proj)
-    q, k, v = joined.unflatten(-1, (3, -1, attention.head_dim)).unbind(2)
+    q, k, v = joined.reshape(*x.shape[:2], 3, -1, attention.head_dim).unbind(2)
     q = _rotated(_norm(q, attention.q_norm), cos, sin)
     k = _rotated(_norm(k, attention.k_norm), cos, sin)
     v = _norm(v, attention.v_norm).transpose(1, 2)

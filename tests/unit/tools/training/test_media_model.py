@@ -47,6 +47,7 @@ def test_pictures_are_read_as_transformers_reads_them(model: Any, seed: int) -> 
     from tools.training.tiny.picture_drawing import positions
 
     inputs = Inputs.of(pictures_batch(seed), "cpu")
+    assert inputs.patches is not None
     where = positions(inputs.grid, "cpu")[None].expand(len(inputs.patches), -1, -1)
     with torch.no_grad():
         expected = expected_logits(
@@ -60,6 +61,8 @@ def test_sounds_are_read_as_transformers_reads_them_alone(model: Any) -> None:
 
     batch = draw_sounds(Random(2), TOKENIZER, 12.0, test=False)
     inputs = Inputs.of(batch, "cpu")
+    assert inputs.features is not None
+    assert inputs.mask is not None
     with torch.no_grad():
         read = model(inputs)
         expected = expected_logits(
