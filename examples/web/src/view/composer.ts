@@ -79,13 +79,12 @@ export class Composer {
 
   /** Asks what an empty chat offers; what is being written stays. */
   async suggest({ text, sample }: Suggestion): Promise<void> {
-    if (!sample) return this.session.ask(text);
     try {
-      await this.attachments.add([await sampleFile(sample)]);
+      const media = sample ? await this.attachments.read(await sampleFile(sample)) : [];
+      if (!this.session.busy) await this.session.ask(text, media);
     } catch (error) {
       showError(error);
     }
-    if (this.attachments.count && !this.session.busy) await this.session.ask(text, this.attachments.take());
   }
 
   private onKey(event: KeyboardEvent): void {
