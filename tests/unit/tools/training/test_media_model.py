@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed (make setup)
 TOKENIZER = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
 CLOSE = 2e-4
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def model() -> Any:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -42,15 +41,6 @@ def test_the_rate_rises_and_falls() -> None:
     assert rate_at(500, 0.0, 100) == pytest.approx(1.0)
     assert rate_at(500, 0.5, 100) == pytest.approx(0.51)
     assert rate_at(500, 2.0, 100) == pytest.approx(0.02)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Small products: threads that wait for each other take a hundred times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")
