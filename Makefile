@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup node docs lock lint fix types tree check test test-all smoke demo wheel npm release bench all clean
 
 help:
-	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask one prompt; PORT=N)"
+	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask, also about a picture; PORT=N)"
 	@echo "make test    install what the tests need, then lint, types and tests of every part; make test-all: every test"
 	@echo "make setup | docs | lint | fix | types | check | smoke | wheel | npm | release | bench | all | clean    see CONTRIBUTING.md"
 

@@ -299,6 +299,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
                 check_tokenizer(drafter.checkpoint, checkpoint)
             chat = _chat_config(build, checkpoint)
             checkpoint.try_conversation(source.config.vocab_size)
+        converses = checkpoint is None or checkpoint.chat_template() is not None
         provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:

@@ -1,9 +1,9 @@
-"""Draw the picture and the sound that `gemma4-verify` shows to packages that see and hear.
+"""Draw the pictures and the sounds that ship: for `gemma4-verify`, and for `tiny` in the demo.
 
     python tools/draw_samples.py
 
-Both are of our own making, from nothing but the formulas below. The picture is stored as a NumPy
-archive, so that to read it needs no decoder.
+All are of our own making, from nothing but the formulas below. The picture of `gemma4-verify` is
+stored as a NumPy archive, so that to read it needs no decoder.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-FOLDER = Path(__file__).parents[1] / "gemma4_compile" / "verification" / "samples"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "gemma4_compile" / "verification" / "samples"
+DEMO_FOLDER = ROOT / "examples" / "web" / "public" / "samples"
 WIDTH, HEIGHT = 320, 224
 RATE_HZ, SECONDS = 16_000, 2
+DEMO_RATE_HZ = 8000
+_FINER = 4  # times as many pixels, averaged
 
 
 def picture() -> npt.NDArray[np.uint8]:
@@ -48,15 +53,42 @@ def sound() -> npt.NDArray[np.int16]:
     return np.rint(32_767 * np.clip(values, -1, 1)).astype(np.int16)
 
 
-def main() -> None:
-    """Write both files."""
-    FOLDER.mkdir(exist_ok=True)
-    np.savez_compressed(FOLDER / "picture.npz", rgb=picture())
-    with wave.open(str(FOLDER / "sound.wav"), "wb") as file:
+def shapes() -> npt.NDArray[np.uint8]:
+    """A red circle and a blue square on white."""
+    y, x = (np.mgrid[: 300 * _FINER, : 420 * _FINER] + 0.5) / _FINER
+    rgb = np.full((*x.shape, 3), 255.0)
+    rgb[np.hypot(x - 125, y - 150) < 66] = (224, 32, 40)
+    rgb[(np.abs(x - 300) < 54) & (np.abs(y - 150) < 54)] = (36, 84, 216)
+    averaged = rgb.reshape(300, _FINER, 420, _FINER, 3).mean(axis=(1, 3))
+    return np.rint(averaged).astype(np.uint8)
+
+
+def beeps() -> npt.NDArray[np.int16]:
+    """Three high beeps."""
+    time = np.arange(round(1.5 * DEMO_RATE_HZ)) / DEMO_RATE_HZ
+    since = (time - 0.15) % 0.42
+    inside = (time >= 0.15) & (time < 0.15 + 3 * 0.42) & (since < 0.18)
+    edge = np.clip(np.minimum(since, 0.18 - since) / 0.01, 0, 1)
+    values = np.where(inside, 0.5 * edge * np.sin(2 * np.pi * 1500 * time), 0.0)
+    return np.rint(32_767 * values).astype(np.int16)
+
+
+def _write_sound(path: Path, samples: npt.NDArray[np.int16], rate_hz: int) -> None:
+    with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
-        file.setframerate(RATE_HZ)
-        file.writeframes(sound().astype("<i2").tobytes())
+        file.setframerate(rate_hz)
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def main() -> None:
+    """Write all files."""
+    for folder in (FOLDER, DEMO_FOLDER):
+        folder.mkdir(exist_ok=True)
+    np.savez_compressed(FOLDER / "picture.npz", rgb=picture())
+    _write_sound(FOLDER / "sound.wav", sound(), RATE_HZ)
+    Image.fromarray(shapes()).save(DEMO_FOLDER / "shapes.png", optimize=True)
+    _write_sound(DEMO_FOLDER / "beeps.wav", beeps(), DEMO_RATE_HZ)
 
 
 if __name__ == "__main__":

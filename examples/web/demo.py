@@ -1,7 +1,7 @@
 """The demo: compiles a model for WebGPU, builds the page, lets `gemma4-serve` serve both.
 
-With `--headless` it asks one question in headless Chromium instead, prints the answer and ends; the
-exit code is 0 if the model answered.
+With `--headless` it asks a question in headless Chromium instead, and `tiny` one about a picture,
+prints the answers and ends; the exit code is 0 if the model answered and saw what is there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE / "dist"
+TINY = "tiny"
+PICTURE = HERE / "public" / "samples" / "shapes.png"
+ABOUT_PICTURE = "What is in the picture?"
+SEEN = "A red circle and a blue square."
 
 
 class Failure(Exception):
@@ -42,9 +46,9 @@ def install_page() -> None:
         run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], HERE, "npm packages")
 
 
-def compile_package(model: str, quantization: str, output: Path) -> None:
+def compile_package(model: str, quantization: str, modalities: Sequence[str], output: Path) -> None:
     """Compile for WebGPU into `output`; a package that lies there is made anew."""
-    command = [sys.executable, "-m", "gemma4_compile", model]
+    command = [sys.executable, "-m", "gemma4_compile", model, "--modalities", *modalities]
     command += ["--target", "webgpu", "--quant", quantization, "-o", str(output)]
     run(command, Path.cwd(), "compile")
 
@@ -56,10 +60,25 @@ def serve(package: Path, port: int, *, opens: bool) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+def ask(url: str, question: str, *, sees: bool) -> int:
+    """Ask in headless Chromium, print the answers, and return the exit code."""
+    command = ["node", str(HERE / "ask.mjs"), url, question]
+    if sees:
+        command += ["--file", str(PICTURE), ABOUT_PICTURE]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout, end="", flush=True)
+    if done.returncode == 0 and sees and done.stdout.splitlines()[-1] != SEEN:
+        raise Failure(f"the model did not see `{SEEN}` in {PICTURE}", "its answers are above")
+    return done.returncode
+
+
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="tiny", help="what to compile (default: %(default)s)")
+    parser.add_argument("--model", default=TINY, help="what to compile (default: %(default)s)")
+    parser.add_argument(
+        "--modalities", help="what it takes (default: all that `tiny` does; text of other models)"
+    )
     parser.add_argument(
         "--quant",
         default="q4f32",
@@ -67,7 +86,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=Path("artifacts/demo"), help="the package")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    parser.add_argument("--headless", action="store_true", help="ask one question and end")
+    parser.add_argument("--headless", action="store_true", help="ask and end")
     parser.add_argument("--question", default="Who are you?", help="for --headless")
     return parser.parse_args()
 
@@ -75,8 +94,12 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Run every step."""
     options = arguments()
+    sees = options.model == TINY and options.modalities is None
+    modalities = [options.modalities or ("all" if sees else "text")]
+    if sees and options.headless:  # a device in software takes a minute for the usual 280
+        modalities += ["--image-tokens", "70"]
     install_page()
-    compile_package(options.model, options.quant, options.output)
+    compile_package(options.model, options.quant, modalities, options.output)
     run(["npm", "run", "--silent", "build"], HERE, "page")
     port = 0 if options.headless else options.port
     opens = not options.headless and sys.stdout.isatty()
@@ -88,8 +111,7 @@ def main() -> None:
             raise Failure("gemma4-serve did not start", hint)
         try:
             if options.headless:
-                command = ["node", str(HERE / "ask.mjs"), url, options.question]
-                sys.exit(subprocess.run(command, check=False).returncode)
+                sys.exit(ask(url, options.question, sees=sees))
             print(f"Open {url} (Ctrl+C ends)", flush=True)
             server.wait()
         finally:

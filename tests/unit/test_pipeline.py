@@ -74,6 +74,7 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert summary.report is not None
     assert summary.report.launches_per_token > 0
     assert summary.whole
+    assert summary.converses, "the files of `tiny` are gone by now"
 
 
 def test_partial_build_of_weights_has_no_library(request_for: CompileRequest) -> None:

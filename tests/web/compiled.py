@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
@@ -14,6 +15,10 @@ from tests import models, routing
 from tests.shared import made_once
 
 TINY = "tiny"
+SEEING = "tiny-seeing"
+"""The same with its towers."""
+SEEING_LITTLE = "tiny-seeing-little"
+"""The same with room for a quarter of the usual rows: devices in software are slow."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Sizes:
 
 SIZES = {
     TINY: Sizes(context_length=512, prefill_chunk=24),
+    SEEING: Sizes(context_length=1000, prefill_chunk=300),
+    SEEING_LITTLE: Sizes(context_length=512, prefill_chunk=24),
     "e2b": Sizes(context_length=96, prefill_chunk=12),
     "e4b": Sizes(context_length=96, prefill_chunk=12),
     "dense": Sizes(context_length=96, prefill_chunk=12),
@@ -64,12 +71,12 @@ class Compiler:
         activations: str = "float",
         limits: str = "default",
     ) -> Path:
-        """Return the package of `model` ("tiny" or a kind of `tests.models`)."""
+        """Return the package of `model` (a name above or a kind of `tests.models`)."""
         sizes = SIZES[model]
 
         def make(output: Path) -> None:
             request = CompileRequest(
-                model=TINY if model == TINY else str(self._checkpoint(model)),
+                model=TINY if model.startswith(TINY) else str(self._checkpoint(model)),
                 target=target,
                 quant=quant,
                 output=output,
@@ -77,6 +84,8 @@ class Compiler:
                 prefill_chunk=sizes.prefill_chunk,
                 activations=activations,
                 limits=limits,
+                modalities=None if model in (SEEING, SEEING_LITTLE) else TEXT_ONLY,
+                image_tokens=70 if model == SEEING_LITTLE else None,
             )
             compile_model(request, _Silent())
 

@@ -34,8 +34,8 @@ export const REAL = {
   async first_run({ context, server, open, state, requested, expectComplaint }) {
     const [page] = context.pages();
     const from = server.requests.length;
-    server.faults["/tiny/params_shard_0.bin"] = ["cut"];
-    await open(page, "tiny");
+    server.faults["/seeing/params_shard_0.bin"] = ["cut"];
+    await open(page, "seeing");
     await page.locator("#status", { hasText: "broke off" }).waitFor();
     await state(page, "ready");
     expectComplaint(/ERR_CONTENT_LENGTH_MISMATCH/); // the browser's own words for it
@@ -104,6 +104,22 @@ export const REAL = {
     assert.match(await page.locator("#messages li:last-child .call").innerText(), /calculator\(4321 \* 17\)\s*= 73457/);
   },
 
+  /** A picture and a sound that the page offers itself, right word for word, and the time until it says so. */
+  async sees_and_hears({ context, answered }) {
+    const [page] = context.pages();
+    for (const [question, media, answer] of [
+      ["What is in the picture?", "img", "A red circle and a blue square."],
+      ["What do you hear?", "audio", "Three high beeps."],
+    ]) {
+      await page.locator("#new-chat").click();
+      await page.locator("#suggestions button", { hasText: question }).click();
+      await page.locator(`#messages ${media}`).waitFor();
+      const item = await answered(page, 2 * ANSWER_MS);
+      assert.equal(await item.locator(".answer").innerText(), answer);
+      assert.match(await item.locator(".stats").innerText(), /first after [\d.]+ m?s/);
+    }
+  },
+
   async stop({ context, ask, answered, job, ...tools }) {
     const [page] = context.pages();
     await page.locator("#new-chat").click();
@@ -162,7 +178,7 @@ export const REAL = {
     await page.locator("#progress-title", { hasText: "Starting the model" }).waitFor({ timeout: READY_MS });
     assert.deepEqual(
       requested(from, HEAVY).map((request) => request.path),
-      ["/tiny/params_shard_0.bin"],
+      ["/seeing/params_shard_0.bin"],
     );
     const repaired = await page.evaluate(async (url) => {
       const data = await (await caches.match(url)).arrayBuffer();

@@ -38,7 +38,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": 
 
 @pytest.fixture(
     scope="module",
-    params=[("e2b", WIDE), ("unified", WIDE), ("unified", SQUARE)],
+    params=[("e2b", WIDE), ("unified", SQUARE)],
     ids=lambda param: "-".join(param),
 )
 def packages(

@@ -20,7 +20,7 @@ import pytest
 
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
 from tests.web.webllm import find_browser
@@ -41,6 +41,7 @@ REAL = (
     "regenerate",
     "system_prompt",
     "calculator",
+    "sees_and_hears",
     "stop",
     "device_lost",
     "without_fast",
@@ -156,6 +157,8 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
+    folders["seeing"] = root / "seeing"
+    shutil.copytree(compiled(SEEING_LITTLE, "webgpu", "q4f32"), folders["seeing"])
     shard = bytearray((folders["damaged"] / "params_shard_0.bin").read_bytes())
     shard[1000] ^= 1
     (folders["damaged"] / "params_shard_0.bin").write_bytes(shard)

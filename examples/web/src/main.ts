@@ -64,7 +64,11 @@ async function main(): Promise<void> {
     undoable: showUndo,
   });
 
-  const conversation = new ConversationView(session, () => suggestionsFor(session.pack));
+  const conversation = new ConversationView(
+    session,
+    () => suggestionsFor(session.pack),
+    (suggestion) => void composer.suggest(suggestion),
+  );
   const composer = new Composer(
     session,
     () => conversation.editLast(),

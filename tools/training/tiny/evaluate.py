@@ -3,7 +3,8 @@
 Every held-out dialogue up to its last question is given to the compiled model, which answers by
 greedy decoding; an answer counts if it is right word for word. `dawn` runs the WebGPU library in
 Node with the Vulkan driver that the recipe needs, `webllm` runs it in the stock client in headless
-Chromium, both with the drivers of the WebGPU tests.
+Chromium, both with the drivers of the WebGPU tests. `--media 100` marks a package of all modalities
+instead, on so many pictures, sounds and questions about neither (`evaluate_media`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,10 @@ from gemma4_compile.targets.spec import ACTIVATIONS
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.web.dawn import LAVAPIPE, SWIFTSHADER, run_on_dawn
 from tests.web.webllm import chat, run_in_webllm
+from tools.training.tiny import evaluate_media
 from tools.training.tiny.data import CLOSE_TURN
 from tools.training.tiny.dialogues import Dialogue
+from tools.training.tiny.evaluate_media import MediaTask
 from tools.training.tiny.further import all_evaluation_dialogues
 
 RECIPES = ("f32", "f16", "q8f16", "q4f16", "q4f32")
@@ -154,6 +157,15 @@ ANSWERERS: dict[str, tuple[Answerer, str]] = {
 }
 
 
+def _table(kinds: Sequence[str], right: Sequence[bool]) -> dict[str, float]:
+    """Share of right answers by kind, and of `all`."""
+    table = {
+        kind: float(np.mean([ok for ok, one in zip(right, kinds, strict=True) if one == kind]))
+        for kind in dict.fromkeys(kinds)
+    }
+    return {"all": float(np.mean(right)), **table}
+
+
 def mark(
     through: str, recipe: str, questions: Sequence[Task], activations: str = "float"
 ) -> dict[str, float]:
@@ -168,11 +180,40 @@ def mark(
         )
         compile_model(request, _Silent())
         right = answerer(package, questions, recipe)
-    table = {}
-    for kind in dict.fromkeys(task.kind for task in questions):
-        of_kind = [ok for ok, task in zip(right, questions, strict=True) if task.kind == kind]
-        table[kind] = float(np.mean(of_kind))
-    return {"all": float(np.mean(right)), **table}
+    return _table([question.kind for question in questions], right)
+
+
+def mark_media(recipe: str, parts: Mapping[str, Sequence[MediaTask]]) -> dict[str, float]:
+    """Compile `tiny` with its towers for the CPU; shares as of `mark`, and of each part's `all`."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "package"
+        compile_model(CompileRequest("tiny", "cpu", recipe, package, modalities=None), _Silent())
+        tables = {
+            name: _table([task.kind for task in part], evaluate_media.on_cpu(package, part))
+            for name, part in parts.items()
+        }
+    counts = [len(part) for part in parts.values()]
+    found = {"all": float(np.average([one["all"] for one in tables.values()], weights=counts))}
+    for name, table in tables.items():
+        found |= {f"all {name}": table.pop("all"), **table}
+    return found
+
+
+def _examination(options: argparse.Namespace) -> tuple[Callable[[str], dict[str, float]], int]:
+    """What marks a recipe, and how many questions it asks."""
+    if options.media is not None:
+        parts = {
+            "pictures": evaluate_media.picture_tasks(options.media),
+            "sounds": evaluate_media.sound_tasks(options.media),
+            "absent": evaluate_media.absent_tasks(options.media),
+        }
+        return lambda recipe: mark_media(recipe, parts), sum(map(len, parts.values()))
+    tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
+    questions = tasks(all_evaluation_dialogues(options.per_kind), tokenizer)
+    return (
+        lambda recipe: mark(options.through, recipe, questions, options.activations),
+        len(questions),
+    )
 
 
 def main() -> None:
@@ -182,18 +223,20 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=RECIPES)
     parser.add_argument("--activations", choices=ACTIVATIONS, default="float")
     parser.add_argument("--per-kind", type=int, default=50)
+    parser.add_argument("--media", type=int, metavar="COUNT", help="of each part, on the CPU")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    tokenizer = Tokenizer.from_buffer(shipped_file("tokenizer.json"))
-    questions = tasks(all_evaluation_dialogues(options.per_kind), tokenizer)
+    if options.media is not None and options.through != "cpu":
+        parser.error("--media goes through cpu")
+    answer, count = _examination(options)
     marks = {}
     for recipe in options.recipes:
         started = time.monotonic()
-        marks[recipe] = mark(options.through, recipe, questions, options.activations)
+        marks[recipe] = answer(recipe)
         seconds = time.monotonic() - started
+        totals = [f"{share:.4f} {name}" for name, share in marks[recipe].items() if "all" in name]
         print(
-            f"{options.through} {recipe}: {marks[recipe]['all']:.4f} of {len(questions)}, "
-            f"{seconds:.0f} s",
+            f"{options.through} {recipe}: {', '.join(totals)} of {count}, {seconds:.0f} s",
             flush=True,
         )
         if options.output is not None:

@@ -11,13 +11,23 @@ from typing import Any
 import torch
 
 GROUP = 32
+_NARROW = 256  # columns of a tower's matrix below which a recipe leaves it dense
+_TOWERS = ("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.")
 _SMALL = ("per_layer_input_gate", "per_layer_projection.", "per_layer_model_projection")
 
 
-def bits_of(name: str, bits: int) -> int | None:
-    """Bits of a parameter in the recipe of `bits` bits; None for vectors, which stay dense."""
-    if name.endswith(("norm.weight", "layer_scalar")):
+def bits_of(name: str, bits: int, shape: tuple[int, ...] = ()) -> int | None:
+    """Bits of a parameter in the recipe of `bits` bits; None for vectors, which stay dense.
+
+    Parameters
+    ----------
+    shape : of a matrix of a tower
+    """
+    if name.endswith(("norm.weight", "layer_scalar")) or "_head." in name:
         return None
+    if any(part in name for part in _TOWERS):
+        fits = len(shape) == 2 and shape[1] >= _NARROW and shape[1] % GROUP == 0
+        return 8 if fits else None
     return 8 if any(part in name for part in _SMALL) else bits
 
 
@@ -35,7 +45,7 @@ def quantised_parameters(model: Any, bits: int) -> dict[str, torch.Tensor]:
     """Every matrix of a recipe after quantisation, by name; gradients pass straight through."""
     found = {}
     for name, parameter in model.named_parameters():
-        width = bits_of(name, bits)
+        width = bits_of(name, bits, tuple(parameter.shape))
         if width is not None:
             with torch.no_grad():
                 step = rounded(parameter, width) - parameter

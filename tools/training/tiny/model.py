@@ -44,11 +44,13 @@ def build(config: dict[str, Any]) -> Any:
 
 
 def load(config: dict[str, Any], path: Path) -> Any:
-    """The model with the weights of a file that `save` wrote."""
+    """The text decoder with the weights of a file; those of towers are left out."""
     model = build(config)
     stored = load_file(path)
     state = {
-        name.replace(_FILE_PREFIX, _MODEL_PREFIX): tensor.float() for name, tensor in stored.items()
+        name.replace(_FILE_PREFIX, _MODEL_PREFIX): tensor.float()
+        for name, tensor in stored.items()
+        if name.startswith(_FILE_PREFIX)
     }
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state)

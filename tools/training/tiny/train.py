@@ -104,7 +104,7 @@ def _to_device(
         )
 
 
-def _ahead(source: Iterator[IntArray], count: int = 8) -> Iterator[IntArray]:
+def ahead(source: Iterator[IntArray], count: int = 8) -> Iterator[IntArray]:
     """The same batches, made in a thread while the model is busy."""
     waiting: queue.Queue[IntArray] = queue.Queue(count)
 
@@ -147,7 +147,7 @@ def train(options: argparse.Namespace) -> None:
     examination = Examination(all_evaluation_dialogues(options.questions_per_kind), options.files)
     tokenizer = Tokenizer.from_file(str(options.files / "tokenizer.json"))
     source = _to_device(
-        _ahead(batches(corpus, options.batch_tokens, options.seed)),
+        ahead(batches(corpus, options.batch_tokens, options.seed)),
         tokenizer.token_to_id("model"),
         device,
     )

@@ -173,6 +173,12 @@ export class Attachments {
     if (failures.length) showError(summary(failures));
   }
 
+  /** Reads a picture or a sound for a message that is sent at once. */
+  async read(file: File): Promise<Attachment[]> {
+    const media = await readMedia(file, this.session.pack!.media, { frames: 0 });
+    return Promise.all(media.map((medium) => this.session.attach(medium)));
+  }
+
   /** Frames that one more video of the message may give: all share what one alone would have. */
   private roomForFrames(): number {
     const { media, contextLength } = this.session.pack!;

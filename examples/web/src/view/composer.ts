@@ -2,6 +2,8 @@
 import type { Session } from "../chat/session";
 import { Attachments } from "./attachments";
 import { byId } from "./dom";
+import { showError } from "./notices";
+import { sampleFile, type Suggestion } from "./suggestions";
 
 // What is being written outlives a reload of the tab.
 const DRAFT = "gemma4-draft";
@@ -73,6 +75,16 @@ export class Composer {
     sessionStorage.removeItem(DRAFT);
     void this.session.ask(text, this.attachments.take());
     this.show();
+  }
+
+  /** Asks what an empty chat offers; what is being written stays. */
+  async suggest({ text, sample }: Suggestion): Promise<void> {
+    try {
+      const media = sample ? await this.attachments.read(await sampleFile(sample)) : [];
+      if (!this.session.busy) await this.session.ask(text, media);
+    } catch (error) {
+      showError(error);
+    }
   }
 
   private onKey(event: KeyboardEvent): void {

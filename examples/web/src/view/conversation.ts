@@ -5,6 +5,7 @@ import { mediaIdsOf, mediaOf, type AssistantMessage } from "../chat/transcript";
 import { byId, copyText, h, placeChildren } from "./dom";
 import { drawMedia, MediaUrls } from "./media";
 import { MessageView, type MessageActions } from "./message";
+import type { Suggestion } from "./suggestions";
 
 const NEAR_END_PX = 80;
 
@@ -19,7 +20,8 @@ export class ConversationView {
 
   constructor(
     private readonly session: Session,
-    private readonly suggestions: () => string[],
+    private readonly suggestions: () => Suggestion[],
+    private readonly suggest: (suggestion: Suggestion) => void,
   ) {
     this.scroller.addEventListener("scroll", () => this.noteScroll(), { passive: true });
     this.jump.addEventListener("click", () => this.toEnd());
@@ -74,8 +76,8 @@ export class ConversationView {
     welcome.hidden = this.session.current.messages.length > 0 || !this.session.engine;
     if (welcome.hidden) return;
     byId("suggestions").replaceChildren(
-      ...this.suggestions().map((text) =>
-        h("li", {}, h("button", { type: "button", onclick: () => void this.session.ask(text) }, text)),
+      ...this.suggestions().map((suggestion) =>
+        h("li", {}, h("button", { type: "button", onclick: () => this.suggest(suggestion) }, labelOf(suggestion))),
       ),
     );
   }
@@ -130,4 +132,9 @@ export class ConversationView {
     this.announce(done ? "Code copied" : "The browser did not allow copying");
     setTimeout(() => (button.textContent = "Copy"), 1500);
   }
+}
+
+/** The question, and the name of the file that goes with it. */
+function labelOf({ text, sample }: Suggestion): string {
+  return sample ? `${text} (${sample.slice(sample.lastIndexOf("/") + 1)})` : text;
 }
