@@ -33,6 +33,7 @@ DEFAULT = TargetSpec(
     max_binding_bytes=None,
     max_grid_dim=65_535,  # along y; x may be longer
     simd_width=32,
+    tensor_cores=True,
     architecture=OLDEST_GPU,
     processor=cpu.DEFAULT.processor,
     tuning=read_tuning("cuda"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir.transform import PassContext, module_pass
 
+from gemma4_compile.targets.cuda_tensor_cores import SOURCES
 from gemma4_compile.targets.kernels.common.builtins import DOT4, EXCHANGE
 
 CUDA_DOT4 = "__dp4a"
 CUDA_EXCHANGE = "__shfl_xor_sync"
+EXTERN_CALLS = [tvm.ir.Op.get(f"tirx.call_{kind}extern") for kind in ("", "pure_")]
 
 
 @module_pass(opt_level=0, name="LowerCudaIntrinsics")
@@ -26,6 +29,8 @@ class LowerCudaIntrinsics:
 
     Before: ``subgroupShuffleXor(x, bit)``. After: ``__shfl_xor_sync(__activemask(), x, bit)``, with
     the mask that TVM's own exchanges have: a block may hold less than a warp.
+
+    Before: a call of targets/kernels/common/tensor_cores.py. After: the same, with its text.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:
@@ -49,11 +54,21 @@ def _dp4a(a: tvm.ir.Expr, b: tvm.ir.Expr, total: tvm.ir.Expr) -> tvm.ir.Call:
 
 
 def _call(node: tvm.ir.Call) -> tvm.ir.Call:
+    if (text := _tensor_core_text(node)) is not None:
+        name, *args = node.args
+        return cuda_func_call(name.value, *args, source_code=text, return_type=node.ty)
     if not _is_call(node, EXCHANGE, "call_extern"):
         return _product(node)
     _, value, bit = node.args
     mask = tirx.call_extern("uint32", "__activemask")
     return tirx.call_extern("float32", CUDA_EXCHANGE, mask, value, bit.astype("int32"))
+
+
+def _tensor_core_text(node: tvm.ir.Call) -> str | None:
+    """The text of a function that the node calls, if it is one of tensor cores."""
+    if node.op not in EXTERN_CALLS:
+        return None
+    return SOURCES.get(str(getattr(node.args[0], "value", "")))
 
 
 def _product(node: tvm.ir.Call) -> tvm.ir.Call:

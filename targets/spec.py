@@ -46,6 +46,7 @@ class TargetSpec:
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
         number is not known
+    tensor_cores : whether warps multiply matrices of float16
     architecture : oldest generation of the device that kernels are compiled for, or "" where the
         device's own driver compiles them from source
     processor : the code generator's name for the CPU that runs host code, or "" for its plainest
@@ -74,6 +75,7 @@ class TargetSpec:
     max_grid_dim: int
     features: tuple[str, ...] = ()
     simd_width: int = 0
+    tensor_cores: bool = False
     architecture: str = ""
     processor: str = ""
     host_triple: str = ""

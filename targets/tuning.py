@@ -117,6 +117,36 @@ class Int8GemmTuning(GemmTuning):
 
 
 @dataclass(frozen=True)
+class TensorCoreTuning:
+    """Matrix times many rows on tensor cores.
+
+    Attributes
+    ----------
+    rows, columns, depth : rows of x, rows of W and channels of a block's step
+    warp_rows, warp_columns : of them, one warp's; multiples of 16
+    """
+
+    rows: int = 128
+    columns: int = 128
+    depth: int = 32
+    warp_rows: int = 64
+    warp_columns: int = 64
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
+
+    @property
+    def row_pieces(self) -> int:
+        """Eights of channels from a row of a tile in shared memory to the next.
+
+        One more than there are, so that no two of 8 neighbouring rows share banks.
+        """
+        return self.depth // 8 + 1
+
+
+@dataclass(frozen=True)
 class DecodeAttentionTuning:
     """Attention of one position.
 
@@ -186,6 +216,7 @@ class Tuning:
     int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)
     gemm: GemmTuning = field(default_factory=GemmTuning)
     int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
+    tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
     fusion: FusionTuning = field(default_factory=FusionTuning)

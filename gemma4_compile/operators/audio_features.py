@@ -72,6 +72,41 @@ class Magnitude(Pointwise):
 
 
 @dataclass(frozen=True)
+class WindowedTransform(Pointwise):
+    """The matrix of a Fourier transform of windowed frames, all real parts first.
+
+    A library holds a circle of cosines instead of it: ``y[i, j] = window[j] * cos(2 pi i j / n)``
+    for the first half of the rows, and ``-sin`` for the second. Arguments: samples (count,) f32,
+    which nothing is read of: of constants alone the compiler would make a constant; cosines (n,)
+    f32 of ``2 pi k / n``; window (width,) f32. Result: (rows, width) f32; a row for each of both
+    parts of the bins.
+    """
+
+    kind: ClassVar[str] = "windowed_transform"
+    bins: int
+    width: int
+    turn: int
+
+    @property
+    def outputs(self) -> int:
+        return self.width
+
+    def arguments(self, rows: Index) -> list[tuple[str, TensorSpec]]:
+        return [
+            ("samples", ((tirx.Var("samples", "int64"),), "float32")),
+            ("cosines", ((self.turn,), "float32")),
+            ("window", ((self.width,), "float32")),
+        ]
+
+    def value(self, args: Sequence[Buffer], i: Expr, j: Expr) -> Expr:
+        _, cosines, window = args
+        is_real = i32(i) < self.bins
+        quarter = tirx.Select(is_real, i32(0), i32(self.turn // 4))  # -sin x = cos(x + pi / 2)
+        place = tirx.truncmod((i32(i) % self.bins) * i32(j) + quarter, i32(self.turn))
+        return cosines[place] * window[j]
+
+
+@dataclass(frozen=True)
 class LogMel(Pointwise):
     """``log(x + floor)``: (rows, width) f32."""
 

@@ -26,6 +26,12 @@ SUM_F32 = 3 * sqrt(16384) * 2.0**-24
 # error of its exponential.
 ATTENTION_F32 = 3 * 100 * sqrt(512) * 2.0**-24 / 8
 HALF_ULP_F16 = 2.0**-11
+# Operands that a kernel rounds to float16 move a sum by a random walk of up to half a unit a term,
+# relative to the sum's size; a product of two such sums by twice that.
+OPERANDS_F16 = 2 * HALF_ULP_F16
+# Scores of float16 queries: those of 72 channels of deviations 0.5 and 1 are off by 1e-3, which
+# becomes the relative error of a weight; weights are rounded themselves. Three times that.
+ATTENTION_F16 = 3 * (0.5 * sqrt(72) * HALF_ULP_F16 / 2 + HALF_ULP_F16 / 2)
 # A vector that a kernel makes for itself and rounds moves by a unit where two ways of summing fall
 # on different sides: float16 by half a unit, int8 by a 127th of a group's largest (2.2 deviations)
 # times a weight (2 deviations), where the largest result is about 3.5 sqrt(cols). Twice.

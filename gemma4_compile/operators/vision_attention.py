@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
-from gemma4_compile.operators.examples import ATTENTION_F32, Sizes, rotary_table
+from gemma4_compile.operators.examples import ATTENTION_F16, ATTENTION_F32, Sizes, rotary_table
 from gemma4_compile.operators.heads import CacheShape
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
@@ -155,7 +155,7 @@ class PatchAttention(Operator):
         return example_positions(shape, rng) if name == "positions" else None
 
     def tolerance(self, result: str) -> float:
-        return ATTENTION_F32
+        return ATTENTION_F16 if self.cache_dtype == "float16" else ATTENTION_F32
 
     def definition(self) -> tirx.PrimFunc:
         n, dim, count = symbolic_rows(None), self.head_dim, self.pooling**2

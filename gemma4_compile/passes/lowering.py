@@ -17,6 +17,7 @@ from tvm.tirx import compilation_pipeline
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
+from gemma4_compile.passes.shorten_contexts import ShortenContexts
 from gemma4_compile.passes.vectorize_buffers import VectorizeBuffers
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.schedules import schedule_rules
@@ -59,6 +60,7 @@ def virtual_machine_passes() -> Sequence[Pass]:
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
+        ShortenContexts(),
         OrderShapeFunctions(),  # TVM orders them by address, and the library must not depend on it
         relax.transform.AttachGlobalSymbol(),
     )

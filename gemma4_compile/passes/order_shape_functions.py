@@ -18,7 +18,7 @@ class OrderShapeFunctions:
     """Sort the stores of every shape function by the slot that they write.
 
     Before: ``H[3] = 4 * H[0]; H[1] = 2 * H[0]``. After: ``H[1] = 2 * H[0]; H[3] = 4 * H[0]``.
-    Must run right after VMShapeLower. A function whose stores read what others of them write stays
+    Must run after VMShapeLower. A function whose stores read what others of them write stays
     as it is.
     """
 

@@ -1,7 +1,7 @@
 """The log-mel spectrum that the audio tower begins with, as matmuls.
 
-Window, Fourier transform and mel filters are constants that are computed here, once, in float64:
-cosines of a GPU are too coarse for them.
+Window, cosines and mel filters are constants that are computed here, once, in float64: cosines of a
+GPU are too coarse for them.
 
 References
 ----------
@@ -18,7 +18,12 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.audio.config import SAMPLE_RATE_HZ
 from gemma4_compile.model_spec.audio.sizes import FRAME, HOP, mel_frames
-from gemma4_compile.operators.audio_features import LogMel, Magnitude, SoundFrames
+from gemma4_compile.operators.audio_features import (
+    LogMel,
+    Magnitude,
+    SoundFrames,
+    WindowedTransform,
+)
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.types import Index
@@ -32,13 +37,21 @@ MAX_FREQUENCY_HZ = SAMPLE_RATE_HZ / 2
 FLOOR = 1e-3
 
 
-def windowed_transform() -> Float32Array:
+def cosines() -> Float32Array:
+    """The circle in TRANSFORM steps."""
+    return np.cos(2.0 * np.pi * np.arange(TRANSFORM) / TRANSFORM).astype(np.float32)
+
+
+def window() -> Float32Array:
+    """Hann's window of a frame."""
+    return (0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(FRAME) / FRAME)).astype(np.float32)
+
+
+def windowed_transform(samples: nn.Tensor) -> nn.Tensor:
     """The Fourier transform of a windowed frame: (2 * BINS, FRAME), all real parts first."""
-    sample = np.arange(FRAME)
-    window = (0.5 - 0.5 * np.cos(2.0 * np.pi * sample / FRAME)).astype(np.float32)
-    turns = np.outer(np.arange(BINS), sample) % TRANSFORM  # exact, so that angles stay small
-    angle = 2.0 * np.pi * turns / TRANSFORM
-    return (np.concatenate([np.cos(angle), -np.sin(angle)]) * window).astype(np.float32)
+    operator = WindowedTransform(BINS, FRAME, TRANSFORM)
+    args = [samples, nn.Tensor.from_const(cosines()), nn.Tensor.from_const(window())]
+    return emit(operator, args, [((2 * BINS, FRAME), "float32")])[0]
 
 
 def mel_filters() -> Float32Array:
@@ -52,11 +65,10 @@ def mel_filters() -> Float32Array:
     return np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
 
 
-def _matmul(x: nn.Tensor, matrix: Float32Array) -> nn.Tensor:
-    rows, cols = matrix.shape
+def _matmul(x: nn.Tensor, matrix: nn.Tensor) -> nn.Tensor:
+    rows, cols = map(int, matrix.shape)
     operator = Linear(None, WeightLayout(0, "float32", 0, cols, (rows,)), "float32")
-    args = [x, nn.Tensor.from_const(matrix)]
-    return emit(operator, args, [((x.shape[0], rows), "float32")])[0]
+    return emit(operator, [x, matrix], [((x.shape[0], rows), "float32")])[0]
 
 
 def sound_frames(
@@ -71,7 +83,7 @@ def log_mel(samples: nn.Tensor) -> nn.Tensor:
     """The spectrum of a sound's frames: (count,) -> (frames, BANDS) float32."""
     frames = mel_frames(samples.shape[0])
     x = sound_frames(samples, frames, FRAME, HOP, FRAME // 2, "float32")
-    spectrum = _matmul(x, windowed_transform())
+    spectrum = _matmul(x, windowed_transform(samples))
     (magnitude,) = emit(Magnitude(BINS), [spectrum], [((frames, BINS), "float32")])
-    bands = _matmul(magnitude, mel_filters())
+    bands = _matmul(magnitude, nn.Tensor.from_const(mel_filters()))
     return emit(LogMel(BANDS, FLOOR), [bands], [((frames, BANDS), "float32")])[0]

@@ -139,6 +139,7 @@ FACTORIES: Mapping[str, Factory] = {
     "relative_attention": make_relative_attention,
     "sound_frames": make_pointwise,
     "subsample_conv": make_subsample_conv,
+    "windowed_transform": make_pointwise,
     "logit_bias": make_logit_bias,
     "combine_splits": make_combine_splits,
     "combined_linear": make_combined_gemv,

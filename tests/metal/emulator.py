@@ -43,6 +43,8 @@ ARRAY = re.compile(r"^( *)threadgroup (\w+) (\w+)\[(\d+)\];$", re.MULTILINE)
 
 SPEC = replace(metal.DEFAULT, host_triple="", processor="")
 """Kernels for Metal, called by this machine's CPU."""
+TENSOR_CORES = replace(SPEC, tensor_cores=True)
+"""The same with CUDA's kernels where they need what only its warps have."""
 
 
 class KernelError(Exception):
@@ -119,7 +121,7 @@ def _units(sources: Mapping[str, str], folder: Path) -> list[str]:
     """A few C++ files that hold the kernels."""
     names, paths = sorted(sources), []
     for number in range(min(UNITS, len(names))):
-        parts = ["#include <metal_stdlib>\n"]
+        parts = ["#include <metal_stdlib>\n#include <tensor_cores>\n"]
         for name in names[number::UNITS]:
             body = ARRAY.sub(r"\1THREADGROUP_ARRAY(\2, \3, \4);", sources[name])
             # Inside of `metal`, so that C's functions of the same names are not seen.

@@ -22,7 +22,7 @@ from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
-from tests.numerics import test_kernels
+from tests.numerics import tensor_cores, test_kernels
 from tests.numerics.attention import test_patch_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import (
@@ -107,7 +107,8 @@ def _whole_vocabulary() -> Group:
 def picture_operators() -> list[Operator]:
     """Of vision towers and of the patch projection without one."""
     around = chain.from_iterable(test_vision_kernels.OPERATORS.values())
-    return [*around, *test_patch_kernels.OPERATORS, *test_bounded_kernels.OPERATORS]
+    matmuls = [*test_patch_kernels.OPERATORS, *test_bounded_kernels.OPERATORS]
+    return list(dict.fromkeys([*around, *matmuls, *tensor_cores.OPERATORS]))
 
 
 def _gemm(tuning: str) -> Group:

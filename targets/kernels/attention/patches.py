@@ -17,6 +17,10 @@ from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 from gemma4_compile.targets.kernels.attention.prefill import PrefillBlock, PrefillOperands
 from gemma4_compile.targets.kernels.attention.prefill_shape import QUAD, ChunkShape, chunk_shape
+from gemma4_compile.targets.kernels.attention.tensor_core_patches import (
+    fits_tensor_cores,
+    make_tensor_core_attention,
+)
 from gemma4_compile.targets.kernels.common.blocks import Block as Threads
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -117,6 +121,8 @@ def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.Pri
 
     Reference: `PatchAttention.definition`.
     """
+    if fits_tensor_cores(operator, spec):
+        return make_tensor_core_attention(operator, spec)
     n, dim, heads = symbolic_rows(None), operator.head_dim, operator.heads
     rows, shape = n * operator.pooling**2, chunk_shape(operator, spec)
     with function(scheduled=True) as build:

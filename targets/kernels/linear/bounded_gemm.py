@@ -11,14 +11,17 @@ from tvm import tirx
 
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.bounded_linear import CLIPS, BoundedLinear
-from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.math import gelu_tanh
-from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.tir import bind, function, i32, materialize, when
+from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.kernels.common.tile_loaders import Change, splat
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.bounded_epilogue import store_sums
 from gemma4_compile.targets.kernels.linear.gemm import clamped, gemm_shape, step_count
+from gemma4_compile.targets.kernels.linear.tensor_core_gemm import (
+    fits_tensor_cores,
+    make_tensor_core_gemm,
+)
 from gemma4_compile.targets.kernels.linear.tiles import FloatTileProduct
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -28,6 +31,8 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
 
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
+    if fits_tensor_cores(operator, spec):
+        return make_tensor_core_gemm(operator, spec)
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     shape = gemm_shape(spec, rows)
     with function(scheduled=True) as build:
@@ -55,7 +60,7 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
                 row, first = bind(first_m + i), bind(first_n + r)
                 cut = [bind(operator.clip(total, limits, 2)) for total in sums]
                 with when(row <= last):
-                    _store(operator, y, row, first, cut, partner)
+                    store_sums(operator, y, row, first, cut, partner)
 
             product.finish(finish)
     return build.result
@@ -67,26 +72,3 @@ def _clip(limits: Sequence[Expr]) -> Change | None:
         return None
     low, high = (splat(limit) for limit in limits[:2])
     return lambda value: tirx.max(tirx.min(value, high), low)
-
-
-def _store(
-    operator: BoundedLinear,
-    y: Buffer,
-    row: Expr,
-    first: Expr,
-    sums: Sequence[Expr],
-    partner: Buffer | None,
-) -> None:
-    """Store the epilogue of neighbouring sums from weight row `first` on; rows beyond are left."""
-    rows = operator.layout.rows
-    if operator.epilogue == Epilogue.GELU_PAIRS.value:
-        for r in range(0, len(sums), 2):
-            with when(first + r < rows):
-                product = gelu_tanh(sums[r]) * sums[r + 1]
-                store(y, operator.result(product), row, (first + r) // 2)
-        return
-    for r, total in enumerate(sums):
-        column = bind(first + r)
-        with when(column < rows):
-            value = total if partner is None else gelu_tanh(total) * partner[row, column]
-            store(y, operator.result(value), row, column)

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from gemma4_compile.operators.audio_features import LogMel, Magnitude, SoundFrames, SubsampleConv
+from gemma4_compile.operators.audio_features import (
+    LogMel,
+    Magnitude,
+    SoundFrames,
+    SubsampleConv,
+    WindowedTransform,
+)
 from tests.numerics.definitions import F32_ABSOLUTE, F32_RELATIVE, ROUNDED, run, values
 
 EPS = 1e-6
@@ -47,6 +53,18 @@ def test_magnitude_and_logarithm() -> None:
     np.testing.assert_allclose(y, np.hypot(x[:, :9], x[:, 9:]), rtol=F32_RELATIVE)
     expected = np.log(mel.astype(np.float64) + 1e-3)
     np.testing.assert_allclose(z, expected, rtol=F32_RELATIVE, atol=F32_ABSOLUTE)
+
+
+def test_the_transform_of_windowed_frames_is_fouriers() -> None:
+    window, x = values(1, 33), values(2, 5, 33)
+    cosines = np.cos(2 * np.pi * np.arange(64) / 64).astype(np.float32)
+    matrix = np.full((20, 33), np.nan, np.float32)
+
+    run(WindowedTransform(10, 33, 64), values(3, 7), cosines, window, matrix)
+
+    spectrum = np.fft.fft(x * window, 64)[:, :10]
+    parts = np.concatenate([spectrum.real, spectrum.imag], axis=1)
+    np.testing.assert_allclose(x @ matrix.T, parts, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.operators.audio_features import LogMel, Magnitude, SoundFrames, SubsampleConv
+from gemma4_compile.operators.audio_features import (
+    LogMel,
+    Magnitude,
+    SoundFrames,
+    SubsampleConv,
+    WindowedTransform,
+)
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.conformer import (
     AddClipped,
@@ -25,6 +31,7 @@ OPERATORS: tuple[Operator, ...] = (
     SoundFrames(320, 160, 160, "float32"),
     SoundFrames(162, 162, 0, "float16"),
     Magnitude(40),
+    WindowedTransform(10, 33, 64),
     LogMel(131, 1e-3),
     # Widths of float16 are even: the client copies words. One channel in; channels that are no
     # power of two; more channels than a block has threads.

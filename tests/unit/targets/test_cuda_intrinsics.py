@@ -11,8 +11,16 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.tir import function, store
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.common.blocks import launch
+from gemma4_compile.targets.kernels.common.blocks import launch, local
 from gemma4_compile.targets.kernels.common.builtins import dot4, from_neighbour
+from gemma4_compile.targets.kernels.common.tensor_cores import (
+    LOAD,
+    MULTIPLY_ADD,
+    address,
+    load_matrices,
+    multiply_add,
+    shared_pieces,
+)
 
 
 def cuda_source(func: tirx.PrimFunc) -> str:
@@ -73,3 +81,21 @@ def test_neighbours_exchange_within_a_warp() -> None:
     source = cuda_source(build.result)
     assert "subgroupShuffleXor" not in source
     assert re.search(r"= __shfl_xor_sync\(__activemask\(\), x_ptr\[.*\], 4\);", source)
+
+
+def test_calls_of_tensor_cores_bring_their_text_once() -> None:
+    with function(scheduled=True) as build:
+        x = build.arg("x", (64,), "uint32")
+        y = build.arg("y", (64, 4), "float32")
+        with launch(32, 1) as (_, _, thread):
+            tile, sums = shared_pieces(64), local((4,))
+            for _ in range(2):
+                load_matrices(address(tile, thread), address(tile, 0))
+                multiply_add(address(sums, 0), address(x, 0), address(x, 4))
+            store(y, sums[0], thread, 0)
+    source = cuda_source(build.result)
+    for name, instruction in ((LOAD, "ldmatrix.sync"), (MULTIPLY_ADD, "mma.sync")):
+        assert source.count(f"void {name}(") == 1
+        assert source.count(f"  {name}((") == 2
+        assert source.count(instruction) == 1
+    assert "gemma4_decode_bytes" not in source, "what nothing calls is left out"

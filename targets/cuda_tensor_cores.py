@@ -1,0 +1,81 @@
+"""CUDA's text of the calls in kernels/common/tensor_cores.py, each written where it is used.
+
+Turing's instructions: two of 8 channels make one of 16, which only newer GPUs have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemma4_compile.targets.kernels.common.tensor_cores import (
+    CLIP,
+    COPY,
+    COPY_HALF,
+    DECODE,
+    LOAD,
+    LOAD_TRANSPOSED,
+    MULTIPLY_ADD,
+    PACK,
+)
+
+_COPY = """
+__forceinline__ __device__ void {name}(void* to, const void* from) {{
+  *({type}*)to = *(const {type}*)from;
+}}
+"""
+_LOAD = """
+__forceinline__ __device__ void {name}(unsigned int* to, const void* from) {{
+  unsigned int at = (unsigned int)__cvta_generic_to_shared(from);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4{form}.shared.b16 {{%0, %1, %2, %3}}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
+}}
+"""
+_MULTIPLY_ADD = """
+__forceinline__ __device__ void {name}(float* sums, const unsigned int* a, const unsigned int* b) {{
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                 "{{%0, %1, %2, %3}}, {{%4, %5}}, {{%6}}, {{%0, %1, %2, %3}};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+}}
+"""
+_PACK = """
+__forceinline__ __device__ unsigned int {name}(float low, float high) {{
+  __half2 both = __floats2half2_rn(low, high);
+  return *(unsigned int*)&both;
+}}
+"""
+_CLIP = """
+__forceinline__ __device__ unsigned int {name}(unsigned int word, float low, float high) {{
+  float2 both = __half22float2(*(__half2*)&word);
+  __half2 within = __floats2half2_rn(fmaxf(fminf(both.x, high), low),
+                                     fmaxf(fminf(both.y, high), low));
+  return *(unsigned int*)&within;
+}}
+"""
+# 0x6400 is 1024 as a half, whose last ten bits count ones.
+_DECODE = """
+__forceinline__ __device__ void {name}(unsigned int* to, unsigned int word, float zero_point,
+                                       __half scale) {{
+  __half2 zero = __float2half2_rn(1024.0f + zero_point), factor = __half2half2(scale);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {{
+    unsigned int bytes = __byte_perm(word, 0x64646464u, half ? 0x4342 : 0x4140);
+    __half2 values = __hmul2(__hsub2(*(__half2*)&bytes, zero), factor);
+    to[half] = *(unsigned int*)&values;
+  }}
+}}
+"""
+
+SOURCES: Mapping[str, str] = {
+    COPY: _COPY.format(name=COPY, type="uint4"),
+    COPY_HALF: _COPY.format(name=COPY_HALF, type="uint2"),
+    LOAD: _LOAD.format(name=LOAD, form=""),
+    LOAD_TRANSPOSED: _LOAD.format(name=LOAD_TRANSPOSED, form=".trans"),
+    MULTIPLY_ADD: _MULTIPLY_ADD.format(name=MULTIPLY_ADD),
+    PACK: _PACK.format(name=PACK),
+    CLIP: _CLIP.format(name=CLIP),
+    DECODE: _DECODE.format(name=DECODE),
+}
+"""Source by name; a call of another name is none of these."""

@@ -1,0 +1,93 @@
+"""Tensor cores: matrices of 16 x 8 sums by warps, and what brings their operands into place.
+
+A warp multiplies 16 rows of A by 8 rows of B over 16 channels: float16 operands, float32 sums. Its
+threads hold all three in registers, which is why operands come from shared memory by an instruction
+of their own. Halves are moved two at a time as words. The calls are opaque to TVM; CUDA's text of
+them is in targets/cuda_tensor_cores.py.
+
+References
+----------
+PTX ISA: `mma.sync.aligned.m16n8k8`, `ldmatrix`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import shared
+
+WARP = 32
+M, N, K = 16, 8, 16  # rows of A, rows of B and channels of one product
+PIECE = 8  # halves that a thread moves at a time: 16 bytes
+WORD_HALVES = 2
+PIECE_WORDS = PIECE // WORD_HALVES
+A_WORDS, B_WORDS, SUMS = 4, 2, 4  # registers of a thread for one product
+
+COPY = "gemma4_copy_16_bytes"
+COPY_HALF = "gemma4_copy_8_bytes"
+LOAD = "gemma4_load_matrices"
+LOAD_TRANSPOSED = "gemma4_load_matrices_transposed"
+MULTIPLY_ADD = "gemma4_multiply_add"
+PACK = "gemma4_pack_halves"
+CLIP = "gemma4_clip_halves"
+DECODE = "gemma4_decode_bytes"
+
+
+def _call(name: str, *args: Expr) -> None:
+    T.evaluate(tirx.call_extern("void", name, *args))
+
+
+def address(buffer: Buffer, *indices: Index) -> Expr:
+    """Where an element is."""
+    return T.address_of(buffer[tuple(indices)])
+
+
+def shared_pieces(count: int) -> Buffer:
+    """Memory of the thread block in pieces; an element is a piece."""
+    return shared((count,), f"uint32x{PIECE_WORDS}")
+
+
+def copy_piece(to: Expr, source: Expr) -> None:
+    """Copy 16 bytes between two addresses, both multiples of 16."""
+    _call(COPY, to, source)
+
+
+def copy_half_piece(to: Expr, source: Expr) -> None:
+    """Copy 8 bytes between two addresses, both multiples of 8."""
+    _call(COPY_HALF, to, source)
+
+
+def load_matrices(to: Expr, source: Expr, transposed: bool = False) -> None:
+    """Read four matrices of 8 x 8 halves from shared memory into four words of each thread.
+
+    `source` is a row's piece: threads 0 to 7 give the rows of the first matrix, and so on.
+    """
+    _call(LOAD_TRANSPOSED if transposed else LOAD, to, source)
+
+
+def multiply_add(sums: Expr, a: Expr, b: Expr) -> None:
+    """Add the product of one A and one B to four float32 of each thread.
+
+    Thread t has the sums of rows t / 4 and t / 4 + 8, columns t % 4 * 2 and the next, in this
+    order.
+    """
+    _call(MULTIPLY_ADD, sums, a, b)
+
+
+def packed(low: Expr, high: Expr) -> Expr:
+    """Two float32 as the halves of a word, rounded to the nearest."""
+    return tirx.call_pure_extern("uint32", PACK, low, high)
+
+
+def clipped_word(word: Expr, bounds: Sequence[Expr]) -> Expr:
+    """Both halves of a word within two float32."""
+    return tirx.call_pure_extern("uint32", CLIP, word, *bounds)
+
+
+def decode_bytes(to: Expr, word: Expr, zero_point: Expr, scale: Expr) -> None:
+    """Write four scaled bytes of a word as the halves of two words."""
+    _call(DECODE, to, word, zero_point, scale)
