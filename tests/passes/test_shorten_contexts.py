@@ -24,7 +24,7 @@ def test_types_of_parameter_lists_are_left_out_and_no_others() -> None:
     checked = relax.transform.VMShapeLower()(Model)
     assert max(map(len, texts(checked))) > LONGEST
 
-    shortened = ShortenContexts()(checked)
+    shortened = tvm.transform.Sequential([ShortenContexts()])(checked)
 
     assert texts(shortened) == {
         "ErrorContext(fn=decode, loc=param[0], param=x, "
