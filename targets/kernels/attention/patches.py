@@ -16,7 +16,11 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, i32, material
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 from gemma4_compile.targets.kernels.attention.prefill import PrefillBlock, PrefillOperands
-from gemma4_compile.targets.kernels.attention.prefill_shape import QUAD, ChunkShape, chunk_shape
+from gemma4_compile.targets.kernels.attention.prefill_shape import (
+    SCORE_VEC4,
+    ChunkShape,
+    chunk_shape,
+)
 from gemma4_compile.targets.kernels.attention.tensor_core_patches import (
     fits_tensor_cores,
     make_tensor_core_attention,
@@ -108,12 +112,12 @@ class _PatchBlock(PrefillBlock):
     def _mask(self, index: int, base: Expr, end: Expr) -> None:
         """Lower the scores of padding, and of what is beyond the last key."""
         scores = []
-        for lane, dot in enumerate(QUAD.lanes(self.dots[QUAD.at(index)])):
+        for lane, dot in enumerate(SCORE_VEC4.lanes(self.dots[SCORE_VEC4.at(index)])):
             t = materialize(base + self.vec4 + lane * self.shape.vec4s)
             block = tirx.truncdiv(tirx.min(t, end - 1), self._patches)
             seen = (t < end) & (self._positions[block, 0] >= 0)
             scores.append(tirx.Select(seen, dot, f32(LOWEST)))
-        store(self.dots, QUAD.join(scores), QUAD.at(index))
+        store(self.dots, SCORE_VEC4.join(scores), SCORE_VEC4.at(index))
 
 
 def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.PrimFunc:

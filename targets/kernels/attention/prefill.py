@@ -18,7 +18,7 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
 from gemma4_compile.targets.kernels.attention.prefill_shape import (
-    QUAD,
+    SCORE_VEC4,
     ChunkOperator,
     ChunkShape,
     chunk_shape,
@@ -86,9 +86,9 @@ class PrefillBlock:
         self.tops, self.factors = shared((shape.rows, shape.vec4s)), shared((shape.rows,))
         self.q_next = local((self._iterations(shape.rows) * size,))
         self.k_next = local((self._iterations(shape.keys) * size,), operator.cache_dtype)
-        self.v_next = local((QUAD.size * size,), operator.cache_dtype)
+        self.v_next = local((SCORE_VEC4.size * size,), operator.cache_dtype)
         self.total = local((shape.own_rows * size,))
-        self.dots = local((shape.scored_rows * QUAD.size,))
+        self.dots = local((shape.scored_rows * SCORE_VEC4.size,))
         self.highest = [LocalVar("float32", f32(LOWEST)) for _ in range(shape.scored_rows)]
         self.weight_sum = [LocalVar("float32", zero()) for _ in range(shape.scored_rows)]
         for index in range(shape.own_rows):
@@ -175,7 +175,7 @@ class PrefillBlock:
         shape = self.shape
         chunks = shape.columns // shape.chunk
         for index in range(shape.scored_rows):
-            store(self.dots, QUAD.splat(zero()), QUAD.at(index))
+            store(self.dots, SCORE_VEC4.splat(zero()), SCORE_VEC4.at(index))
         with T.serial(0, chunks) as chunk:
             barrier()
             self._stage()
@@ -191,7 +191,7 @@ class PrefillBlock:
         shape, vectors = self.shape, self.shape.vectors
         vec4s, height = shape.vec4s, shape.threads // shape.vec4s
         keys = []
-        for index in range(QUAD.size):
+        for index in range(SCORE_VEC4.size):
             key = self.vec4 + index * vec4s
             twisting = key if vec4s % shape.chunk else self.vec4
             keys.append(bind(self.k_tile[key, self._swizzled(twisting, place)]))
@@ -199,9 +199,9 @@ class PrefillBlock:
             row = self._scored(index)
             twisting = row if height % shape.chunk else self.scored_row
             query = bind(self.q_tile[row, self._swizzled(twisting, place)])
-            dots = QUAD.lanes(self.dots[QUAD.at(index)])
+            dots = SCORE_VEC4.lanes(self.dots[SCORE_VEC4.at(index)])
             sums = [vectors.dot(dot, query, key) for dot, key in zip(dots, keys, strict=True)]
-            store(self.dots, QUAD.join(sums), QUAD.at(index))
+            store(self.dots, SCORE_VEC4.join(sums), SCORE_VEC4.at(index))
 
     def _scored(self, index: int) -> Expr:
         return self.scored_row + index * (self.shape.threads // self.shape.vec4s)
@@ -214,7 +214,7 @@ class PrefillBlock:
         shape = self.shape
         for index in range(shape.scored_rows):
             self._mask(index, base, end)
-            first, *others = QUAD.lanes(bind(self.dots[QUAD.at(index)]))
+            first, *others = SCORE_VEC4.lanes(bind(self.dots[SCORE_VEC4.at(index)]))
             for lane in others:
                 first = tirx.max(first, lane)
             store(self.tops, first, self._scored(index), self.vec4)
@@ -224,11 +224,13 @@ class PrefillBlock:
             higher = LocalVar("float32", tirx.max(highest.value, self._over_row(row, tirx.max)))
             keep = LocalVar("float32", tirx.exp(highest.value - higher.value))
             highest.set(higher.value)
-            scores = QUAD.lanes(bind(self.dots[QUAD.at(index)]))
-            weights = QUAD.join([_weight(score, higher.value) for score in scores])
-            store(self.dots, weights, QUAD.at(index))
-            store(self.weights, self.dots[QUAD.at(index)], row, QUAD.at(self.vec4))
-            total.set(total.value * keep.value + QUAD.sum(bind(self.dots[QUAD.at(index)])))
+            scores = SCORE_VEC4.lanes(bind(self.dots[SCORE_VEC4.at(index)]))
+            weights = SCORE_VEC4.join([_weight(score, higher.value) for score in scores])
+            store(self.dots, weights, SCORE_VEC4.at(index))
+            store(self.weights, self.dots[SCORE_VEC4.at(index)], row, SCORE_VEC4.at(self.vec4))
+            total.set(
+                total.value * keep.value + SCORE_VEC4.sum(bind(self.dots[SCORE_VEC4.at(index)]))
+            )
             with when(self.vec4 == 0):
                 store(self.factors, keep.value, row)
         barrier()
@@ -241,12 +243,12 @@ class PrefillBlock:
         at = materialize(self.offset + self.token(self._scored(index)))
         first = materialize(self.operator.first_key(at))
         scores = []
-        for lane, dot in enumerate(QUAD.lanes(self.dots[QUAD.at(index)])):
+        for lane, dot in enumerate(SCORE_VEC4.lanes(self.dots[SCORE_VEC4.at(index)])):
             t = materialize(base + self.vec4 + lane * self.shape.vec4s)
             is_before = t < self.row_ends[index].value if self.row_ends else t <= at
             seen = is_before & (t >= first) & (t < end)
             scores.append(tirx.Select(seen, dot, f32(LOWEST)))
-        store(self.dots, QUAD.join(scores), QUAD.at(index))
+        store(self.dots, SCORE_VEC4.join(scores), SCORE_VEC4.at(index))
 
     def accumulate(self, base: Expr, last: Expr) -> None:
         """Step 3: add the weighted values to the thread's column of its rows."""
@@ -257,14 +259,14 @@ class PrefillBlock:
             store(self.total, total, vectors.at(index))
         self._load_values(base, last)
         with T.serial(0, shape.vec4s) as vec4:
-            items = local((QUAD.size * vectors.size,))
-            for lane in range(QUAD.size):
+            items = local((SCORE_VEC4.size * vectors.size,))
+            for lane in range(SCORE_VEC4.size):
                 item = vectors.cast(self.v_next[vectors.at(lane)], "float32")
                 store(items, item, vectors.at(lane))
             self._load_values(base + vec4 + 1, last)
             for index in range(shape.own_rows):
-                weights = bind(self.weights[self._own(index), QUAD.at(vec4)])
-                for lane, weight in enumerate(QUAD.lanes(weights)):
+                weights = bind(self.weights[self._own(index), SCORE_VEC4.at(vec4)])
+                for lane, weight in enumerate(SCORE_VEC4.lanes(weights)):
                     product = vectors.splat(weight) * items[vectors.at(lane)]
                     total = self.total[vectors.at(index)] + product
                     store(self.total, total, vectors.at(index))
@@ -275,7 +277,7 @@ class PrefillBlock:
     def _load_values(self, first: Expr, last: Expr) -> None:
         """Read the values of a vector of keys."""
         shape, vectors = self.shape, self.shape.vectors
-        for lane in range(QUAD.size):
+        for lane in range(SCORE_VEC4.size):
             t = tirx.min(first + lane * shape.vec4s, last)
             slot = materialize(self.operator.cache.row(t))
             store(self.v_next, self.value[slot, self.g, vectors.at(self.column)], vectors.at(lane))

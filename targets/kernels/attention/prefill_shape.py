@@ -13,7 +13,7 @@ from gemma4_compile.targets.kernels.common.blocks import power_of_two_at_most
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 from gemma4_compile.targets.spec import TargetSpec
 
-QUAD = Vectors(4)  # of scores: keys u, u + a quarter, ... of a tile, which one thread scores
+SCORE_VEC4 = Vectors(4)  # of scores: keys u, u + a quarter, ... of a tile, which one thread scores
 MAX_CHUNK = 8  # vectors of q and K in shared memory at a time
 
 
@@ -79,7 +79,7 @@ class ChunkShape:
     @property
     def vec4s(self) -> int:
         """Vectors of scores in a row of a tile."""
-        return self.keys // QUAD.size
+        return self.keys // SCORE_VEC4.size
 
     @property
     def scored_rows(self) -> int:
@@ -122,7 +122,7 @@ def chunk_shape(operator: ChunkOperator, spec: TargetSpec) -> ChunkShape:
     while rows:
         heads = next(n for n in (rows, 16, 8, 4, 2, 1) if n <= rows and group % n == 0)
         keys = tuning.keys
-        while keys >= QUAD.size:
+        while keys >= SCORE_VEC4.size:
             shape = ChunkShape(threads, rows, heads, keys, columns, vectors)
             if shape.fits(spec):
                 return shape

@@ -235,7 +235,7 @@ class WeightLoader(Loader):
         """See `Loader`."""
         layout = self._weights.layout
 
-        def read(part: Sequence[Buffer], begin: int) -> None:
+        def read(split: Sequence[Buffer], begin: int) -> None:
             at = vec4
             if self._is_integers and layout.cols % self._tile.depth:
                 at = bind(tirx.min(vec4, layout.cols // VECTOR - 1))
@@ -243,21 +243,21 @@ class WeightLoader(Loader):
                 index, inside = iteration * VECTOR + i, row - begin
                 if self._is_integers:
                     word = tirx.floordiv(at, layout.values_per_word // VECTOR)
-                    store(self._words, part[0][inside, word], index)
+                    store(self._words, split[0][inside, word], index)
                     group = tirx.floordiv(at, layout.group_size // VECTOR)
-                    store(self._scales, part[1][inside, group], index)
+                    store(self._scales, split[1][inside, group], index)
                 else:
-                    put(self._dense, index, self._read_vector(part, inside, at))
+                    put(self._dense, index, self._read_vector(split, inside, at))
 
-        self._weights.in_part(rows[0], read)
+        self._weights.in_split(rows[0], read)
 
-    def _read_vector(self, part: Sequence[Buffer], row: Expr, vec4: Expr) -> Expr:
+    def _read_vector(self, split: Sequence[Buffer], row: Expr, vec4: Expr) -> Expr:
         """Four channels of a row that is no integers."""
         layout = self._weights.layout
         if layout.form == DENSE:
-            return read_vector(part[0], row, vec4)
+            return read_vector(split[0], row, vec4)
         cols = [tirx.min(vec4 * VECTOR + j, layout.cols - 1) for j in range(VECTOR)]
-        return joined([layout.element(part, row, col) for col in cols])
+        return joined([layout.element(split, row, col) for col in cols])
 
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""

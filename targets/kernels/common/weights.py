@@ -1,4 +1,4 @@
-"""Reading stored weights inside a kernel: units of channels, and the part that holds a row."""
+"""Reading stored weights inside a kernel: units of channels, and the split that holds a row."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class WeightReader:
         """Units in a row."""
         return self.layout.cols // self.unit
 
-    def in_part(self, row: Expr, body: Callable[[Sequence[Buffer], int], None]) -> None:
-        """Run `body(part's tensors, part's first row)` for the part that holds `row`.
+    def in_split(self, row: Expr, body: Callable[[Sequence[Buffer], int], None]) -> None:
+        """Run `body(split's tensors, split's first row)` for the split that holds `row`.
 
         `row` is within the matrix.
 
@@ -56,15 +56,17 @@ class WeightReader:
                     body(tensors, begin)
             begin += rows
 
-    def read_unit(self, part: Sequence[Buffer], row: Expr, unit: Expr) -> tuple[list[Expr], Expr]:
-        """Channels [unit * self.unit, ...) of a part's row.
+    def read_unit(self, split: Sequence[Buffer], row: Expr, unit: Expr) -> tuple[list[Expr], Expr]:
+        """Channels [unit * self.unit, ...) of a split's row.
 
         Unscaled float32 values, and their common scale.
         """
         layout, size = self.layout, self.unit
         if layout.form != INTEGERS:
-            return [layout.element(part, row, unit * size + j) for j in range(size)], f32(1.0)
+            return [layout.element(split, row, unit * size + j) for j in range(size)], f32(1.0)
         per_word = layout.values_per_word
-        words = [bind(part[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)]
+        words = [
+            bind(split[0][row, unit * (size // per_word) + w]) for w in range(size // per_word)
+        ]
         values = [layout.integer(words[j // per_word], j % per_word) for j in range(size)]
-        return values, bind(as_f32(part[1][row, unit // (layout.group_size // size)]))
+        return values, bind(as_f32(split[1][row, unit // (layout.group_size // size)]))

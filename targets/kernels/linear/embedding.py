@@ -22,7 +22,7 @@ THREADS = 64
 
 
 def make_embedding(operator: Embedding, _spec: TargetSpec) -> tirx.PrimFunc:
-    """``out[i] = W[ids[i] - row_begin] * scale`` where the parts hold that row.
+    """``out[i] = W[ids[i] - row_begin] * scale`` where the splits hold that row.
 
     Grid: units / THREADS x rows. Reference: `Embedding.definition`.
     """
@@ -40,12 +40,12 @@ def make_embedding(operator: Embedding, _spec: TargetSpec) -> tirx.PrimFunc:
             with when(unit < weights.units):
                 with when((row >= 0) & (row < layout.rows)):
 
-                    def lookup(part: Sequence[Buffer], begin: int) -> None:
-                        values, scale = weights.read_unit(part, row - begin, unit)
+                    def lookup(split: Sequence[Buffer], begin: int) -> None:
+                        values, scale = weights.read_unit(split, row - begin, unit)
                         for j, value in enumerate(values):
                             store(out, value * scale * f32(operator.scale), i, unit * size + j)
 
-                    weights.in_part(row, lookup)
+                    weights.in_split(row, lookup)
                 with when((row < 0) | (row >= layout.rows)):
                     for j in range(size):
                         column = unit * size + j

@@ -45,7 +45,7 @@ class GemvShape:
 
     @property
     def tile(self) -> int:
-        """Rows of a block; it divides ROW_ALIGNMENT, so that they lie in one part."""
+        """Rows of a block; it divides ROW_ALIGNMENT, so that they lie in one split."""
         return self.threads // self.lanes * self.rows
 
     def blocks(self, rows: int) -> int:
@@ -100,13 +100,13 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
             sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
             owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
-            def accumulate(part: Sequence[Buffer], begin: int) -> None:
+            def accumulate(split: Sequence[Buffer], begin: int) -> None:
                 local = [row - begin for row in owned]
                 accumulate_rows(
-                    weights, part, local, lambda k: as_f32(x[0, k]), lane, shape.lanes, sums
+                    weights, split, local, lambda k: as_f32(x[0, k]), lane, shape.lanes, sums
                 )
 
-            weights.in_part(index * shape.tile, accumulate)
+            weights.in_split(index * shape.tile, accumulate)
             totals = sum_over_lanes(block, [total.value for total in sums], shape.lanes)
             with when(lane == 0):
                 apply_epilogue(operator, y, 0, first, totals, gate, layer, rows)
@@ -115,18 +115,18 @@ def make_gemv(operator: Linear, spec: TargetSpec) -> tirx.PrimFunc:
 
 def accumulate_rows(
     weights: WeightReader,
-    part: Sequence[Buffer],
+    split: Sequence[Buffer],
     rows: Sequence[Expr],
     read_x: Callable[[Expr], Expr],
     lane: Expr,
     lanes: int,
     sums: Sequence[LocalVar],
 ) -> None:
-    """Add a lane's slice of the dot products of x with some rows of one part.
+    """Add a lane's slice of the dot products of x with some rows of one split.
 
     Parameters
     ----------
-    rows : row numbers within the part
+    rows : row numbers within the split
     read_x : channel of x, as float32
     sums : one for each row
     """
@@ -135,7 +135,7 @@ def accumulate_rows(
         with when(unit < weights.units):
             inputs = [bind(read_x(unit * weights.unit + j)) for j in range(weights.unit)]
             for row, total in zip(rows, sums, strict=True):
-                values, scale = weights.read_unit(part, bind(row), unit)
+                values, scale = weights.read_unit(split, bind(row), unit)
                 dot = LocalVar("float32", zero())
                 for value, item in zip(values, inputs, strict=True):
                     dot.add(value * item)

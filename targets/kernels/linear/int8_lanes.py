@@ -192,18 +192,18 @@ class RowAhead:
         self._words = local((len(self._groups) * self._size,), "uint32")
         self._scales = [LocalVar("float32") for _ in self._groups]
 
-    def load(self, row: Expr, in_part_of: Expr) -> None:
-        """Read a row of the matrix that lies in the same part as row `in_part_of`."""
+    def load(self, row: Expr, in_split_of: Expr) -> None:
+        """Read a row of the matrix that lies in the same split as row `in_split_of`."""
 
-        def read(part: Sequence[Buffer], begin: int) -> None:
+        def read(split: Sequence[Buffer], begin: int) -> None:
             local_row = bind(row - begin)
             for index, group in enumerate(self._groups):
                 for at in range(0, self._size, 4):
-                    vec4 = part[0][local_row, T.ramp(group * self._size + at, 1, 4)]
+                    vec4 = split[0][local_row, T.ramp(group * self._size + at, 1, 4)]
                     store(self._words, vec4, T.ramp(index * self._size + at, 1, 4))
-                self._scales[index].set(as_f32(part[1][local_row, group]))
+                self._scales[index].set(as_f32(split[1][local_row, group]))
 
-        self._weights.in_part(in_part_of, read)
+        self._weights.in_split(in_split_of, read)
 
     def take(self) -> tuple[list[list[Expr]], list[Expr]]:
         """The groups' words and scales, out of the way of the next row."""
@@ -223,7 +223,7 @@ class RowStream:
     Parameters
     ----------
     count : rows
-    row_of : the matrix row of a iteration, and a row of the same part that is the whole block's
+    row_of : the matrix row of an iteration, and a row of the same split that is the whole block's
     ahead : rows under way, which divide `count`; two hide more latency and take more registers
     """
 

@@ -119,14 +119,14 @@ class IntegerWeightLoader(Loader):
         layout = self._weights.layout
         last = layout.cols // layout.values_per_word // self._stored - 1
 
-        def read(part: Sequence[Buffer], begin: int) -> None:
+        def read(split: Sequence[Buffer], begin: int) -> None:
             at = bind(tirx.min(vec4, last) * self._stored)
             for i, row in enumerate(rows):
                 for w in range(self._stored):
                     index = (iteration * self._stored + w) * VECTOR + i
-                    store(self._raw, part[0][row - begin, at + w], index)
+                    store(self._raw, split[0][row - begin, at + w], index)
 
-        self._weights.in_part(rows[0], read)
+        self._weights.in_split(rows[0], read)
 
     def decode_block(self, iteration: int, item: Expr) -> list[Expr]:
         """See `Loader`."""
@@ -190,12 +190,14 @@ class ScaleLoader:
             group = bind(tirx.min(self._group(step, iteration), self._groups - 1))
 
             if isinstance(self._source, WeightReader):
-                self._source.in_part(rows[0], partial(self._read_scales, iteration, group))
+                self._source.in_split(rows[0], partial(self._read_scales, iteration, group))
             else:
                 self._read_rows(iteration, group, self._source, 0)
 
-    def _read_scales(self, iteration: int, group: Expr, part: Sequence[Buffer], begin: int) -> None:
-        self._read_rows(iteration, group, part[1], begin)
+    def _read_scales(
+        self, iteration: int, group: Expr, split: Sequence[Buffer], begin: int
+    ) -> None:
+        self._read_rows(iteration, group, split[1], begin)
 
     def _read_rows(self, iteration: int, group: Expr, scales: Buffer, begin: int) -> None:
         for i, row in enumerate(self._rows[iteration]):

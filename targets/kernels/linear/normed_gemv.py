@@ -113,11 +113,11 @@ def multiply_staged(
     sums = [LocalVar("float32", zero()) for _ in range(shape.rows)]
     owned = [tirx.min(first + r, rows - 1) for r in range(shape.rows)]
 
-    def accumulate(part: Sequence[Buffer], begin: int) -> None:
+    def accumulate(split: Sequence[Buffer], begin: int) -> None:
         local = [row - begin for row in owned]
-        accumulate_rows(weights, part, local, vector.read, lane, shape.lanes, sums)
+        accumulate_rows(weights, split, local, vector.read, lane, shape.lanes, sums)
 
-    weights.in_part(tile * shape.tile, accumulate)
+    weights.in_split(tile * shape.tile, accumulate)
     totals = sum_over_lanes(block, [total.value for total in sums], shape.lanes)
     with when(lane == 0):
         apply_epilogue(operator, y, 0, first, totals, ple, layer, rows)

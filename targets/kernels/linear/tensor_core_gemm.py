@@ -145,17 +145,17 @@ class _WeightsLoader(_Loader):
         for index, row in enumerate(self.rows):
 
             def read(
-                part: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
+                split: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
             ) -> None:
                 if not layout.bits:
-                    copy_piece(self.raw_at(index), address(part[0], row - begin, channel))
+                    copy_piece(self.raw_at(index), address(split[0], row - begin, channel))
                     return
                 word = tirx.floordiv(channel, layout.values_per_word)
-                copy_half_piece(self.raw_at(index), address(part[0], row - begin, word))
+                copy_half_piece(self.raw_at(index), address(split[0], row - begin, word))
                 group = tirx.floordiv(channel, layout.group_size)
-                store(self._scales, part[1][row - begin, group], index)
+                store(self._scales, split[1][row - begin, group], index)
 
-            self._weights.in_part(row, read)
+            self._weights.in_split(row, read)
 
     def write(self, step: Expr) -> None:
         """Write the pieces that were read for a step."""

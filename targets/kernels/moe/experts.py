@@ -57,13 +57,19 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
             sums = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
             owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
-            def accumulate(part: Sequence[Buffer], first_row: int) -> None:
+            def accumulate(split: Sequence[Buffer], first_row: int) -> None:
                 inside = [row - first_row for row in owned]
                 accumulate_rows(
-                    weights, part, inside, lambda c: as_f32(x[0, begin + c]), lane, gemv.lanes, sums
+                    weights,
+                    split,
+                    inside,
+                    lambda c: as_f32(x[0, begin + c]),
+                    lane,
+                    gemv.lanes,
+                    sums,
                 )
 
-            weights.in_part(base, accumulate)
+            weights.in_split(base, accumulate)
             totals = sum_over_lanes(block, [total.value for total in sums], gemv.lanes)
             with when(lane == 0):
                 for r in range(0, gemv.rows, 2):
@@ -102,13 +108,13 @@ def make_expert_down(operator: ExpertDown, spec: TargetSpec) -> tirx.PrimFunc:
                 dots = [LocalVar("float32", zero()) for _ in range(gemv.rows)]
                 owned = [base + tirx.min(first + r, rows - 1) for r in range(gemv.rows)]
 
-                def accumulate(part: Sequence[Buffer], begin: int) -> None:
+                def accumulate(split: Sequence[Buffer], begin: int) -> None:
                     inside = [row - begin for row in owned]
                     accumulate_rows(
-                        weights, part, inside, lambda c: as_f32(x[k, c]), lane, gemv.lanes, dots
+                        weights, split, inside, lambda c: as_f32(x[k, c]), lane, gemv.lanes, dots
                     )
 
-                weights.in_part(base, accumulate)
+                weights.in_split(base, accumulate)
                 for row_sum, dot in zip(row_sums, dots, strict=True):
                     row_sum.add(share * dot.value)
             totals = sum_over_lanes(block, [row_sum.value for row_sum in row_sums], gemv.lanes)
@@ -193,6 +199,6 @@ def _kept(
     i: Expr,
     j: Expr,
 ) -> Expr:
-    """The result, or what an earlier call left there if the parts do not hold the expert."""
+    """The result, or what an earlier call left there if the splits do not hold the expert."""
     other = zero() if previous is None else previous[i, j]
     return tirx.Select(operator.holds(expert), value, other)
