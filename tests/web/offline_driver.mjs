@@ -138,12 +138,16 @@ const SCENARIOS = {
     await ask(page);
     const kept = await keptFiles(page);
     assert.equal(kept.caches.length, 1);
-    assert.ok(
-      kept.files.includes("/index.html") && kept.files.some((name) => /^\/assets\/worker-/.test(name)),
-      String(kept.files),
-    );
+    for (const name of [/^\/index.html$/, /^\/assets\/worker-/, /^\/samples\/\w+\.png$/, /^\/samples\/\w+\.wav$/]) {
+      assert.ok(
+        kept.files.some((file) => name.test(file)),
+        `${name} of ${kept.files}`,
+      );
+    }
     assert.deepEqual(
-      kept.files.filter((name) => !/^\/(index\.html|icon\.svg|assets\/[\w.-]+\.(js|css))$/.test(name)),
+      kept.files.filter(
+        (name) => !/^\/(index\.html|icon\.svg|assets\/[\w.-]+\.(js|css)|samples\/\w+\.(png|wav))$/.test(name),
+      ),
       [],
     );
     server.kill("SIGKILL");

@@ -4,7 +4,7 @@ import fs from "node:fs/promises";
 import path from "node:path";
 
 /** What the page consists of; other files of a build, such as licences, need no keeping. */
-const PARTS = /\.(html|js|css|svg|png|woff2|wasm)$/;
+const PARTS = /\.(html|js|css|svg|png|wav|woff2|wasm)$/;
 const NAME = "sw.js";
 
 const sha256 = (data) => createHash("sha256").update(data).digest("hex");
