@@ -19,6 +19,8 @@ from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.targets import target_spec
 from tests.marks import slow_unless
 
+pytestmark = pytest.mark.package
+
 TARGET = target_spec("webgpu")
 CHUNK = 512
 QUICK = {"gemma-4-E2B-it", "gemma-4-26B-A4B-it"}  # dense and sparse

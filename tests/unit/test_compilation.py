@@ -21,6 +21,8 @@ from tests import drafters, packages
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
 from tests.unit.model_spec.drafter.test_parameters import drafted as config_of
 
+pytestmark = pytest.mark.package
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Drafted:

@@ -44,6 +44,7 @@ OWN_WAY: dict[str, tuple[str, ...]] = {  # of zig to link the same by itself
 }
 
 
+@pytest.mark.package
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [WASM, metal.MACOS], ids=lambda found: found.name)
 def test_a_link_is_that_of_zig_itself(target: Platform, tmp_path: Path) -> None:
