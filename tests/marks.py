@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+# Device limits of kernels' tests: those of most devices, and the least that a device may have.
+LIMITS = ["default", pytest.param("compat", marks=pytest.mark.slow)]
+
 
 def slow_unless(is_quick: Callable[..., bool], values: Iterable[Any]) -> list[Any]:
     """Mark the parameters that are left to `make test-all`; `is_quick` takes one, or its fields."""

@@ -19,6 +19,9 @@ from gemma4_compile.runtime.server.answers import usage
 from tests import hf, models
 from tests.drafted import CONTEXT, Drafted, Replies, drafted_package, knows, let_guess
 from tests.hf import Float32Array
+from tests.marks import slow_unless
+
+KINDS = slow_unless(lambda kind: kind in ("e2b", "moe"), models.KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def engines(drafted: Callable[[str], Drafted]) -> Callable[[str], tuple[Engine, 
     return cache(make)
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_greedy_replies_are_the_same_with_every_number_of_guesses(
     kind: str,
     engines: Callable[[str], tuple[Engine, Engine]],
@@ -63,7 +66,7 @@ def test_greedy_replies_are_the_same_with_every_number_of_guesses(
         assert counts.accepted < counts.guessed, "and some did not"
 
 
-@pytest.mark.parametrize("kind", models.KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_replies_are_the_same_with_the_drafter_s_own_guesses(
     kind: str, engines: Callable[[str], tuple[Engine, Engine]], drafted: Callable[[str], Drafted]
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_seed_gives_the_same_reply_with_guesses(
         assert replies.generator.drafting.accepted > 40
 
 
+@pytest.mark.slow
 def test_tokens_have_the_model_s_own_distribution(
     engines: Callable[[str], tuple[Engine, Engine]],
     drafted: Callable[[str], Drafted],

@@ -11,13 +11,13 @@ from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
 
 pytestmark = pytest.mark.dawn
 
-LIMITS = ["default", "compat"]
 LENGTHS = [0, 1, 63, 64, 1200]  # positions before the new one
 
 

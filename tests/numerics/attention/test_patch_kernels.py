@@ -8,6 +8,7 @@ import pytest
 
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -26,7 +27,7 @@ OPERATORS = (
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 def test_every_kernel_computes_its_definition(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

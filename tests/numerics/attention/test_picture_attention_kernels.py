@@ -18,13 +18,12 @@ from gemma4_compile.operators.picture_attention import (
     example_modality,
 )
 from gemma4_compile.targets import target_spec
-from tests.marks import slow_unless
+from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import CAPACITY, Array, KernelCase, differences
 from tests.web.dawn import VulkanDriver
 
-LIMITS = ["default", "compat"]
 BEFORE = (0, 45, 1200)  # positions before the chunk
 ROWS = 75
 

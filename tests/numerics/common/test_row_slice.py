@@ -7,6 +7,7 @@ import pytest
 from gemma4_compile.operators.moe import ExpertResidualNorm, Router
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.dawn
 WIDTHS = [2, 6, 20, 260, 1030, 2052]
 
 
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 def test_rows_of_any_width(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     found = []
     for width in WIDTHS:

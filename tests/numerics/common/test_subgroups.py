@@ -38,6 +38,7 @@ from gemma4_compile.targets.kernels import factory_of, make_kernel
 from gemma4_compile.targets.kernels.common.builtins import EXCHANGE
 from gemma4_compile.targets.spec import ACTIVATIONS
 from tests import models
+from tests.marks import slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case, operators
 from tests.numerics.test_kernels import PART_BYTES
@@ -105,13 +106,14 @@ def run(found: list[Operator], size: int, device: int, driver: VulkanDriver, fol
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("begin", slow_unless(lambda begin: begin == 0, [0, 1]))
 def test_subgroups_of_four_within_larger_ones(
     begin: int, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     run([*exact("float16"), *int8()][begin::2], 4, 8, lavapipe, tmp_path)
 
 
+@pytest.mark.slow
 def test_subgroups_of_sixteen(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     run([*exact("float16")[::5], *int8()[::3]], 16, 16, lavapipe, tmp_path)
 

@@ -10,6 +10,7 @@ import pytest
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.drafting import BestToken, CandidateLogits, ClusterTokens
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.attention.test_attention_kernels import decode
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -89,7 +90,7 @@ def test_logits_are_products_with_the_rows() -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat", "subgroups-4"])
+@pytest.mark.parametrize("limits", [*LIMITS, "subgroups-4"])
 def test_every_kernel_computes_its_definition(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

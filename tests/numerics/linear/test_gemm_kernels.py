@@ -14,6 +14,7 @@ from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Lin
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning, Int8GemmTuning
+from tests.marks import slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -60,7 +61,11 @@ INT8_TUNINGS: dict[str, Int8GemmTuning] = {
 
 
 @pytest.mark.parametrize(
-    ("limits", "tuning"), [*(("default", name) for name in TUNINGS), ("compat", "default")]
+    ("limits", "tuning"),
+    slow_unless(
+        lambda *both: both == ("default", "default"),
+        [*(("default", name) for name in TUNINGS), ("compat", "default")],
+    ),
 )
 def test_odd_shapes(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", limits)
@@ -78,7 +83,11 @@ def test_odd_shapes(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("limits", "tuning"), [*(("default", name) for name in INT8_TUNINGS), ("compat", "default")]
+    ("limits", "tuning"),
+    slow_unless(
+        lambda *both: both == ("default", "default"),
+        [*(("default", name) for name in INT8_TUNINGS), ("compat", "default")],
+    ),
 )
 def test_odd_shapes_int8(limits: str, tuning: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", limits)

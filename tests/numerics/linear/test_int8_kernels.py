@@ -32,6 +32,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, differences, make_case, operators
 from tests.numerics.test_kernels import PART_BYTES, config_of
@@ -156,7 +157,7 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
     assert MOVED_BYTES < max(shares) <= operator.moved_share()
 
 
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     cases = [make_case(operator, seed) for seed, operator in enumerate(odd_shapes())]
 

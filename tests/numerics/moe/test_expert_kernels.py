@@ -22,6 +22,7 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case, operators
@@ -68,7 +69,7 @@ def test_experts_kernels_compute_what_their_definitions_say(
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 def test_all_experts_of_the_released_model_are_routed(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:
@@ -105,7 +106,11 @@ def matmuls_around_experts() -> list[Operator]:
 
 
 @pytest.mark.parametrize(
-    ("limits", "simd_width"), [("default", 0), ("compat", 0), ("subgroups", SUBGROUP)]
+    ("limits", "simd_width"),
+    slow_unless(
+        lambda limits, _: limits != "compat",
+        [("default", 0), ("compat", 0), ("subgroups", SUBGROUP)],
+    ),
 )
 def test_matmuls_norm_and_route_what_is_around_experts(
     limits: str, simd_width: int, lavapipe: VulkanDriver, tmp_path: Path

@@ -16,6 +16,8 @@ from gemma4_compile.targets.webgpu import WASM
 from tests.marks import slow_unless
 from tests.unit.targets.fake_zig import fake_zig
 
+pytestmark = pytest.mark.package  # of the runtime: seconds each
+
 QUICK = replace(WASM, name="quick", units=("wasm_support.cc",))
 """One small unit of the real ones."""
 
