@@ -67,6 +67,8 @@ KV_END_FORWARD = "gemma4_kv_end_forward"
 KV_POP_N = "gemma4_kv_pop_n"
 KV_LENGTH = "gemma4_kv_length"
 
+SUBMIT = "gemma4_submit"  # in libraries for browsers: sends the launches so far to the GPU
+
 KV_FUNCTIONS = (
     *(KV_CREATE, KV_KEY, KV_VALUE, KV_POSITIONS, KV_ROTARY),
     *(KV_CLEAR, KV_ADD_SEQUENCE, KV_REMOVE_SEQUENCE, KV_BEGIN_FORWARD, KV_END_FORWARD),

@@ -59,6 +59,7 @@ class TargetSpec:
     source_suffix : ending of a kernel's source file, "" where there is none
     float16_feature : the optional device feature that float16 needs, "" where it is none
     is_static : the library is linked into a program and registers itself: nothing loads it by name
+    gathers_launches : the client submits launches together, when somebody reads a result
     known_answers : the library carries inputs and results of some kernels, for a test on the device
         before it is trusted
     """
@@ -87,6 +88,7 @@ class TargetSpec:
     source_suffix: str = ""
     float16_feature: str = ""
     is_static: bool = False
+    gathers_launches: bool = False
     known_answers: bool = False
 
     @property

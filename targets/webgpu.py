@@ -34,6 +34,7 @@ DEFAULT = TargetSpec(
     source_suffix=".wgsl",
     float16_feature="shader-f16",
     is_static=True,
+    gathers_launches=True,
     known_answers=True,
 )
 """Limits that the WebLLM client asks of every adapter."""
@@ -137,6 +138,7 @@ WASM = Platform(
         "kv_functions.cc",
         "kv_page_groups.cc",
         "kv_checkpoint.cc",
+        "submit.cc",
         "web_driver.cc",
     ),
     compile_flags=(

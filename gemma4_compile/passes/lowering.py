@@ -18,6 +18,7 @@ from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.names import DropUnusedNames, NameCommonExpressions
 from gemma4_compile.passes.order_shape_functions import OrderShapeFunctions
 from gemma4_compile.passes.shorten_contexts import ShortenContexts
+from gemma4_compile.passes.submit_towers import SubmitTowers
 from gemma4_compile.passes.vectorize_buffers import VectorizeBuffers
 from gemma4_compile.targets import TARGETS
 from gemma4_compile.targets.schedules import schedule_rules
@@ -44,7 +45,7 @@ def kernel_passes(spec: TargetSpec) -> Sequence[Pass]:
     return (dlight.ApplyDefaultSchedule(*schedule_rules(spec)),)
 
 
-def virtual_machine_passes() -> Sequence[Pass]:
+def virtual_machine_passes(spec: TargetSpec) -> Sequence[Pass]:
     """Make calls destination-passing, plan memory, lower to the VM.
 
     TVM's default pipeline is not used: it would fuse kernels that are already scheduled, and the
@@ -57,6 +58,7 @@ def virtual_machine_passes() -> Sequence[Pass]:
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
+        *((SubmitTowers(),) if spec.gathers_launches else ()),
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
@@ -149,7 +151,7 @@ def generate(module: tvm.IRModule, spec: TargetSpec) -> relax.VMExecutable:
         return relax.build(
             module,
             target=target,
-            relax_pipeline=tvm.transform.Sequential(list(virtual_machine_passes())),
+            relax_pipeline=tvm.transform.Sequential(list(virtual_machine_passes(spec))),
             tir_pipeline=tir_pipeline(spec),
             system_lib=spec.is_static,
         )

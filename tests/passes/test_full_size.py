@@ -110,7 +110,7 @@ def test_planned_memory_is_about_what_the_plan_estimates(preset: str, quant: str
     config = Gemma4Config.from_preset(preset)
     module = lowered(config, quant)
     with TARGET.tvm_target():
-        passes = list(virtual_machine_passes())
+        passes = list(virtual_machine_passes(TARGET))
         until = [one.info.name for one in passes].index("StaticPlanBlockMemory") + 1
         module = tvm.transform.Sequential(passes[:until])(module)
     planned = planned_bytes(module, abi.PREFILL) + planned_bytes(module, abi.EMBED)

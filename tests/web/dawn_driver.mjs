@@ -5,6 +5,7 @@
 //   greedy {ids, count, stop?}      prompt, then up to `count` greedy tokens; the stop token is kept
 //   renew {contextLength?, chunk?}                        a fresh state
 //   keep {name}     the state's checkpoint                restore {name, change?}    into the state
+//   picture {blocks, size}   so many black blocks, side by side, of `size` values
 //   driver                                                what the library tells a driver of it
 //   sample {logits, temperature, topP, uniforms}          adjust {function, logits, inputs, save}
 // `save` and `logits` are names of float32 files in the output folder (`logits` may lie there before).
@@ -70,6 +71,11 @@ const operations = {
   },
   async driver(model) {
     return describe(model);
+  },
+  async picture(model, { blocks, size }) {
+    const cells = new Int32Array(2 * blocks).map((_, i) => (i % 2 ? 0 : i / 2));
+    const rows = model.embedPicture([blocks, size], new Float32Array(blocks * size), cells);
+    await model.read(rows);
   },
   async sample(model, { logits, temperature, topP, uniforms, save: name }) {
     const values = await load(logits);

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemma4_compile.passes.submit_towers import LAUNCHES
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.targets import target_spec
 from tests import tolerances
 from tests.marks import slow_unless
-from tests.web.compiled import SIZES, TINY, WINDOWS, Compiler
+from tests.web.compiled import SEEING_LITTLE, SIZES, TINY, WINDOWS, Compiler
 from tests.web.dawn import SUBGROUP, DawnRun, Float32Array, Step, VulkanDriver, run_on_dawn
 
 pytestmark = pytest.mark.dawn
@@ -247,6 +248,18 @@ def test_every_decoded_token_costs_the_same(
     assert all(cost == costs[0] for cost in costs)
     assert costs[0]["submits"] <= 3  # the step itself and the read-back
     assert costs[0]["buffers"] <= 8  # the token, the logits, the read-back
+
+
+@pytest.mark.slow
+def test_a_tower_is_submitted_a_layer_at_a_time(
+    compiled: Compiler, lavapipe: VulkanDriver, folder: Path
+) -> None:
+    """By the library itself: the client submits when it reads the rows."""
+    package = compiled(SEEING_LITTLE, "webgpu", "q4f16")
+    step: Step = {"op": "picture", "blocks": 4, "size": 48 * 48 * 3}
+    cost = run_on_dawn(package, [step, step], folder, lavapipe).steps[1]
+    assert cost["dispatches"] > 40
+    assert cost["submits"] >= cost["dispatches"] // LAUNCHES
 
 
 def test_a_full_context_is_refused_by_name(

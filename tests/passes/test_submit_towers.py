@@ -1,0 +1,75 @@
+"""Launches of towers, which go to the GPU a few at a time."""
+
+import pytest
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from gemma4_compile.passes import submit_towers
+from gemma4_compile.passes.submit_towers import SubmitTowers
+
+
+@I.ir_module
+class Before:
+    @T.prim_func(private=True, s_tir=True)
+    def twice(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")) -> None:
+        for i in range(4):
+            y[i] = x[i] + x[i]
+
+    @R.function
+    def embed_image(x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")) -> R.Tensor(
+        (4,), "float32"
+    ):
+        R.func_attr({"relax.force_pure": True})
+        cls = Before
+        cls.twice(x, y)
+        cls.twice(y, x)
+        cls.twice(x, y)
+        return y
+
+    @R.function
+    def decode(x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")) -> R.Tensor(
+        (4,), "float32"
+    ):
+        R.func_attr({"relax.force_pure": True})
+        cls = Before
+        cls.twice(x, y)
+        cls.twice(y, x)
+        return x
+
+
+@I.ir_module
+class Expected:
+    @T.prim_func(private=True, s_tir=True)
+    def twice(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")) -> None:
+        for i in range(4):
+            y[i] = x[i] + x[i]
+
+    @R.function
+    def embed_image(x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")) -> R.Tensor(
+        (4,), "float32"
+    ):
+        R.func_attr({"relax.force_pure": True})
+        cls = Expected
+        cls.twice(x, y)
+        cls.twice(y, x)
+        R.call_packed("gemma4_submit", x, ty_args=[R.Tuple])
+        cls.twice(x, y)
+        return y
+
+    @R.function
+    def decode(x: R.Tensor((4,), "float32"), y: R.Tensor((4,), "float32")) -> R.Tensor(
+        (4,), "float32"
+    ):
+        R.func_attr({"relax.force_pure": True})
+        cls = Expected
+        cls.twice(x, y)
+        cls.twice(y, x)
+        return x
+
+
+def test_launches_of_a_tower_are_submitted_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit_towers, "LAUNCHES", 2)
+    after = tvm.transform.Sequential([SubmitTowers()])(Before)
+    tvm.ir.assert_structural_equal(after, Expected)
