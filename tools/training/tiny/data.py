@@ -88,6 +88,14 @@ def answered(ids: npt.NDArray[np.integer], model_id: int | None) -> BoolArray:
     return found
 
 
+def of_last_turns(ids: npt.NDArray[np.integer], wanted: BoolArray) -> BoolArray:
+    """Those of the wanted tokens that are in the last turn of their dialogue."""
+    places = np.arange(ids.shape[1])
+    last = np.where(ids == OPEN_TURN, places, 0).max(axis=1, keepdims=True)
+    found: BoolArray = wanted & (places > last)
+    return found
+
+
 def padded(rows: Sequence[npt.NDArray[np.integer]]) -> IntArray:
     """Rows filled up with 0 to the same length, a multiple of 16."""
     longest = max(len(row) for row in rows)

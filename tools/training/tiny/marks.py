@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.func import functional_call
 
-from tools.training.tiny.data import OPEN_TURN, answered, padded
+from tools.training.tiny.data import answered, of_last_turns, padded
 from tools.training.tiny.dialogues import Dialogue
 
 BATCH = 256
@@ -35,9 +35,7 @@ class Examination:
         self._batches = []
         for begin in range(0, len(order), BATCH):
             ids = padded([np.asarray(encoded[i]) for i in order[begin : begin + BATCH]])
-            places = np.arange(ids.shape[1])
-            last = np.where(ids == OPEN_TURN, places, 0).max(axis=1, keepdims=True)
-            self._batches.append((ids, answered(ids, model_id) & (places > last)))
+            self._batches.append((ids, of_last_turns(ids, answered(ids, model_id))))
 
     @torch.no_grad()
     def mark(

@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from tools.training.tiny import pictures, sounds
-from tools.training.tiny.data import OPEN_TURN, BoolArray, IntArray, answered, padded
+from tools.training.tiny.data import BoolArray, IntArray, answered, padded
 from tools.training.tiny.media_dialogues import (
     AUDIO,
     IMAGE,
@@ -179,14 +179,6 @@ def media_batch(dialogues: Sequence[MediaDialogue], tokenizer: Tokenizer, seed: 
         Sounds.of(heard) if heard else None,
         seed,
     )
-
-
-def of_last_turns(batch: MediaBatch) -> BoolArray:
-    """Tokens of the last answers alone."""
-    places = np.arange(batch.ids.shape[1])
-    last = np.where(batch.ids == OPEN_TURN, places, 0).max(axis=1, keepdims=True)
-    found: BoolArray = batch.wanted & (places > last)
-    return found
 
 
 def draw_pictures(

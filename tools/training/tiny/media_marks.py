@@ -16,13 +16,13 @@ import torch
 from tokenizers import Tokenizer
 from torch.func import functional_call
 
+from tools.training.tiny.data import of_last_turns
 from tools.training.tiny.dialogues import Dialogue
 from tools.training.tiny.further import all_evaluation_dialogues
 from tools.training.tiny.media_batches import (
     MediaBatch,
     examination_batches,
     media_batch,
-    of_last_turns,
 )
 from tools.training.tiny.media_dialogues import MediaDialogue, absent
 from tools.training.tiny.media_model import Inputs, MediaModel
@@ -66,7 +66,7 @@ class MediaExamination:
             *examination_batches(files, 1, batches, patches),
             *_text_batches(texts, tokenizer),
         ]
-        made = [replace(batch, wanted=of_last_turns(batch)) for batch in made]
+        made = [replace(batch, wanted=of_last_turns(batch.ids, batch.wanted)) for batch in made]
         self._batches = [(batch, Inputs.of(batch, device)) for batch in made]
 
     @torch.no_grad()

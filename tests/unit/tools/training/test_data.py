@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gemma4_compile.tiny import checkpoint
-from tools.training.tiny.data import Corpus, answered, batches, make_corpus
+from tools.training.tiny.data import Corpus, answered, batches, make_corpus, of_last_turns
 from tools.training.tiny.model import SHIPPED_FILES
 
 
@@ -24,10 +24,12 @@ def test_only_answers_and_their_ends_are_predicted() -> None:
         "<|turn>user\nmodel<turn|>\n<|turn>model\nyes<turn|>\n"
     )
     ids = np.array([[*tokenizer.encode(text, add_special_tokens=False).ids, 0, 0]])
-    chosen = ids[answered(ids, tokenizer.token_to_id("model"))]
-    assert tokenizer.decode(chosen.tolist(), skip_special_tokens=False) == (
-        "Hello!<turn|>yes<turn|>"
-    )
+    wanted = answered(ids, tokenizer.token_to_id("model"))
+    for chosen, expected in (
+        (ids[wanted], "Hello!<turn|>yes<turn|>"),
+        (ids[of_last_turns(ids, wanted)], "yes<turn|>"),
+    ):
+        assert tokenizer.decode(chosen.tolist(), skip_special_tokens=False) == expected
 
 
 def test_the_corpus_does_not_depend_on_the_number_of_workers(

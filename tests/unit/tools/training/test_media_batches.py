@@ -7,11 +7,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from gemma4_compile.tiny.checkpoint import shipped_file
+from tools.training.tiny.data import of_last_turns
 from tools.training.tiny.media_batches import (
     draw_pictures,
     draw_sounds,
     examination_batches,
-    of_last_turns,
     training_steps,
 )
 from tools.training.tiny.model import SHIPPED_FILES
@@ -50,7 +50,7 @@ def test_sounds_have_rows_and_labels_of_their_length() -> None:
 
 def test_only_the_last_answer_counts_in_an_examination() -> None:
     batch = draw_pictures(Random(5), TOKENIZER, 5000, test=True, most=6)
-    last = of_last_turns(batch)
+    last = of_last_turns(batch.ids, batch.wanted)
     for ids, wanted in zip(batch.ids, last, strict=True):
         text = TOKENIZER.decode(ids[ids > 0].tolist(), skip_special_tokens=False)
         answer = text.rpartition("<|turn>model\n")[2].rstrip("\n")
