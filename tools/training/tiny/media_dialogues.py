@@ -9,9 +9,8 @@ from random import Random
 from tools.training.tiny import picture_questions, sounds
 from tools.training.tiny.dialogues import Dialogue, Turn, any_question, plain_system, typed
 from tools.training.tiny.further import corrected, further_dialogue
-from tools.training.tiny.picture_questions import Asked
 from tools.training.tiny.pictures import COLOURS, SHAPES, Scene, draw_scene
-from tools.training.tiny.question import draw, held_out, opened
+from tools.training.tiny.question import Asked, draw, held_out, opened
 from tools.training.tiny.sounds import Sound, draw_sound
 
 IMAGE, AUDIO = "<|image|>", "<|audio|>"

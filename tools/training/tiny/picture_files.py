@@ -14,7 +14,7 @@ from random import Random
 
 from PIL import Image, ImageDraw
 
-from tools.training.tiny.picture_questions import Asked, question
+from tools.training.tiny.picture_questions import question
 from tools.training.tiny.pictures import (
     APART,
     BLOCK,
@@ -27,7 +27,7 @@ from tools.training.tiny.pictures import (
     grid_of,
     in_reading_order,
 )
-from tools.training.tiny.question import held_out
+from tools.training.tiny.question import Asked, held_out
 
 _ROWS = 280  # of the grid that scenes are given in
 _SUPERSAMPLING = 4

@@ -14,9 +14,7 @@ from tools.training.tiny.pictures import (
     Shape,
     place_of,
 )
-
-Asked = tuple[str, str, str]
-"""Kind, question, answer."""
+from tools.training.tiny.question import Asked, any_about
 
 NUMBERS = ("None.", "One.", "Two.", "Three.", "Four.", "Five.")
 NOTHING = "Nothing."
@@ -197,9 +195,4 @@ _MAKERS: tuple[tuple[Callable[[Random, Scene], Asked | None], float], ...] = (
 
 def question(rng: Random, scene: Scene) -> Asked:
     """Any question about the scene."""
-    makers, weights = [maker for maker, _ in _MAKERS], [weight for _, weight in _MAKERS]
-    while True:
-        (make,) = rng.choices(makers, weights)
-        found = make(rng, scene)
-        if found is not None:
-            return found
+    return any_about(rng, scene, _MAKERS)

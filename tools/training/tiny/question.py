@@ -11,6 +11,10 @@ from typing import TypeVar
 HELD_OUT_OF = 10  # one key in ten is never trained on
 
 Choice = TypeVar("Choice")
+Medium = TypeVar("Medium")
+
+Asked = tuple[str, str, str]
+"""Kind, question and answer, about a picture or a sound."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,25 @@ def draw(rng: Random, make: Maker, *, test: bool) -> Question:
         question = make(rng)
         if held_out(question.key) == test:
             return question
+
+
+def any_about(
+    rng: Random,
+    medium: Medium,
+    makers: Sequence[tuple[Callable[[Random, Medium], Asked | None], float]],
+) -> Asked:
+    """Draw a question about a picture or a sound, from a maker that has one for it.
+
+    Parameters
+    ----------
+    makers : with their weights; None is for a medium that a maker has no question about
+    """
+    choices, weights = [maker for maker, _ in makers], [weight for _, weight in makers]
+    while True:
+        (make,) = rng.choices(choices, weights)
+        found = make(rng, medium)
+        if found is not None:
+            return found
 
 
 def pick(rng: Random, options: Sequence[Choice]) -> tuple[int, Choice]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from tools.training.tiny.picture_questions import Asked
+from tools.training.tiny.question import Asked
 from tools.training.tiny.sounds import Sound, draw_sound, question
 
 RATES = (8000, 16_000, 22_050, 32_000, 44_100, 48_000)

@@ -13,8 +13,8 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from tools.training.tiny.picture_questions import NOTHING, NUMBERS, Asked, with_article
-from tools.training.tiny.question import held_out
+from tools.training.tiny.picture_questions import NOTHING, NUMBERS, with_article
+from tools.training.tiny.question import Asked, any_about, held_out
 
 RATE = 16_000
 ROW_SAMPLES = 640
@@ -250,9 +250,4 @@ _MAKERS: tuple[tuple[Callable[[Random, Sound], Asked | None], float], ...] = (
 
 def question(rng: Random, sound: Sound) -> Asked:
     """Any question about the sound."""
-    makers, weights = [maker for maker, _ in _MAKERS], [weight for _, weight in _MAKERS]
-    while True:
-        (make,) = rng.choices(makers, weights)
-        found = make(rng, sound)
-        if found is not None:
-            return found
+    return any_about(rng, sound, _MAKERS)
