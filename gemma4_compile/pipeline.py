@@ -16,7 +16,7 @@ from gemma4_compile.checkpoint.drafter import (
     with_drafter,
 )
 from gemma4_compile.checkpoint.float16_range import check_norms
-from gemma4_compile.checkpoint.match import Checkpoint, row_reader
+from gemma4_compile.checkpoint.match import Checkpoint, read_chat_template, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
 from gemma4_compile.checkpoint.sources import TINY, open_source
@@ -71,7 +71,7 @@ class Summary:
     peak_memory_bytes: int
     nonfinite: Counts | None = None  # weights that were not finite, where they are allowed
     whole: bool = True  # library and weights
-    converses: bool = True  # the checkpoint has a chat template
+    converses: bool = True  # the package has a chat template
 
 
 def target_and_recipe(request: CompileRequest) -> tuple[TargetSpec, Recipe]:
@@ -299,7 +299,6 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
                 check_tokenizer(drafter.checkpoint, checkpoint)
             chat = _chat_config(build, checkpoint)
             checkpoint.try_conversation(source.config.vocab_size)
-        converses = checkpoint is None or checkpoint.chat_template() is not None
         provenance = provenance_of(build)
         kept = Kept()
         if request.only is not None and not request.force:
@@ -312,8 +311,7 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
             if checkpoint is not None:
                 sha256, nonfinite = _write_weights(*(build, checkpoint, chat, directory, reporter))
             files.take_over(request.output, kept.files, directory)
-            # `tiny` is gone after this, and its template with it.
-            converses = checkpoint is None or checkpoint.chat_template() is not None
+            converses = read_chat_template(directory) is not None  # weights may have been kept
             provenance[NONFINITE] = provenance[NONFINITE] if nonfinite is None else nonfinite
             package = files.finish(directory, library, provenance, sha256)
     return Summary(

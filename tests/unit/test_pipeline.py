@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi, pipeline
+from gemma4_compile.checkpoint.match import TEMPLATE_FILE
 from gemma4_compile.errors import (
     CheckpointError,
     QuantizationError,
@@ -54,7 +55,6 @@ def test_licences_come_and_go_with_the_library(request_for: CompileRequest) -> N
 
 def test_package_is_complete_and_its_hashes_are_right(request_for: CompileRequest) -> None:
     summary = run(replace(request_for, only=None))
-    assert summary.converses, "`tiny` has a chat template"
     found = files(request_for.output)
     provenance = Provenance.from_json(json.loads(found.pop(abi.PROVENANCE_FILE)))
     assert provenance.library == "model.so"
@@ -75,6 +75,21 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert summary.report.launches_per_token > 0
     assert summary.whole
     assert summary.converses, "the files of `tiny` are gone by now"
+
+
+def test_a_package_in_two_parts_converses_if_it_has_a_chat_template(
+    request_for: CompileRequest,
+) -> None:
+    model = write_checkpoint(request_for.output.parent / "model", DENSE_LIKE).path
+    for has_template in (True, False):
+        if not has_template:
+            (model / TEMPLATE_FILE).unlink()
+        output = request_for.output.with_name(f"template {has_template}")
+        request = replace(request_for, model=str(model), output=output)
+        run(request)
+        summary = run(replace(request, only="library"))
+        assert summary.whole
+        assert summary.converses == has_template
 
 
 def test_partial_build_of_weights_has_no_library(request_for: CompileRequest) -> None:
