@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
 from itertools import chain
 
 import pytest
 import tvm
-from tvm import relax
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.attention_splits import CombineSplits
@@ -16,13 +13,13 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.moe import RouterScores
 from tests import models
 from tests.metal import emulator
+from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
 from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
 from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
 from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
-from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.drafting.test_drafting_kernels import OPERATORS as DRAFTING
-from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
+from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
 from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
 
@@ -71,46 +68,19 @@ def cases() -> list[KernelCase]:
 
 
 @pytest.fixture(scope="module")
-def machine(
+def emulated(
     cases: list[KernelCase],
     metal_device: tvm.runtime.Device,
     tmp_path_factory: pytest.TempPathFactory,
-) -> relax.VirtualMachine:
-    """All cases as functions of one library, which went through a file as a package's does."""
-    path = tmp_path_factory.mktemp("kernels") / "cases.so"
-    emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
-    return relax.VirtualMachine(tvm.runtime.load_module(str(path)), metal_device)
-
-
-def run_cases(
-    cases: Sequence[KernelCase], machine: relax.VirtualMachine, device: tvm.runtime.Device
-) -> list[tuple[Array, ...]]:
-    """For each case the arrays that its kernel changed."""
-    results = []
-    for index, case in enumerate(cases):
-        args = {
-            position: tvm.runtime.tensor(arg, device)
-            for position, arg in enumerate(case.args)
-            if not isinstance(arg, int)
-        }
-        machine[f"case_{index}"](*args.values())
-        results.append(tuple(args[position].numpy() for position in case.changed))
-    return results
+) -> EmulatedCases:
+    library = link_cases(cases, emulator.SPEC, tmp_path_factory.mktemp("kernels"))
+    return EmulatedCases.load(cases, metal_device, library)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_every_kernel_computes_its_definition(
-    order: str,
-    cases: list[KernelCase],
-    machine: relax.VirtualMachine,
-    metal_device: tvm.runtime.Device,
-) -> None:
-    reverse = order == "descending"
-    with emulator.threads_in_descending_order() if reverse else nullcontext():
-        results = run_cases(cases, machine, metal_device)
-
-    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCases) -> None:
+    emulated.check(order)
 
 
 def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> None:

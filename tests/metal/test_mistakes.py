@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 import tvm
-from tvm import relax
 
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import ResidualNorm
 from tests.metal import emulator
-from tests.metal.test_kernels import run_cases
-from tests.numerics.dawn_kernels import cases_executable
+from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case
 
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
@@ -73,9 +71,7 @@ def cases() -> list[KernelCase]:
 
 @pytest.fixture(scope="module")
 def library(cases: list[KernelCase], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("mistakes") / "cases.so"
-    emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
-    return path
+    return link_cases(cases, emulator.SPEC, tmp_path_factory.mktemp("mistakes"))
 
 
 COPIES = count()
@@ -91,10 +87,8 @@ def wrong_cases(
     copy = library.with_name(f"copy{next(COPIES)}.so")  # a path is loaded once
     copy.write_bytes(library.read_bytes())
     with emulator.mistake(change):
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(copy)), device)
-    found = wrong(cases, run_cases(cases, machine, device))
-    with emulator.threads_in_descending_order():
-        return found | wrong(cases, run_cases(cases, machine, device))
+        emulated = EmulatedCases.load(cases, device, copy)
+    return set().union(*(wrong(cases, emulated.run(order)) for order in ORDERS))
 
 
 def wrong(cases: list[KernelCase], results: list[tuple[Array, ...]]) -> set[int]:

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import tvm
-from tvm import relax
 
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator
 from tests import models
 from tests.metal import emulator
-from tests.metal.test_kernels import run_cases
-from tests.numerics.dawn_kernels import cases_executable
-from tests.numerics.kernel_cases import differences, make_case, operators
+from tests.metal.emulated_kernels import EmulatedCases, link_cases
+from tests.numerics.kernel_cases import make_case, operators
 
 
 def operators_of(vocab: int) -> tuple[Operator, ...]:
@@ -31,7 +29,5 @@ def test_kernels_of_any_vocabulary(
     cases = [make_case(o, i) for i, o in enumerate(operators_of(vocab)) if o not in usual]
     kinds = {case.operator.kind for case in cases}
     assert {"embedding", "bitmask", "top_p_histogram", "sample_top_p", "softmax_probs"} <= kinds
-    path = tmp_path / "cases.so"
-    emulator.link(cases_executable(cases, emulator.SPEC), path, emulator.SPEC)
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), metal_device)
-    assert not (wrong := differences(cases, run_cases(cases, machine, metal_device))), wrong
+    library = link_cases(cases, emulator.SPEC, tmp_path)
+    EmulatedCases.load(cases, metal_device, library).check()
