@@ -5,17 +5,25 @@ from __future__ import annotations
 import pytest
 import tvm
 
+from gemma4_compile.operators.bounded_linear import BoundedLinear
+from tests.fixed_scheme import FixedLayout
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.kernel_cases import make_case
 from tests.numerics.tensor_cores import OPERATORS
+
+OTHER_FORMS = [
+    BoundedLinear(None, FixedLayout(bits, "float16", group, 64, (96,)), "float16", clipped=True)
+    for bits, group in ((0, 0), (8, 32))
+]
+"""They have other kernels where there are tensor cores, too."""
 
 
 @pytest.fixture(scope="module")
 def emulated(
     metal_device: tvm.runtime.Device, tmp_path_factory: pytest.TempPathFactory
 ) -> EmulatedCases:
-    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    cases = [make_case(operator, seed) for seed, operator in enumerate((*OPERATORS, *OTHER_FORMS))]
     library = link_cases(cases, emulator.TENSOR_CORES, tmp_path_factory.mktemp("kernels"))
     return EmulatedCases.load(cases, metal_device, library)
 

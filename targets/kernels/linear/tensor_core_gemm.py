@@ -14,6 +14,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.bounded_linear import CLIPS, BoundedLinear
+from gemma4_compile.operators.linear import DENSE, INTEGERS
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -51,8 +52,9 @@ def fits_tensor_cores(operator: BoundedLinear, spec: TargetSpec) -> bool:
     """Return whether the target has them and the operands are halves that move in pieces."""
     layout = operator.layout
     halves = operator.in_dtype == layout.dtype == "float16"
-    groups = not layout.bits or (layout.bits == BYTE and layout.group_size % PIECE == 0)
-    return spec.tensor_cores and halves and groups and operator.cols % PIECE == 0
+    is_bytes = layout.form == INTEGERS and layout.bits == BYTE and layout.group_size % PIECE == 0
+    forms = layout.form == DENSE or is_bytes
+    return spec.tensor_cores and halves and forms and operator.cols % PIECE == 0
 
 
 class _Loader:
@@ -136,7 +138,8 @@ class _WeightsLoader(_Loader):
     ) -> None:
         super().__init__(size, weights.layout.cols, size.columns, thread, row_of)
         self._weights = weights
-        if weights.layout.bits:
+        self._is_integers = weights.layout.form == INTEGERS
+        if self._is_integers:
             self._scales = local((self.count,), "float16")
 
     def read(self, step: Expr) -> None:
@@ -147,7 +150,7 @@ class _WeightsLoader(_Loader):
             def read(
                 split: Sequence[Buffer], begin: int, index: int = index, row: Expr = row
             ) -> None:
-                if not layout.bits:
+                if not self._is_integers:
                     copy_piece(self.raw_at(index), address(split[0], row - begin, channel))
                     return
                 word = tirx.floordiv(channel, layout.values_per_word)
@@ -161,7 +164,7 @@ class _WeightsLoader(_Loader):
         """Write the pieces that were read for a step."""
         layout = self._weights.layout
         for index in range(self.count):
-            if layout.bits:
+            if self._is_integers:
                 values = local((PIECE_WORDS,), "uint32")
                 for word in range(PIECE // layout.values_per_word):
                     decode_bytes(

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from gemma4_compile.operators.bounded_linear import BoundedLinear
-from gemma4_compile.operators.linear import Embedding, Linear
+from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.linear.tensor_core_gemm import fits_tensor_cores
 from tests.fixed_scheme import FixedLayout
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
-
-pytestmark = pytest.mark.dawn
 
 OPERATORS = [
     Linear(1, FixedLayout(0, "float32", 0, 96, (64, 40)), "float32"),
@@ -25,7 +24,23 @@ OPERATORS = [
 ]
 
 
+@pytest.mark.dawn
 def test_they_compute_what_the_definitions_do(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
     results = run_on_dawn(cases, target_spec("webgpu"), lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("layout", "fits"),
+    [
+        (WeightLayout(0, "float16", 0, 64, (96,)), True),
+        (WeightLayout(8, "float16", 32, 64, (96,)), True),
+        (WeightLayout(4, "float16", 32, 64, (96,)), False),
+        (FixedLayout(0, "float16", 0, 64, (96,)), False),
+        (FixedLayout(8, "float16", 32, 64, (96,)), False),
+    ],
+)
+def test_tensor_cores_take_no_form_that_they_do_not_read(layout: WeightLayout, fits: bool) -> None:
+    operator = BoundedLinear(None, layout, "float16", clipped=True)
+    assert fits_tensor_cores(operator, target_spec("cuda")) == fits
