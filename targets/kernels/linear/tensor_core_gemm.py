@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.base import symbolic_rows
-from gemma4_compile.operators.bounded_linear import CLIPS, BoundedLinear
+from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.linear import DENSE, INTEGERS
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
+from gemma4_compile.operators.tir import bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import barrier, launch, local
 from gemma4_compile.targets.kernels.common.tensor_cores import (
@@ -41,7 +40,7 @@ from gemma4_compile.targets.kernels.common.tensor_cores import (
 )
 from gemma4_compile.targets.kernels.common.tile_loaders import RowOf
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.bounded_epilogue import store_sums
+from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.targets.tuning import TensorCoreTuning
 
@@ -238,22 +237,14 @@ def make_tensor_core_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.Pri
 
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
-    n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
-    size = spec.tuning.tensor_cores
+    rows, cols, size = operator.layout.rows, operator.cols, spec.tuning.tensor_cores
     with function(scheduled=True) as build:
-        bounds = build.arg("bounds", (CLIPS,), "float32") if operator.clipped else None
-        x = build.arg("x", (n, cols), operator.in_dtype)
-        weights = WeightReader(build, operator.layout)
-        result = (n, operator.outputs)
-        partner = build.arg("partner", result, "float32") if operator.is_gate else None
-        y = build.arg("y", result, operator.out_dtype)
+        args = BoundedOperands.declare(build, operator)
+        n, x, weights = args.rows, args.x, args.weights
         grid = -(-rows // size.columns), tirx.floordiv(n + (size.rows - 1), size.rows)
         with launch(size.threads, *grid) as (block_n, tile, thread):
             block_m = bind(i32(tile))
-            limits = (
-                [] if bounds is None else [materialize(bounds[i], "float32") for i in range(CLIPS)]
-            )
-            last = bind(i32(n) - 1)
+            limits, last = args.limits(), bind(i32(n) - 1)
             first_m, first_n = bind(block_m * size.rows), bind(block_n * size.columns)
             left = _RowsLoader(size, x, thread, lambda i: tirx.min(first_m + i, last), limits)
             right = _WeightsLoader(size, weights, thread, lambda i: tirx.min(first_n + i, rows - 1))
@@ -270,10 +261,7 @@ def make_tensor_core_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.Pri
                 right.read(following)
                 sums.multiply(left.tile, right.tile)
             for i, j, pair in sums.pairs():
-                row = bind(first_m + i)
-                cut = [bind(operator.clip(total, limits, 2)) for total in pair]
-                with when(row <= last):
-                    store_sums(operator, y, row, bind(first_n + j), cut, partner)
+                args.store_sums(bind(first_m + i), bind(first_n + j), pair, limits, last)
     return build.result
 
 

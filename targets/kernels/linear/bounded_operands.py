@@ -1,0 +1,83 @@
+"""Arguments of a matmul between clips, and what follows its sums: the clip, epilogue and store.
+
+Definition: `BoundedLinear` in operators/bounded_linear.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.bounded_linear import CLIPS, BoundedLinear
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.math import gelu_tanh
+from gemma4_compile.operators.tir import FunctionBuilder, bind, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+
+
+@dataclass(frozen=True)
+class BoundedOperands:
+    """The arguments of one kernel.
+
+    Attributes
+    ----------
+    rows : of x and y
+    bounds : of x and of the sums, None where nothing is clipped
+    partner : what the epilogue's gate multiplies, if it has one
+    """
+
+    operator: BoundedLinear
+    rows: Index
+    bounds: Buffer | None
+    x: Buffer
+    weights: WeightReader
+    partner: Buffer | None
+    y: Buffer
+
+    @classmethod
+    def declare(cls, build: FunctionBuilder, operator: BoundedLinear) -> BoundedOperands:
+        """Declare the arguments, in the definition's order, of a function that has none yet."""
+        rows = symbolic_rows(operator.rows)
+        result = (rows, operator.outputs)
+        return cls(
+            operator,
+            rows,
+            build.arg("bounds", (CLIPS,), "float32") if operator.clipped else None,
+            build.arg("x", (rows, operator.cols), operator.in_dtype),
+            WeightReader(build, operator.layout),
+            build.arg("partner", result, "float32") if operator.is_gate else None,
+            build.arg("y", result, operator.out_dtype),
+        )
+
+    def limits(self) -> list[Expr]:
+        """Read the bounds into registers; none where nothing is clipped."""
+        bounds = self.bounds
+        return [] if bounds is None else [materialize(bounds[i], "float32") for i in range(CLIPS)]
+
+    def store_sums(
+        self, row: Expr, first: Expr, sums: Sequence[Expr], limits: Sequence[Expr], last: Expr
+    ) -> None:
+        """Store the epilogue of neighbouring sums of a row, from weight row `first` on.
+
+        Rows beyond `last` and weight rows beyond the last are left.
+        """
+        cut = [bind(self.operator.clip(total, limits, 2)) for total in sums]
+        with when(row <= last):
+            self._store_epilogue(row, first, cut)
+
+    def _store_epilogue(self, row: Expr, first: Expr, sums: Sequence[Expr]) -> None:
+        operator, rows = self.operator, self.operator.layout.rows
+        if operator.epilogue == Epilogue.GELU_PAIRS.value:
+            for r in range(0, len(sums), 2):
+                with when(first + r < rows):
+                    product = gelu_tanh(sums[r]) * sums[r + 1]
+                    store(self.y, operator.result(product), row, (first + r) // 2)
+            return
+        for r, total in enumerate(sums):
+            column = bind(first + r)
+            with when(column < rows):
+                partner = self.partner
+                value = total if partner is None else gelu_tanh(total) * partner[row, column]
+                store(self.y, operator.result(value), row, column)
