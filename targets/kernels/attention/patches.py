@@ -15,6 +15,7 @@ from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
+from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
 from gemma4_compile.targets.kernels.attention.prefill import PrefillBlock, PrefillOperands
 from gemma4_compile.targets.kernels.attention.prefill_shape import (
     SCORE_VEC4,
@@ -127,25 +128,24 @@ def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.Pri
     """
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_attention(operator, spec)
-    n, dim, heads = symbolic_rows(None), operator.head_dim, operator.heads
-    rows, shape = n * operator.pooling**2, chunk_shape(operator, spec)
+    shape = chunk_shape(operator, spec)
     with function(scheduled=True) as build:
-        positions = build.arg("positions", (n, 2), "int32")
-        q = build.arg("q", (rows, heads * dim), "float32")
-        key = build.arg("key", (rows, heads, dim), operator.cache_dtype)
-        value = build.arg("value", (rows, heads, dim), operator.cache_dtype)
-        out = build.arg("out", (rows, heads * dim), operator.out_dtype)
+        operands = patch_operands(build, operator)
+        rows = operands.rows
         tiles = tirx.floordiv(rows + (shape.rows - 1), shape.rows)
-        with launch(shape.threads, heads, tiles) as (head, tile, thread):
+        with launch(shape.threads, operator.heads, tiles) as (head, tile, thread):
             end = bind(i32(rows))
             first = bind(tile * shape.rows)
-            args = PrefillOperands(q, key, value, head, head, first, end - 1, i32(0))
-            block = _PatchBlock(operator, shape, args, thread, positions)
+            args = PrefillOperands(
+                *(operands.q, operands.key, operands.value),
+                *(head, head, first, end - 1, i32(0)),
+            )
+            block = _PatchBlock(operator, shape, args, thread, operands.positions)
             block.load(0, i32(0), end - 1)
             with T.serial(0, tirx.floordiv(end + (shape.keys - 1), shape.keys)) as step:
                 base = materialize(step * shape.keys)
                 block.score(base, end)
                 block.weigh(base, end)
                 block.accumulate(base, end - 1)
-            block.finish(out)
+            block.finish(operands.out)
     return build.result

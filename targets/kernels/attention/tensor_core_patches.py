@@ -11,12 +11,12 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.bounded_linear import LARGEST_F16
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Operation
 from gemma4_compile.operators.vision_attention import PatchAttention
+from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
 from gemma4_compile.targets.kernels.common.blocks import add, barrier, launch, local, shared
 from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 from gemma4_compile.targets.kernels.common.tensor_cores import (
@@ -230,30 +230,21 @@ def make_tensor_core_attention(operator: PatchAttention, spec: TargetSpec) -> ti
 
     Reference: `PatchAttention.definition`.
     """
-    n, dim, heads, patches = (
-        symbolic_rows(None),
-        operator.head_dim,
-        operator.heads,
-        operator.pooling**2,
-    )
-    rows = n * patches
+    dim, heads, patches = operator.head_dim, operator.heads, operator.pooling**2
     with function(scheduled=True) as build:
-        positions = build.arg("positions", (n, 2), "int32")
-        q = build.arg("q", (rows, heads * dim), "float32")
-        key = build.arg("key", (rows, heads, dim), operator.cache_dtype)
-        value = build.arg("value", (rows, heads, dim), operator.cache_dtype)
-        out = build.arg("out", (rows, heads * dim), operator.out_dtype)
+        args = patch_operands(build, operator)
+        rows, sources = args.rows, (args.key, args.value)
         with launch(THREADS, heads, tirx.floordiv(rows + (ROWS - 1), ROWS)) as (head, tile, thread):
             end, first = bind(i32(rows)), bind(i32(tile) * ROWS)
             block = _Block(dim, thread, head, end)
-            block.read((key, value), i32(0))
-            block.load_queries(q, first)
+            block.read(sources, i32(0))
+            block.load_queries(args.q, first)
             with T.serial(0, tirx.floordiv(end + (KEYS - 1), KEYS)) as step:
                 base = bind(step * KEYS)
-                block.write(positions, base, patches)
-                block.read((key, value), base + KEYS)
+                block.write(args.positions, base, patches)
+                block.read(sources, base + KEYS)
                 block.score()
                 block.weigh()
                 block.accumulate()
-            block.finish(out, first)
+            block.finish(args.out, first)
     return build.result
