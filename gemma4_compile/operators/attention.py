@@ -41,6 +41,12 @@ def _kv_input(
     return rotary_table(shape, rng) if name == "rotary" else None
 
 
+def _kept(positions: Array, rows: int) -> Array:
+    """Positions of a call whose first rows are copies."""
+    kept = rows - rows // 3
+    return np.array([positions[0], kept, positions[0] + kept, 0])
+
+
 @dataclass(frozen=True)
 class QkNormRopeCache(Operator):
     """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
@@ -95,7 +101,13 @@ class QkNormRopeCache(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        return _kv_input(self.rows, name, shape, rng, sizes)
+        values = _kv_input(self.rows, name, shape, rng, sizes)
+        if self.has_copies and name == "positions" and values is not None:
+            return _kept(values, self.rows or sizes.rows)
+        if self.has_copies and name == "qkv":
+            values = rng.normal(size=shape)
+            values[: shape[0] // 3] = values[shape[0] // 3]
+        return values
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
@@ -214,6 +226,14 @@ class PrefillAttention(_OverCache):
     def position(self, positions: Buffer, position: Expr) -> Expr:
         """That of a row; copies are where the first row is."""
         return tirx.max(position, positions[0]) if self.has_copies else position
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        values = super().example_input(name, shape, rng, sizes)
+        if self.has_copies and name == "positions" and values is not None:
+            return _kept(values, self.rows or sizes.rows)
+        return values
 
     def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
         """The argument with the last row that each row sees; None where that is the row itself."""

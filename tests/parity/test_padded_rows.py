@@ -89,9 +89,7 @@ def add(compiled: MediaCase, given: Context, end: int) -> dict[int, np.ndarray]:
 
 @pytest.mark.parametrize("name", CONTEXTS)
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind in ("e2b", "unified"), KINDS))
-def test_padding_leaves_no_trace(
-    case: Callable[..., MediaCase], kind: str, name: str
-) -> None:
+def test_padding_leaves_no_trace(case: Callable[..., MediaCase], kind: str, name: str) -> None:
     compiled = case(kind)
     given = compiled.context((*CONTEXTS[name], ("t", NEW_TOKENS)))
     count = len(given) - NEW_TOKENS
@@ -102,9 +100,7 @@ def test_padding_leaves_no_trace(
 
 
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", KINDS))
-def test_turns_and_tokens_that_are_taken_back(
-    case: Callable[..., MediaCase], kind: str
-) -> None:
+def test_turns_and_tokens_that_are_taken_back(case: Callable[..., MediaCase], kind: str) -> None:
     """The client counts padding, also where it takes tokens back."""
     compiled = case(kind)
     kept = (("t", 7), ("p", 12), ("t", 4))
