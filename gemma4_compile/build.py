@@ -100,6 +100,7 @@ def decoder_options(
         probe=probe,
         package=package,
         softmax_blocks=SOFTMAX_BLOCKS,
+        pads_pictures=target.pads_pictures,
     )
 
 

@@ -37,6 +37,7 @@ class ExportOptions:
     softmax_blocks : blocks of the softmax over the vocabulary
     image_rows : blocks of a picture, at most, for which memory is planned
     client_blocks : across and down of the stock client's picture
+    pads_pictures : the client gives each picture as many rows, whatever its grid
     """
 
     activation_dtype: str
@@ -49,6 +50,7 @@ class ExportOptions:
     softmax_blocks: int = 64
     image_rows: int = DEFAULT_BUDGET
     client_blocks: tuple[int, int] = CLIENT_BLOCKS
+    pads_pictures: bool = False
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class TargetSpec:
     float16_feature : the optional device feature that float16 needs, "" where it is none
     is_static : the library is linked into a program and registers itself: nothing loads it by name
     gathers_launches : the client submits launches together, when somebody reads a result
+    pads_pictures : the client gives every picture as many rows, whatever its grid
     known_answers : the library carries inputs and results of some kernels, for a test on the device
         before it is trusted
     """
@@ -89,6 +90,7 @@ class TargetSpec:
     float16_feature: str = ""
     is_static: bool = False
     gathers_launches: bool = False
+    pads_pictures: bool = False
     known_answers: bool = False
 
     @property

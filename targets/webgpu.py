@@ -35,6 +35,7 @@ DEFAULT = TargetSpec(
     float16_feature="shader-f16",
     is_static=True,
     gathers_launches=True,
+    pads_pictures=True,
     known_answers=True,
 )
 """Limits that the WebLLM client asks of every adapter."""

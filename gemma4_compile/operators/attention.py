@@ -41,6 +41,12 @@ def _kv_input(
     return rotary_table(shape, rng) if name == "rotary" else None
 
 
+def _kept(positions: Array, rows: int) -> Array:
+    """Positions of a call whose first rows are copies."""
+    kept = rows - rows // 3
+    return np.array([positions[0], kept, positions[0] + kept, 0])
+
+
 @dataclass(frozen=True)
 class QkNormRopeCache(Operator):
     """Norms and RoPE of q and k, weightless norm of v; k and v go to the KV state.
@@ -48,7 +54,8 @@ class QkNormRopeCache(Operator):
     Arguments: qkv (rows, (heads + 2 or 1 x kv_heads) * head_dim) f32; q_norm (head_dim,); k_norm
     (head_dim,) if `owns_kv`; positions (4,) int32; rotary (chunk, rotary_total, 2) f32; key and
     value caches in place if `owns_kv`. Result: q (rows, heads * head_dim) f32. With `value_is_key`
-    the value is the raw key projection.
+    the value is the raw key projection. With `has_copies` the rows before the last ``positions[1]``
+    are copies of the first of those, at its position (padded_rows.py).
 
     References
     ----------
@@ -69,11 +76,17 @@ class QkNormRopeCache(Operator):
     value_is_key: bool
     cache_dtype: str
     cache_rows: int | None
+    has_copies: bool = False
 
     @property
     def cache(self) -> CacheShape:
         """Shape of K and V."""
         return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
+
+    def step(self, positions: Buffer, rows: Index, row: Index) -> Expr:
+        """The row of the rotary table for a row of the call."""
+        step = positions[1] - i32(rows) + i32(row)
+        return tirx.max(step, i32(0)) if self.has_copies else step
 
     @property
     def head(self) -> Head:
@@ -88,7 +101,13 @@ class QkNormRopeCache(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        return _kv_input(self.rows, name, shape, rng, sizes)
+        values = _kv_input(self.rows, name, shape, rng, sizes)
+        if self.has_copies and name == "positions" and values is not None:
+            return _kept(values, self.rows or sizes.rows)
+        if self.has_copies and name == "qkv":
+            values = rng.normal(size=shape)
+            values[: shape[0] // 3] = values[shape[0] // 3]
+        return values
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
@@ -105,7 +124,7 @@ class QkNormRopeCache(Operator):
             value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
             q = build.arg("q", (rows, self.heads * dim), "float32")
             with T.serial(0, rows) as i:
-                step = bind(positions[1] - i32(rows) + i32(i))  # row of the rotary table
+                step = bind(self.step(positions, rows, i))
                 slot = bind(self.cache.row(positions[0] + step))
 
                 def write(column: Expr, weight: Buffer | None, rotate: bool, put: Put) -> None:
@@ -197,11 +216,24 @@ class PrefillAttention(_OverCache):
 
     Arguments: q (rows, heads * head_dim) f32; key, value caches; positions (4,) int32. Result:
     (rows, heads * head_dim) out_dtype. Scores are q.k without any scale; KV head of query head h is
-    ``h // (heads / kv_heads)``.
+    ``h // (heads / kv_heads)``. `has_copies`: as of `QkNormRopeCache`.
     """
 
     kind: ClassVar[str] = "prefill_attention"
     out_dtype: str = "float32"
+    has_copies: bool = False
+
+    def position(self, positions: Buffer, position: Expr) -> Expr:
+        """That of a row; copies are where the first row is."""
+        return tirx.max(position, positions[0]) if self.has_copies else position
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        values = super().example_input(name, shape, rng, sizes)
+        if self.has_copies and name == "positions" and values is not None:
+            return _kept(values, self.rows or sizes.rows)
+        return values
 
     def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
         """The argument with the last row that each row sees; None where that is the row itself."""
@@ -218,7 +250,7 @@ class PrefillAttention(_OverCache):
             last_rows = self.declare_last_rows(build, rows)
             out = build.arg("out", (rows, self.heads * dim), self.out_dtype)
             with T.serial(0, rows) as i, T.serial(0, self.heads) as h:
-                position = bind(positions[2] - i32(rows) + i32(i))
+                position = bind(self.position(positions, positions[2] - i32(rows) + i32(i)))
                 last = position
                 if last_rows is not None:
                     last = bind(positions[2] - i32(rows) + last_rows[i])

@@ -104,5 +104,6 @@ class PicturePrefillAttention(PrefillAttention):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if name == "last_rows":
-            return example_last_rows(*shape)
+            last_rows = example_last_rows(*shape)
+            return np.maximum(last_rows, shape[0] // 3) if self.has_copies else last_rows
         return super().example_input(name, shape, rng, sizes)

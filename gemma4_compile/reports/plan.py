@@ -355,7 +355,10 @@ def make_plan(
     recipes = tuple(_plan_recipe(config, table, one, target) for one in shown.values())
     (chosen,) = (plan for plan in recipes if plan.name == recipe.name)
     dtype = recipe.activation_dtype
-    layout = kv_layout(config, layer_plans(config), dtype, prefill_chunk)
+    layout = kv_layout(
+        *(config, layer_plans(config), dtype, prefill_chunk),
+        counts_padding=target.pads_pictures and config.vision is not None,
+    )
     used = [one for one in COMPONENTS if one.parameters(config)]
     memory = {one.name: one.activations(config, dtype) for one in used}
     positions = {name: one.positions or prefill_chunk for name, one in memory.items()}

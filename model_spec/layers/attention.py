@@ -194,7 +194,8 @@ class Attention(nn.Module):
 
     def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
         plan = self.plan
-        operator = QkNormRopeCache(rows=rows, **self._cache_fields(kv), **self._rotary_fields(kv))
+        fields = {**self._cache_fields(kv), **self._rotary_fields(kv)}
+        operator = QkNormRopeCache(rows=rows, has_copies=kv.has_copies, **fields)
         width = plan.num_attention_heads * plan.head_dim
         return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
 
@@ -207,6 +208,7 @@ class Attention(nn.Module):
             rows=rows,
             window=self.plan.window,
             out_dtype=self.activation_dtype,
+            has_copies=kv.has_copies,
             **self._cache_fields(kv),
         )
         args = [q, *kv.get(self.plan.kv_slot), kv.positions]

@@ -44,7 +44,6 @@ from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.moe import VECTORS
-from gemma4_compile.operators.types import Index
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,11 @@ class Gemma4ForCausalLM(nn.Module):
         plans = layer_plans(config)
         self.config = config
         self.options = options
-        self.layout = kv_layout(config, plans, options.activation_dtype, options.prefill_chunk)
+        self.drops_padding = options.pads_pictures and config.vision is not None
+        self.layout = kv_layout(
+            *(config, plans, options.activation_dtype, options.prefill_chunk),
+            counts_padding=self.drops_padding,
+        )
         self.last_owner = max(plan.index for plan in plans if plan.owns_kv)
         self.embed_tokens = matrices.matrix("embed_tokens")
         if config.hidden_size_per_layer_input:
@@ -226,24 +229,33 @@ class Gemma4ForCausalLM(nn.Module):
         length, hidden = ids.shape[1], self.config.hidden_size
         residual = nn.op.reshape(embeddings, (length, hidden))
         tokens = nn.op.reshape(ids, (length,))
-        if self.config.hidden_size_per_layer_input:
-            # A row that comes from an adapter has no token: its table half is the pad token's.
-            is_text = nn.op.equal(
-                nn.op.reshape(modality, (length,)),
-                nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"),
-            )
-            pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
-            tokens = nn.op.where(is_text, tokens, pad)
+        kinds = nn.op.reshape(modality, (length,))
+        tensors = KvTensors(self.layout, kv)
+        copies = None
+        if self.drops_padding:
+            kept = tensors.drop_padding(residual, None)
+            residual, tokens, kinds = (kept.of(rows) for rows in (residual, tokens, kinds))
+            copies = kept.copies
         last_rows = None
         if self.config.whole_images:
-            last_rows = last_visible_rows(self._kinds_of_rows(modality, ids, length))
-        logits, probes = self._decode_stream(residual, tokens, kv, None, last_rows)
+            last_rows = last_visible_rows(self._kinds_of_rows(kinds, tokens))
+            if copies is not None:  # they see what the row does that they are of
+                last_rows = nn.op.maximum(last_rows, copies)
+        if self.config.hidden_size_per_layer_input:
+            # A row that comes from an adapter has no token: its table half is the pad token's.
+            is_text = nn.op.equal(kinds, nn.Tensor.from_scalar(abi.MODALITY_TEXT, "int32"))
+            pad = nn.Tensor.from_scalar(self.config.pad_token_id, "int32")
+            tokens = nn.op.where(is_text, tokens, pad)
+        logits, probes = self._decode_stream(residual, tokens, tensors, None, last_rows)
         return logits, kv, *probes
 
     def decode_tokens(self, ids: nn.Tensor, kv: nn.Object) -> tuple[nn.Tensor | nn.Object, ...]:
         """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state, probes as in prefill."""
-        tokens = nn.op.reshape(ids, (1,))
-        logits, probes = self._decode_stream(self._embed(tokens, 1), tokens, kv, 1)
+        tokens, tensors = nn.op.reshape(ids, (1,)), KvTensors(self.layout, kv)
+        residual = self._embed(tokens, 1)
+        if self.drops_padding:
+            tensors.drop_padding(residual, 1)
+        logits, probes = self._decode_stream(residual, tokens, tensors, 1)
         return logits, kv, *probes
 
     def verify_tokens(
@@ -257,7 +269,10 @@ class Gemma4ForCausalLM(nn.Module):
         length, config = ids.shape[1], self.config
         residual = nn.op.reshape(embeddings, (length, config.hidden_size))
         tokens = nn.op.reshape(ids, (length,))
-        stream, _ = self._layers_stream(residual, tokens, kv, None, None, keeps_rows=True)
+        tensors = KvTensors(self.layout, kv)
+        if self.drops_padding:  # there is none among guesses
+            tensors.drop_padding(residual, None)
+        stream, _ = self._layers_stream(residual, tokens, tensors, None, None, keeps_rows=True)
         logits = self._head(stream.hidden, None)
         normed = rms_norm(stream.residual, self.norm, None, config.rms_norm_eps, "float32")
         return nn.op.reshape(logits, (1, length, config.vocab_size)), normed, kv
@@ -277,16 +292,15 @@ class Gemma4ForCausalLM(nn.Module):
             self.layout, arguments, self.options.device_type, self.options.package
         )
 
-    def _kinds_of_rows(self, modality: nn.Tensor, ids: nn.Tensor, length: Index) -> nn.Tensor:
-        """Modality of every row, (length,) int32: rows of sounds by their id as well.
+    def _kinds_of_rows(self, kinds: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
+        """Modality of every row, (rows,) int32: rows of sounds by their id as well.
 
         The stock client has one modality for pictures and sounds.
         """
-        kinds = nn.op.reshape(modality, (length,))
         if self.config.audio is None:
             return kinds
         soft = nn.Tensor.from_scalar(self.config.audio.tokens.soft, "int32")
-        is_sound = nn.op.equal(nn.op.reshape(ids, (length,)), soft)
+        is_sound = nn.op.equal(ids, soft)
         audio = nn.Tensor.from_scalar(abi.MODALITY_AUDIO, "int32")
         return nn.op.where(is_sound, audio, kinds)
 
@@ -312,12 +326,12 @@ class Gemma4ForCausalLM(nn.Module):
         self,
         residual: nn.Tensor,
         tokens: nn.Tensor,
-        state: nn.Object,
+        kv: KvTensors,
         rows: int | None,
         last_rows: nn.Tensor | None = None,
     ) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """Logits after the last position, and with `probe` its residual stream after each layer."""
-        stream, streams = self._layers_stream(residual, tokens, state, rows, last_rows)
+        stream, streams = self._layers_stream(residual, tokens, kv, rows, last_rows)
         logits = self._head(stream.hidden, 1)
         probes = [_last_row(stream) for stream in streams] if self.options.probe else []
         return nn.op.reshape(logits, (1, 1, self.config.vocab_size)), probes
@@ -334,7 +348,7 @@ class Gemma4ForCausalLM(nn.Module):
         self,
         residual: nn.Tensor,
         tokens: nn.Tensor,
-        state: nn.Object,
+        kv: KvTensors,
         rows: int | None,
         last_rows: nn.Tensor | None,
         *,
@@ -345,7 +359,6 @@ class Gemma4ForCausalLM(nn.Module):
         Where the last owner of keys and values leaves the last position alone, unless `keeps_rows`.
         """
         config = self.config
-        kv = KvTensors(self.layout, state)
         ple = self._per_layer_inputs(tokens, residual, rows)
         eps, dtype = config.rms_norm_eps, self.options.activation_dtype
         hidden = rms_norm(residual, self.layers[0].input_layernorm, rows, eps, dtype)

@@ -4,6 +4,7 @@ Its layout, its creation, and its tensors within one exported function.
 
 The state itself is C++ (targets/native/kv_state.cc). Only layers that own K and V have a slot; a
 sliding layer keeps a ring of its window and one prefill chunk, a full layer the whole context.
+Where the client pads pictures, one more slot counts the padding (operators/padded_rows.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend import nn
@@ -19,6 +21,9 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, rotary_plans
+from gemma4_compile.operators.base import emit, emit_inplace
+from gemma4_compile.operators.padded_rows import BITS, DIGITS, KeptRows, ShiftedRotary
+from gemma4_compile.types import Array
 
 RING_ALIGNMENT = 32
 
@@ -38,12 +43,16 @@ class KvSlot:
 
 @dataclass(frozen=True)
 class KvLayout:
-    """All slots, the dtype of K and V, and the RoPE kinds of the state's rotary table."""
+    """All slots, the dtype of K and V, and the RoPE kinds of the state's rotary table.
+
+    `padding_slot` is that which counts the padding of pictures, None where there is none.
+    """
 
     slots: tuple[KvSlot, ...]
     dtype: str
     rotary: tuple[int, ...]  # head_dim, pairs, bits of the float64 theta, for each kind
     rotary_pairs: int
+    padding_slot: int | None = None
 
     def flat(self) -> list[int]:
         """Four numbers a slot, as gemma4_kv_create takes them; 0 is None."""
@@ -62,7 +71,12 @@ class KvLayout:
 
 
 def kv_layout(
-    config: Gemma4Config, plans: Sequence[LayerPlan], dtype: str, prefill_chunk: int
+    config: Gemma4Config,
+    plans: Sequence[LayerPlan],
+    dtype: str,
+    prefill_chunk: int,
+    *,
+    counts_padding: bool = False,
 ) -> KvLayout:
     """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up."""
     slots = []
@@ -77,7 +91,21 @@ def kv_layout(
     for kind in kinds:
         (bits,) = struct.unpack("<q", struct.pack("<d", kind.theta))
         rotary += [kind.head_dim, kind.pairs, bits]
-    return KvLayout(tuple(slots), dtype, tuple(rotary), sum(kind.pairs for kind in kinds))
+    padding_slot = len(slots) if counts_padding else None
+    if counts_padding:
+        slots.append(KvSlot(1, DIGITS, None, None))
+    pairs = sum(kind.pairs for kind in kinds)
+    return KvLayout(tuple(slots), dtype, tuple(rotary), pairs, padding_slot)
+
+
+def shifts(layout: KvLayout) -> Array:
+    """Cosine and sine of each rotary pair's angle after 2^bit positions: (BITS, pairs, 2) f32."""
+    frequencies: list[float] = []
+    for head_dim, pairs, bits in zip(*(iter(layout.rotary),) * 3, strict=True):
+        (theta,) = struct.unpack("<d", struct.pack("<q", bits))
+        frequencies += [float(np.float32(theta ** (-2 * j / head_dim))) for j in range(pairs)]
+    angles = np.outer(2.0 ** np.arange(BITS), frequencies)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
 def create_kv_state(
@@ -104,6 +132,24 @@ def create_kv_state(
     return nn.Object(_expr=relax.BlockBuilder.current().emit(call), _name="kv_state")
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The rows of a chunk without padding.
+
+    Attributes
+    ----------
+    source : (rows,) int32, the row of the chunk at each place
+    copies : (1,) int32, places before those of the rows, with copies of the first one
+    """
+
+    source: nn.Tensor
+    copies: nn.Tensor
+
+    def of(self, values: nn.Tensor) -> nn.Tensor:
+        """The values of these rows."""
+        return nn.op.take(values, self.source, axis=0)
+
+
 class KvTensors:
     """The state's tensors inside one exported function.
 
@@ -114,6 +160,7 @@ class KvTensors:
     def __init__(self, layout: KvLayout, state: nn.Object) -> None:
         self.layout = layout
         self._state = state
+        self.has_copies = False
         self._current: dict[int, tuple[nn.Tensor, nn.Tensor]] = {}
         self._capacity = tirx.Var("capacity", "int64")
         self.positions = self._tensor(abi.KV_POSITIONS, (4,), "int32")
@@ -148,6 +195,36 @@ class KvTensors:
                 self._tensor(abi.KV_VALUE, shape, self.layout.dtype, slot),
             )
         return self._current[slot]
+
+    def drop_padding(self, embeddings: nn.Tensor, rows: int | None) -> Kept:
+        """Count the padding among a call's rows, and go on at the positions without it.
+
+        Parameters
+        ----------
+        embeddings : (rows, hidden_size) f32, marked as `KeptRows` has it
+        """
+        slot, pairs = self.layout.padding_slot, self.layout.rotary_pairs
+        assert slot is not None, "of a layout that counts padding"
+        padding, unused = self.get(slot)
+        length, width = embeddings.shape
+        operator = KeptRows(rows, int(width), self.layout.dtype)
+        counted, source, positions, copies = emit_inplace(
+            operator,
+            [embeddings, self.positions, padding],
+            [2, -1, -1, -1],
+            [
+                (tuple(padding.shape), padding.dtype),
+                ((length,), "int32"),
+                ((4,), "int32"),
+                ((1,), "int32"),
+            ],
+        )
+        self.put(slot, counted, unused)
+        args = [self.rotary, self.positions, positions, nn.Tensor.from_const(shifts(self.layout))]
+        spec = ((length, pairs, 2), "float32")
+        (self.rotary,) = emit(ShiftedRotary(rows, pairs), args, [spec])
+        self.positions, self.has_copies = positions, rows is None
+        return Kept(source, copies)
 
     def put(self, slot: int, key: nn.Tensor, value: nn.Tensor) -> None:
         """Note the tensors that result from writing a slot in place."""

@@ -13,7 +13,7 @@ from gemma4_compile.model_spec.vision.config import (
     AnyVisionConfig,
     UnifiedVisionConfig,
 )
-from gemma4_compile.model_spec.vision.picture import ClientPicture
+from gemma4_compile.model_spec.vision.picture import ClientPicture, with_padding
 from gemma4_compile.model_spec.vision.tower import TowerEmbedder
 from gemma4_compile.model_spec.vision.unified import UnifiedEmbedder
 
@@ -41,7 +41,9 @@ def export_vision(config: Gemma4Config, matrices: Matrices, options: ExportOptio
     client = ClientPicture(vision, options.client_blocks)
 
     def image_embed(picture: nn.Tensor) -> nn.Tensor:
-        return embedder.embed(*client.read(picture))
+        blocks, positions = client.read(picture)
+        rows = embedder.embed(blocks, positions)
+        return with_padding(rows, positions) if options.pads_pictures else rows
 
     # Functions are found by name on the module, whose parameters are theirs.
     setattr(embedder, abi.EMBED_IMAGE, embedder.embed)

@@ -10,11 +10,25 @@ from tvm.relax.frontend import nn
 from gemma4_compile.media.sizes import client_size
 from gemma4_compile.model_spec.vision.config import CHANNELS, AnyVisionConfig
 from gemma4_compile.operators.base import emit
+from gemma4_compile.operators.padded_rows import PADDING
 from gemma4_compile.operators.picture import (
     DTYPE,
     PictureBlocks,
     PicturePositions,
 )
+
+
+def with_padding(rows: nn.Tensor, positions: nn.Tensor) -> nn.Tensor:
+    """The rows of a picture, those of padding marked (operators/padded_rows.py).
+
+    Parameters
+    ----------
+    rows : (blocks, hidden_size of the decoder) f32
+    positions : (blocks, 2) int32, negative for padding
+    """
+    lowest = nn.op.min(positions, axis=1, keepdims=True)
+    is_padding = nn.op.less(lowest, nn.Tensor.from_scalar(0, "int32"))
+    return nn.op.where(is_padding, nn.Tensor.from_scalar(PADDING, "float32"), rows)
 
 
 class ClientPicture:

@@ -19,6 +19,10 @@ from gemma4_compile.targets.kernels.attention.decode import (
     make_split_attention,
 )
 from gemma4_compile.targets.kernels.attention.last_visible_rows import make_last_visible_rows
+from gemma4_compile.targets.kernels.attention.padded_rows import (
+    make_kept_rows,
+    make_shifted_rotary,
+)
 from gemma4_compile.targets.kernels.attention.patches import (
     make_patch_attention,
     make_patch_qk_norm_rope,
@@ -131,6 +135,7 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_combined_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,
     "int8_routed_linear": make_int8_gemv,
+    "kept_rows": make_kept_rows,
     "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
     "gated_conv": make_pointwise,
@@ -158,6 +163,7 @@ FACTORIES: Mapping[str, Factory] = {
     "router": make_router,
     "router_scores": make_router_scores,
     "sample_top_p": make_sample_top_p,
+    "shifted_rotary": make_shifted_rotary,
     "softmax_partials": make_softmax_partials,
     "softmax_probs": make_softmax_probs,
     "split_attention": make_split_attention,

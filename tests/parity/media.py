@@ -32,7 +32,7 @@ from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.chunks import chunks
 from gemma4_compile.runtime.device import view
 from gemma4_compile.runtime.native_library import NativeLibrary
-from gemma4_compile.targets import link, target_spec
+from gemma4_compile.targets import TargetSpec, link, target_spec
 from tests import hf_media, models, packages, tolerances
 from tests.hf_media import Context
 from tests.parity.conftest import PROMPTS_TRIED, margin
@@ -40,6 +40,7 @@ from tests.parity.conftest import PROMPTS_TRIED, margin
 Float32Array = npt.NDArray[np.float32]
 Letters = Sequence[tuple[str, int]]
 
+CPU = target_spec("cpu")
 CONTEXT_LENGTH, PREFILL_CHUNK = 160, 40
 ROW_DEVIATION = 3.0  # about that of a scaled token embedding
 
@@ -95,6 +96,7 @@ def compile_with_pictures(
     folder: Path,
     config: Gemma4Config,
     recipe: str,
+    spec: TargetSpec,
 ) -> tuple[Path, dict[str, Float32Array]]:
     """A package for the CPU whose library is built of `config`, and what its weights mean."""
     checkpoint = models.write_checkpoint(folder / "checkpoint", text, weights=weights)
@@ -108,12 +110,14 @@ def compile_with_pictures(
         prefill_chunk=PREFILL_CHUNK,
     )
     compile_model(request, packages.Silent())
-    _exchange_library(package, config, RECIPES[recipe])
+    _exchange_library(package, config, RECIPES[recipe], spec)
     return package, packages.dequantised_weights(package, checkpoint, recipe)
 
 
-def _exchange_library(package: Path, config: Gemma4Config, recipe: Recipe) -> None:
-    spec, library = target_spec("cpu"), Package.open(package).library_path
+def _exchange_library(
+    package: Path, config: Gemma4Config, recipe: Recipe, spec: TargetSpec
+) -> None:
+    library = Package.open(package).library_path
     metadata = str(NativeLibrary(library).compiled_function(abi.METADATA)())
     plan = storage_plan(parameter_table(config), recipe, spec.max_binding_bytes)
     options = decoder_options(recipe, spec, PREFILL_CHUNK)
@@ -212,12 +216,13 @@ def make_case(
     folder: Path,
     config: Callable[[Gemma4Config], Gemma4Config] = lambda same: same,
     recipe: str = "f32",
+    spec: TargetSpec = CPU,
 ) -> MediaCase:
     """Compile a kind; the truth is that of `KINDS`, whatever `config` makes of the library's."""
     text = KINDS[kind]
     right = config_with_pictures(text)
     package, weights = compile_with_pictures(
-        text, models.random_weights(text), folder, config(right), recipe
+        *(text, models.random_weights(text), folder, config(right), recipe, spec)
     )
     return MediaCase(
         config=right,

@@ -219,7 +219,7 @@ export const CAPTURE = {
               const image = await createImageBitmap(await (await fetch(url)).blob());
               const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
               context.drawImage(image, 0, 0);
-              const [red, green, blue] = context.getImageData(image.width / 2, 400, 1, 1).data;
+              const [red, green, blue] = context.getImageData(100, 24, 1, 1).data;
               return [red > 128, green > 128, blue > 128];
             }),
           ),

@@ -114,6 +114,7 @@ export const MEDIA = {
         [10, 28],
         [20, 14],
         [56, 5],
+        [3, 92], // four blocks fewer than the container has
       ];
       for (const [columns, rows] of cases) {
         // Each block of a picture of exactly this grid has a colour of its own.
@@ -145,7 +146,7 @@ export const MEDIA = {
           return { width: image.width, height: image.height, blocks, bits };
         }, url);
         assert.deepEqual([found.width, found.height], [960, 673]);
-        found.blocks.forEach((corners, index) => {
+        found.blocks.slice(0, columns * rows).forEach((corners, index) => {
           const wanted = [index & 255, 40 * (index >> 8), (7 * index) & 255];
           for (const corner of corners) assert.deepEqual(corner, wanted, `block ${index} of ${columns} x ${rows}`);
         });

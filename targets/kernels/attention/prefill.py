@@ -59,6 +59,12 @@ class PrefillOperands:
     last_token: Expr
     offset: Expr
     last_rows: Buffer | None = None
+    lowest: Expr | None = None
+
+    def position(self, token: Expr) -> Expr:
+        """The position of a row of the chunk."""
+        position = self.offset + token
+        return position if self.lowest is None else tirx.max(position, self.lowest)
 
     def key_end(self, token: Expr) -> Expr | None:
         """The position after the last key that a row sees, where that is not the row's own."""
@@ -77,7 +83,7 @@ class PrefillBlock:
         self.q, self.key, self.value = args.q, args.key, args.value
         self.first_head, self.g = args.first_head, args.g
         self.first_token, self.last_token = args.first_token, args.last_token
-        self.offset = args.offset
+        self.position = args.position
         size = shape.vectors.size
         self.q_tile, self.k_tile = (
             shared((rows, shape.chunk * size)) for rows in (shape.rows, shape.keys)
@@ -240,7 +246,7 @@ class PrefillBlock:
 
     def _mask(self, index: int, base: Expr, end: Expr) -> None:
         """Lower the scores of keys that the row does not see."""
-        at = materialize(self.offset + self.token(self._scored(index)))
+        at = materialize(self.position(self.token(self._scored(index))))
         first = materialize(self.operator.first_key(at))
         scores = []
         for lane, dot in enumerate(SCORE_VEC4.lanes(self.dots[SCORE_VEC4.at(index)])):
@@ -330,13 +336,15 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
             begin = materialize(operator.first_key(offset + first_token))
             g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
             last_token = bind(i32(n) - 1)
+            lowest = materialize(positions[0]) if operator.has_copies else None
             args = PrefillOperands(
-                q, key, value, first_head, g, first_token, last_token, offset, last_rows
+                *(q, key, value, first_head, g, first_token, last_token, offset, last_rows, lowest)
             )
             # Last rows never fall: that of a block's last row is the furthest.
             end = args.key_end(first_token + (shape.positions - 1))
             if end is None:
-                end = tirx.min(offset + first_token + shape.positions, positions[2])
+                last = args.position(first_token + (shape.positions - 1))
+                end = tirx.min(last + 1, positions[2])
             end = materialize(end)
             block = PrefillBlock(operator, shape, args, thread)
             block.load(0, begin, end - 1)

@@ -16,7 +16,7 @@ from gemma4_compile.operators.attention import QkNormRopeCache
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.heads import Put
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.tir import LocalVar, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
@@ -57,7 +57,7 @@ def make_qk_norm_rope_cache(operator: QkNormRopeCache, spec: TargetSpec) -> tirx
         q = build.arg("q", (rows, heads * dim), "float32")
         with launch(threads, blocks, rows) as (number, i, thread):
             block = Block(thread, threads, spec.simd_width)
-            step = bind(positions[1] - i32(rows) + i)
+            step = bind(operator.step(positions, rows, i))
             slot = bind(operator.cache.row(positions[0] + step))
             reduce = BlockReduction(block)
             is_value = number >= heads + kv_heads

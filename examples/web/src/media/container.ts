@@ -19,9 +19,8 @@ export interface Container {
   down: number;
 }
 
-export interface Rectangle {
-  left: number;
-  top: number;
+/** Of a picture, in pixels. */
+export interface Size {
   width: number;
   height: number;
 }
@@ -39,26 +38,15 @@ export function containerOf({ mode, width, height, embeddings }: PictureInput): 
 }
 
 /**
- * The grid nearest to a picture's aspect ratio, of those that have exactly as many blocks as the container.
- *
- * Fewer blocks would come closer to many aspect ratios. But the client takes as many rows from the adapter as the
- * manifest says, and the rows of padding would be positions of the context that the model was not trained with.
+ * The grid of a picture: of whole blocks, at most `most`, with the aspect ratio kept as nearly as that allows. As
+ * transformers has it (`target_size` in gemma4_compile/media/sizes.py).
  */
-export function chooseGrid(width: number, height: number, blocks: number): Grid {
-  const grids = Array.from({ length: blocks }, (_, index) => blocks - index)
-    .filter((columns) => blocks % columns === 0)
-    .map((columns) => ({ columns, rows: blocks / columns }));
-  const distance = ({ columns, rows }: Grid) => Math.abs(Math.log((columns * height) / (rows * width)));
-  // Of two that are as near, the wider one; rounding does not decide.
-  return grids.reduce((best, grid) => (distance(grid) < distance(best) - 1e-9 ? grid : best));
-}
-
-/** Where a picture is drawn in its grid: as large as fits, in the middle. */
-export function fitInto(width: number, height: number, grid: Grid, block: number): Rectangle {
-  const [across, down] = [grid.columns * block, grid.rows * block];
-  const scale = Math.min(across / width, down / height);
-  const drawn = { width: Math.max(1, Math.round(width * scale)), height: Math.max(1, Math.round(height * scale)) };
-  return { left: Math.floor((across - drawn.width) / 2), top: Math.floor((down - drawn.height) / 2), ...drawn };
+export function gridOf({ width, height }: Size, most: number, block: number): Grid {
+  const factor = Math.sqrt((most * block ** 2) / (width * height));
+  const [columns, rows] = [Math.floor((factor * width) / block), Math.floor((factor * height) / block)];
+  if (!rows) return { columns: Math.min(Math.floor(width / height), most), rows: 1 };
+  if (!columns) return { columns: 1, rows: Math.min(Math.floor(height / width), most) };
+  return { columns, rows };
 }
 
 /** Where each block goes: row-major over the picture's grid, row-major into the container. In pixels. */

@@ -2,8 +2,9 @@
 import { formatBytes, formatCount, MIB } from "../package/units";
 import { UserError } from "../package/user_error";
 import { base64Of } from "./base64";
-import { blockMoves, chooseGrid, type Container, containerOf, fitInto, markRow } from "./container";
+import { blockMoves, type Container, containerOf, gridOf, markRow, type Size } from "./container";
 import type { PictureInput } from "./inputs";
+import { scaleColumns, scaleRows } from "./resample";
 
 const LARGEST_BYTES = 32 * MIB;
 const MOST_PIXELS = 64_000_000; // 256 MB decoded
@@ -11,7 +12,8 @@ const LONGEST_SIDE = 16_384;
 const KEPT_BYTES = 8 * MIB; // a larger file is kept smaller
 const KEPT_SIDE = 3072;
 const PLAIN_SIDE = 2048; // where the client resizes by itself
-const BLACK = "#000";
+const STRIP_PIXELS = 4_000_000; // that are scaled at a time
+const WHITE = "#fff";
 
 export interface Picture {
   blob: Blob;
@@ -54,24 +56,29 @@ function checkSize(width: number, height: number, name: string): void {
   }
 }
 
-/** The picture as the package's adapter takes it, as an address with its data. */
-export async function pictureUrl(blob: Blob, name: string, input: PictureInput): Promise<string> {
+/**
+ * The picture as the package's adapter takes it, as an address with its data.
+ *
+ * @param most rows of the context that it may take, where the package can have it take fewer than the client's
+ */
+export async function pictureUrl(blob: Blob, name: string, input: PictureInput, most = Infinity): Promise<string> {
   const made = await withImage(blob, name, async (image) => {
     checkSize(image.naturalWidth, image.naturalHeight, name);
     await decode(image, name);
     const container = containerOf(input);
-    return (container ? fill(container, image) : shrink(image)).convertToBlob({ type: "image/png" });
+    const canvas = container ? await fill(container, image, Math.min(most, input.embeddings)) : shrink(image);
+    return canvas.convertToBlob({ type: "image/png" });
   });
   return `data:image/png;base64,${await base64Of(made)}`;
 }
 
-/** Puts a picture into the container: drawn in the grid nearest to its aspect ratio, then cut into blocks. */
-function fill(container: Container, image: HTMLImageElement): OffscreenCanvas {
+/** Puts a picture into the container: scaled to its own grid, then cut into blocks. */
+async function fill(container: Container, image: HTMLImageElement, most: number): Promise<OffscreenCanvas> {
   const { block, width, height } = container;
-  const grid = chooseGrid(image.naturalWidth, image.naturalHeight, container.across * container.down);
-  const [drawing, on] = blank(grid.columns * block, grid.rows * block);
-  const place = fitInto(image.naturalWidth, image.naturalHeight, grid, block);
-  on.drawImage(image, place.left, place.top, place.width, place.height);
+  const grid = gridOf({ width: image.naturalWidth, height: image.naturalHeight }, most, block);
+  const size = { width: grid.columns * block, height: grid.rows * block };
+  const [drawing, on] = blank(size.width, size.height);
+  on.putImageData(await scaled(image, size), 0, 0);
   const [canvas, into] = blank(width, height);
   into.imageSmoothingEnabled = false;
   for (const { fromX, fromY, toX, toY } of blockMoves(grid, container)) {
@@ -79,6 +86,23 @@ function fill(container: Container, image: HTMLImageElement): OffscreenCanvas {
   }
   into.putImageData(new ImageData(markRow(grid, width), width, 1), 0, height - 1);
   return canvas;
+}
+
+/** The picture in another size; a strip at a time, between which the page may do other things. */
+async function scaled(image: HTMLImageElement, to: Size): Promise<ImageData> {
+  const { naturalWidth: width, naturalHeight: height } = image;
+  const most = Math.max(1, Math.floor(STRIP_PIXELS / width));
+  const narrow = { data: new Uint8ClampedArray(4 * to.width * height), width: to.width, height };
+  const [, on] = blank(width, Math.min(most, height));
+  for (let top = 0; top < height; top += most) {
+    const rows = Math.min(most, height - top);
+    on.fillRect(0, 0, width, rows); // what is transparent is white
+    on.drawImage(image, 0, top, width, rows, 0, 0, width, rows);
+    const strip = scaleRows(on.getImageData(0, 0, width, rows), to.width);
+    narrow.data.set(strip.data, 4 * to.width * top);
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  return new ImageData(scaleColumns(narrow, to.height).data, to.width, to.height);
 }
 
 function shrink(image: HTMLImageElement): OffscreenCanvas {
@@ -94,13 +118,13 @@ export function draw(image: CanvasImageSource, width: number, height: number): O
   return canvas;
 }
 
-/** A black canvas: what a picture leaves transparent is black. */
+/** A white canvas: what a picture leaves transparent is white, as for transformers' users. */
 function blank(width: number, height: number): [OffscreenCanvas, OffscreenCanvasRenderingContext2D] {
   const canvas = new OffscreenCanvas(width, height);
   const context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });
   if (!context)
     throw new UserError("The browser draws no picture of this size.", "Close other tabs, or reload the page.");
-  context.fillStyle = BLACK;
+  context.fillStyle = WHITE;
   context.fillRect(0, 0, width, height);
   context.imageSmoothingQuality = "high";
   return [canvas, context];

@@ -1,9 +1,11 @@
 // Pictures and sounds of a conversation as the client takes them, made once for each.
 import type { ChatCompletionContentPart } from "@mlc-ai/web-llm";
-import { mediaOf, type Attachment, type Conversation } from "../chat/transcript";
+import { isFrame, mediaOf, type Attachment, type Conversation } from "../chat/transcript";
 import { base64Of } from "./base64";
 import type { MediaInputs } from "./inputs";
 import { pictureUrl } from "./picture";
+
+const FRAME_ROWS = 70; // of the context, at most, as transformers' processor of videos has it
 
 export class PreparedMedia {
   /** By id and input: another package may take pictures of another size. */
@@ -37,14 +39,14 @@ export class PreparedMedia {
   }
 
   /** Undefined: its bytes are not there any more. */
-  private async make(
-    { id, kind, name }: Attachment,
-    inputs: MediaInputs,
-  ): Promise<ChatCompletionContentPart | undefined> {
+  private async make(attachment: Attachment, inputs: MediaInputs): Promise<ChatCompletionContentPart | undefined> {
+    const { id, kind, name } = attachment;
     const blob = await this.blobOf(id);
     if (!blob) return undefined;
-    if (kind === "picture")
-      return { type: "image_url", image_url: { url: await pictureUrl(blob, name, inputs.picture!) } };
+    if (kind === "picture") {
+      const most = isFrame(attachment) ? FRAME_ROWS : undefined;
+      return { type: "image_url", image_url: { url: await pictureUrl(blob, name, inputs.picture!, most) } };
+    }
     return { type: "input_audio", input_audio: { format: "wav", data: await base64Of(blob) } };
   }
 }

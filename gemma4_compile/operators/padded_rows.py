@@ -1,0 +1,174 @@
+"""Rows of pictures that stand for nothing, and how a chunk goes on without them.
+
+The stock client gives every picture the same number of rows and counts them as tokens. The rows
+beyond a picture's own blocks are *padding*, marked by `PADDING` in their first column: no key is
+made of them, and what comes after takes their place, so that positions are transformers' own.
+
+The client's count is the KV state's; how many rows of it are padding is known on the device alone.
+One more slot of the state's layout keeps it: row p has the number of padding rows among the tokens
+up to p, so that tokens which are taken back and checkpoints need nothing of their own.
+
+In a chunk the rows that are kept move to its end. The places before them get copies of the first
+one, at the same position: they write the same key and value to the same row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.base import Operator, symbolic_rows
+from gemma4_compile.operators.examples import Sizes, kv_positions, rotary_table
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.types import Array
+
+PADDING = 3e38  # a finite float32 that no embedding comes near
+LOWEST_PADDING = 1e38
+DIGIT = 1024  # a number is kept as two, which float16 holds
+DIGITS = 2
+BITS = 17  # of a number of padding rows: contexts have at most 131,072 positions
+
+
+def padding_before(padding: Buffer, position: Expr) -> Expr:
+    """Padding rows among the client's tokens before one; none before the first."""
+    row = tirx.max(position - 1, i32(0))
+    high, low = (padding[row, 0, digit].astype("int32") for digit in range(DIGITS))
+    return tirx.Select(position > 0, high * DIGIT + low, i32(0))
+
+
+def store_padding(padding: Buffer, count: Expr, row: Expr) -> None:
+    """Keep the number of padding rows up to a token."""
+    dtype = str(padding.dtype)
+    store(padding, tirx.floordiv(count, DIGIT).astype(dtype), row, 0, 0)
+    store(padding, tirx.floormod(count, DIGIT).astype(dtype), row, 0, 1)
+
+
+def store_positions(positions: Buffer, first: Expr, count: Expr) -> None:
+    """Store what the KV state gives to a call, of the rows that are kept."""
+    for index, value in enumerate((first, count, first + count, i32(0))):
+        store(positions, value, index)
+
+
+@dataclass(frozen=True)
+class KeptRows(Operator):
+    """The rows of a chunk without padding, and their positions.
+
+    Arguments: embeddings (rows, width) f32, padding rows with `PADDING` in the first column;
+    positions (4,) int32, the client's; padding (capacity, 1, 2) cache_dtype, in place. Results:
+    source (rows,) int32, the row of the chunk at each place; kept_positions (4,) int32, of the rows
+    that are kept; copies (1,) int32, the places before them.
+    """
+
+    kind: ClassVar[str] = "kept_rows"
+    rows: int | None
+    width: int
+    cache_dtype: str
+
+    @staticmethod
+    def is_kept(embeddings: Buffer, row: Index) -> Expr:
+        """Whether a row is no padding."""
+        return embeddings[row, 0] < f32(LOWEST_PADDING)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "positions":
+            return kv_positions(self.rows, sizes)
+        if name == "padding":
+            return np.broadcast_to(np.array([1, 7]), shape)
+        if name != "embeddings":
+            return None
+        embeddings = rng.normal(size=shape)
+        if shape[0] > 1:
+            embeddings[shape[0] // 3 : shape[0] // 2, 0] = PADDING
+            embeddings[0, 0] = PADDING
+        return embeddings
+
+    def definition(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(self.rows)
+        with function(scheduled=False) as build:
+            embeddings = build.arg("embeddings", (rows, self.width), "float32")
+            positions = build.arg("positions", (4,), "int32")
+            capacity = symbolic_rows(None, "capacity")
+            padding = build.arg("padding", (capacity, 1, DIGITS), self.cache_dtype)
+            source = build.arg("source", (rows,), "int32")
+            kept_positions = build.arg("kept_positions", (4,), "int32")
+            copies = build.arg("copies", (1,), "int32")
+            before = bind(padding_before(padding, positions[0]))
+            kept, first = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
+            with T.serial(0, rows) as i:
+                is_kept = bind(self.is_kept(embeddings, i))
+                first.set(tirx.Select(is_kept & (kept.value == 0), i32(i), first.value))
+                kept.set(kept.value + tirx.Select(is_kept, i32(1), i32(0)))
+                store_padding(padding, before + i32(i) + 1 - kept.value, positions[0] + i32(i))
+            missing = bind(i32(rows) - kept.value)
+            place = LocalVar("int32", missing)
+            with T.serial(0, rows) as i, T.If(i32(i) < missing), T.Then():
+                store(source, first.value, i)
+            with T.serial(0, rows) as i, T.If(self.is_kept(embeddings, i)), T.Then():
+                store(source, i32(i), place.value)
+                place.set(place.value + 1)
+            store_positions(kept_positions, positions[0] - before, kept.value)
+            store(copies, missing, 0)
+        return build.result
+
+
+@dataclass(frozen=True)
+class ShiftedRotary(Operator):
+    """Cosines and sines of positions that are fewer by the padding rows before them.
+
+    Arguments: rotary (chunk, pairs, 2) f32, of the client's positions; positions and kept_positions
+    (4,) int32; shifts (BITS, pairs, 2) f32, cosine and sine of each pair's angle after 2^bit
+    positions. Result: (rows, pairs, 2) f32. Without padding the numbers are the same ones.
+    """
+
+    kind: ClassVar[str] = "shifted_rotary"
+    rows: int | None
+    pairs: int
+
+    def turned_back(
+        self, rotary: Buffer, shifts: Buffer, shift: Expr, row: Index, pair: Index
+    ) -> tuple[Expr, Expr]:
+        """Cosine and sine of a row's angle, less that of `shift` positions."""
+        cos = LocalVar("float32", rotary[row, pair, 0])
+        sin = LocalVar("float32", rotary[row, pair, 1])
+        with T.serial(0, BITS) as bit:
+            is_set = tirx.bitwise_and(tirx.shift_right(shift, i32(bit)), i32(1)) > 0
+            with T.If(is_set), T.Then():
+                c, s = bind(shifts[bit, pair, 0]), bind(shifts[bit, pair, 1])
+                turned = bind(cos.value * c + sin.value * s)
+                sin.set(sin.value * c - cos.value * s)
+                cos.set(turned)
+        return cos.value, sin.value
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name in ("rotary", "shifts"):
+            return rotary_table(shape, rng)
+        if not name.endswith("positions"):
+            return None
+        first, count, *_ = kv_positions(self.rows, sizes)
+        first -= 5 * (name == "kept_positions")
+        return np.array([first, count, first + count, 0])
+
+    def definition(self) -> tirx.PrimFunc:
+        rows = symbolic_rows(self.rows)
+        with function(scheduled=False) as build:
+            chunk = tirx.Var("chunk", "int64")
+            rotary = build.arg("rotary", (chunk, self.pairs, 2), "float32")
+            positions = build.arg("positions", (4,), "int32")
+            kept_positions = build.arg("kept_positions", (4,), "int32")
+            shifts = build.arg("shifts", (BITS, self.pairs, 2), "float32")
+            out = build.arg("out", (rows, self.pairs, 2), "float32")
+            shift = bind(positions[0] - kept_positions[0])
+            with T.serial(0, rows) as i, T.serial(0, self.pairs) as pair:
+                for index, value in enumerate(self.turned_back(rotary, shifts, shift, i, pair)):
+                    store(out, value, i, pair, index)
+        return build.result

@@ -1,0 +1,93 @@
+"""Which rows of a chunk are kept, and the rotary values of their positions; once for all layers.
+
+Definitions: gemma4_compile/operators/padded_rows.py.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.padded_rows import (
+    BITS,
+    DIGITS,
+    KeptRows,
+    ShiftedRotary,
+    padding_before,
+    store_padding,
+    store_positions,
+)
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
+from gemma4_compile.operators.types import Expr
+from gemma4_compile.targets.kernels.common.blocks import launch
+from gemma4_compile.targets.spec import TargetSpec
+
+THREADS = 64
+
+
+def make_kept_rows(operator: KeptRows, _spec: TargetSpec) -> tirx.PrimFunc:
+    """Each row counts the rows before it that are kept: 512 steps in a chunk of 512.
+
+    Grid: runs of rows. Reference: `KeptRows.definition`.
+    """
+    rows = symbolic_rows(operator.rows)
+    with function(scheduled=True) as build:
+        embeddings = build.arg("embeddings", (rows, operator.width), "float32")
+        positions = build.arg("positions", (4,), "int32")
+        capacity = symbolic_rows(None, "capacity")
+        padding = build.arg("padding", (capacity, 1, DIGITS), operator.cache_dtype)
+        source = build.arg("source", (rows,), "int32")
+        kept_positions = build.arg("kept_positions", (4,), "int32")
+        copies = build.arg("copies", (1,), "int32")
+
+        def one_if_kept(row: Expr) -> Expr:
+            return tirx.Select(operator.is_kept(embeddings, row), i32(1), i32(0))
+
+        with launch(THREADS, tirx.floordiv(rows + (THREADS - 1), THREADS)) as (block, _, thread):
+            row = bind(i32(block * THREADS + thread))
+            with when(row < i32(rows)):
+                first = materialize(positions[0])
+                before = materialize(padding_before(padding, first))
+                up_to = LocalVar("int32", i32(0))
+                kept = LocalVar("int32", i32(0))
+                with T.serial(0, i32(rows)) as other:
+                    one = materialize(one_if_kept(other))
+                    up_to.add(tirx.Select(other <= row, one, i32(0)))
+                    kept.add(one)
+                store_padding(padding, before + row + 1 - up_to.value, first + row)
+                missing = materialize(i32(rows) - kept.value)
+                with when(operator.is_kept(embeddings, row)):
+                    store(source, row, missing + up_to.value - 1)
+                    copies_of_row = tirx.Select(tirx.EQ(up_to.value, 1), missing, i32(0))
+                    with T.serial(0, materialize(copies_of_row)) as place:
+                        store(source, row, place)
+                with when(tirx.EQ(kept.value, 0)):
+                    store(source, i32(0), row)
+                with when(tirx.EQ(row, 0)):
+                    store_positions(kept_positions, first - before, kept.value)
+                    store(copies, missing, 0)
+    return build.result
+
+
+def make_shifted_rotary(operator: ShiftedRotary, _spec: TargetSpec) -> tirx.PrimFunc:
+    """A thread a pair of a row.
+
+    Grid: runs of pairs x rows. Reference: `ShiftedRotary.definition`.
+    """
+    rows, pairs = symbolic_rows(operator.rows), operator.pairs
+    with function(scheduled=True) as build:
+        chunk = tirx.Var("chunk", "int64")
+        rotary = build.arg("rotary", (chunk, pairs, 2), "float32")
+        positions = build.arg("positions", (4,), "int32")
+        kept_positions = build.arg("kept_positions", (4,), "int32")
+        shifts = build.arg("shifts", (BITS, pairs, 2), "float32")
+        out = build.arg("out", (rows, pairs, 2), "float32")
+        with launch(THREADS, -(-pairs // THREADS), rows) as (run, i, thread):
+            pair = bind(run * THREADS + thread)
+            with when(pair < pairs):
+                shift = materialize(positions[0] - kept_positions[0])
+                turned = operator.turned_back(rotary, shifts, shift, i, pair)
+                for index, value in enumerate(turned):
+                    store(out, value, i, pair, index)
+    return build.result

@@ -1,0 +1,122 @@
+"""Chunks with padding: which rows are kept, where they are, and attention beside their copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.device_check.comparison import example_arguments
+from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
+from gemma4_compile.operators.picture_attention import PicturePrefillAttention
+from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.web.dawn import VulkanDriver
+
+WIDTH = 24
+PAIRS = 70
+
+
+def kept(is_padding: list[bool], first: int, before: int) -> tuple[np.ndarray, ...]:
+    """Source, positions, places of copies and the counts of padding, as the definition has them."""
+    rows = len(is_padding)
+    embeddings = np.zeros((rows, WIDTH), np.float32)
+    embeddings[is_padding, 0] = PADDING
+    positions = np.array([first, rows, first + rows, 0], np.int32)
+    padding = np.zeros((first + rows, 1, 2), np.float16)
+    if first:
+        padding[first - 1, 0] = divmod(before, 1024)
+    source, copies = np.full(rows, -1, np.int32), np.full(1, -1, np.int32)
+    found = np.zeros(4, np.int32)
+    args = (embeddings, positions, padding, source, found, copies)
+    run(KeptRows(None, WIDTH, "float16"), *args)
+    return source, found, copies, padding[first:, 0].astype(int) @ (1024, 1)
+
+
+def test_rows_move_to_the_end_behind_copies_of_the_first() -> None:
+    source, positions, copies, counts = kept([True, False, False, True, True, False], 10, 3000)
+    assert source.tolist() == [1, 1, 1, 1, 2, 5]
+    assert positions.tolist() == [10 - 3000, 3, 13 - 3000, 0]
+    assert copies.tolist() == [3]
+    assert counts.tolist() == [3001, 3001, 3001, 3002, 3003, 3003]
+
+
+def test_nothing_is_counted_before_the_first_token() -> None:
+    source, positions, copies, counts = kept([False, True], 0, 0)
+    assert source.tolist() == [0, 0]
+    assert positions.tolist() == [0, 1, 1, 0]
+    assert copies.tolist() == [1]
+    assert counts.tolist() == [0, 1]
+
+
+def test_a_chunk_of_padding_alone_is_somewhere() -> None:
+    source, positions, copies, counts = kept([True, True], 4, 1)
+    assert source.tolist() == [0, 0]
+    assert positions.tolist() == [3, 0, 3, 0]
+    assert copies.tolist() == [2]
+    assert counts.tolist() == [2, 3]
+
+
+def attention(kind: type[PrefillAttention], dim: int, window: int | None) -> PrefillAttention:
+    rows = None if window is None else window + 83
+    return kind(None, 6, 2, dim, window, "float16", rows, "float16", has_copies=True)
+
+
+OPERATORS: list[Operator] = [
+    KeptRows(None, WIDTH, "float16"),
+    KeptRows(1, WIDTH, "float32"),
+    ShiftedRotary(None, PAIRS),
+    ShiftedRotary(1, 7),
+    QkNormRopeCache(None, 6, 2, 64, 16, 3, 40, 1e-6, True, False, "float16", 97, has_copies=True),
+    attention(PrefillAttention, 64, 40),
+    attention(PrefillAttention, 256, None),
+    attention(PicturePrefillAttention, 64, 9),
+]
+
+
+def of_many_rows(operator: Operator, before: int) -> KernelCase:
+    """A case with more copies than a block has rows."""
+    args = example_arguments(operator, np.random.default_rng(before), Sizes(75, before, 400, 80))
+    after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
+    run(operator, *after)
+    (changed,) = after[-1:]
+    assert not isinstance(changed, int)
+    return KernelCase(operator, args, (len(args) - 1,), (changed,))
+
+
+def of_padding(pattern: str) -> KernelCase:
+    """Rows that are kept (k) and padding (p)."""
+    operator = KeptRows(None, WIDTH, "float16")
+    args = list(make_case(operator, 0).args)
+    embeddings = np.ones((len(pattern), WIDTH), np.float32)
+    embeddings[[letter == "p" for letter in pattern], 0] = PADDING
+    args[0], args[3] = embeddings, np.full(len(pattern), -1, np.int32)
+    args[1] = np.array([300, len(pattern), 300 + len(pattern), 0], np.int32)
+    after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
+    run(operator, *after)
+    case = KernelCase(operator, tuple(args), (2, 3, 4, 5), ())
+    return replace(case, expected=tuple(np.asarray(after[index]) for index in case.changed))
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("limits", LIMITS)
+def test_every_kernel_computes_its_definition(
+    limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    cases += [of_many_rows(OPERATORS[-1], before) for before in (0, 5, 200)]
+    cases += [of_many_rows(OPERATORS[5], before) for before in (0, 200)]
+    patterns = ("k", "p", "pppp", "kkkk", "pkpk", "kppk" * 40, "p" * 99 + "k" * 31)
+    cases += [of_padding(pattern) for pattern in patterns]
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
