@@ -194,8 +194,12 @@ class Attention(nn.Module):
 
     def _prepare(self, qkv: nn.Tensor, kv: KvTensors, rows: int | None) -> nn.Tensor:
         plan = self.plan
-        fields = {**self._cache_fields(kv), **self._rotary_fields(kv)}
-        operator = QkNormRopeCache(rows=rows, has_copies=kv.has_copies, **fields)
+        operator = QkNormRopeCache(
+            rows=rows,
+            has_copies=kv.has_copies,
+            **self._cache_fields(kv),
+            **self._rotary_fields(kv),
+        )
         width = plan.num_attention_heads * plan.head_dim
         return self._emit_with_cache(operator, qkv, kv, [((qkv.shape[0], width), "float32")])[0]
 
