@@ -36,6 +36,7 @@ from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models
+from tests.marks import slow_unless
 from tests.packages import Silent
 
 CORPUS = Path(__file__).parents[1] / "hostile"
@@ -65,7 +66,17 @@ def corpus() -> list[Path]:
     return sorted(path for kind in PLACES for path in (CORPUS / kind).iterdir())
 
 
-@pytest.mark.parametrize("path", corpus(), ids=lambda path: f"{path.parent.name}/{path.name}")
+LONG = (
+    "text-that-doubles.json",
+    "endless-loops.jinja",
+)  # until their time is over: ten seconds each
+
+
+@pytest.mark.parametrize(
+    "path",
+    slow_unless(lambda path: path.name not in LONG, corpus()),
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
 def test_hostile_file_is_refused(
     path: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,7 @@ def test_partial_build_that_does_not_fit(
     assert files(request_for.output) == before
 
 
+@pytest.mark.slow
 def test_a_new_library_may_take_other_activations(request_for: CompileRequest) -> None:
     run(request_for)
     run(replace(request_for, only="library", activations="int8"))

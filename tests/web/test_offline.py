@@ -16,7 +16,7 @@ from tests.web.compiled import TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, QUANT, Runtime, user
 from tests.web.dawn import run_driver
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "web" / "offline" / "plugin.js"
 QUESTION = "Who are you?"
@@ -57,7 +57,6 @@ def test_scenario(name: str, of_the_page: Results) -> None:
     assert of_the_page[name]["error"] is None, of_the_page[name]["error"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODEL)
 def test_scenario_with_a_model(
     name: str, browser: str, page: Path, compiled: Compiler, runtime: Runtime, folder: Path

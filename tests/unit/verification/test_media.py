@@ -178,6 +178,7 @@ def test_a_library_with_another_tower_fails(
     assert not [text for text in found.failures if text.startswith("sound")], "it is as it was"
 
 
+@pytest.mark.slow
 def test_a_package_of_text_alone_says_nothing_of_media(
     request_for: Callable[..., VerifyRequest],
 ) -> None:
