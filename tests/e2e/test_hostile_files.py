@@ -66,10 +66,8 @@ def corpus() -> list[Path]:
     return sorted(path for kind in PLACES for path in (CORPUS / kind).iterdir())
 
 
-LONG = (
-    "text-that-doubles.json",
-    "endless-loops.jinja",
-)  # until their time is over: ten seconds each
+# Until their time is over, ten seconds each.
+LONG = ("text-that-doubles.json", "endless-loops.jinja")
 
 
 @pytest.mark.parametrize(
