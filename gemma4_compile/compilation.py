@@ -157,8 +157,15 @@ def provenance_of(build: Compilation) -> JsonObject:
         "parameter_schema_id": build.parameter_schema_id,
         "requirements": build.numbers.provenance(),
         NONFINITE: {} if build.allow_nonfinite else None,
+        **_padding(build),
         **_drafter_provenance(build.drafter),
     }
+
+
+def _padding(build: Compilation) -> JsonObject:
+    """Whether the library goes on without the padding of the client's pictures."""
+    drops = build.target.pads_pictures and build.config.vision is not None
+    return {interface.DROPS_PADDING: True} if drops else {}
 
 
 def _device(target: TargetSpec) -> JsonObject:

@@ -224,7 +224,7 @@ class PrefillAttention(_OverCache):
     has_copies: bool = False
 
     def position(self, positions: Buffer, position: Expr) -> Expr:
-        """That of a row; copies are where the first row is."""
+        """Position of a row; a copy has that of the first row that is kept."""
         return tirx.max(position, positions[0]) if self.has_copies else position
 
     def example_input(

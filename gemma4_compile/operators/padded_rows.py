@@ -1,4 +1,4 @@
-"""Rows of pictures that stand for nothing, and how a chunk goes on without them.
+"""Padding among the rows of pictures, and a chunk without it.
 
 The stock client gives every picture the same number of rows and counts them as tokens. The rows
 beyond a picture's own blocks are *padding*, marked by `PADDING` in their first column: no key is
@@ -24,12 +24,11 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store
+from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
-PADDING = 3e38  # a finite float32 that no embedding comes near
-LOWEST_PADDING = 1e38
+PADDING = 3e38  # a finite float32 that no embedding comes near; what overflowed is no padding
 DIGIT = 1024  # a number is kept as two, which float16 holds
 DIGITS = 2
 BITS = 17  # of a number of padding rows: contexts have at most 131,072 positions
@@ -56,6 +55,19 @@ def store_positions(positions: Buffer, first: Expr, count: Expr) -> None:
 
 
 @dataclass(frozen=True)
+class KeptOperands:
+    """Arguments of `KeptRows`."""
+
+    rows: Index
+    embeddings: Buffer
+    positions: Buffer
+    padding: Buffer
+    source: Buffer
+    kept_positions: Buffer
+    copies: Buffer
+
+
+@dataclass(frozen=True)
 class KeptRows(Operator):
     """The rows of a chunk without padding, and their positions.
 
@@ -72,8 +84,21 @@ class KeptRows(Operator):
 
     @staticmethod
     def is_kept(embeddings: Buffer, row: Index) -> Expr:
-        """Whether a row is no padding."""
-        return embeddings[row, 0] < f32(LOWEST_PADDING)
+        """Return whether a row is no padding."""
+        return tirx.NE(embeddings[row, 0], f32(PADDING))
+
+    def declare(self, build: FunctionBuilder) -> KeptOperands:
+        """The arguments of definition and kernel."""
+        rows, capacity = symbolic_rows(self.rows), symbolic_rows(None, "capacity")
+        return KeptOperands(
+            rows=rows,
+            embeddings=build.arg("embeddings", (rows, self.width), "float32"),
+            positions=build.arg("positions", (4,), "int32"),
+            padding=build.arg("padding", (capacity, 1, DIGITS), self.cache_dtype),
+            source=build.arg("source", (rows,), "int32"),
+            kept_positions=build.arg("kept_positions", (4,), "int32"),
+            copies=build.arg("copies", (1,), "int32"),
+        )
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
@@ -91,15 +116,10 @@ class KeptRows(Operator):
         return embeddings
 
     def definition(self) -> tirx.PrimFunc:
-        rows = symbolic_rows(self.rows)
         with function(scheduled=False) as build:
-            embeddings = build.arg("embeddings", (rows, self.width), "float32")
-            positions = build.arg("positions", (4,), "int32")
-            capacity = symbolic_rows(None, "capacity")
-            padding = build.arg("padding", (capacity, 1, DIGITS), self.cache_dtype)
-            source = build.arg("source", (rows,), "int32")
-            kept_positions = build.arg("kept_positions", (4,), "int32")
-            copies = build.arg("copies", (1,), "int32")
+            args = self.declare(build)
+            rows, embeddings, positions = args.rows, args.embeddings, args.positions
+            padding, source = args.padding, args.source
             before = bind(padding_before(padding, positions[0]))
             kept, first = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
             with T.serial(0, rows) as i:
@@ -114,8 +134,8 @@ class KeptRows(Operator):
             with T.serial(0, rows) as i, T.If(self.is_kept(embeddings, i)), T.Then():
                 store(source, i32(i), place.value)
                 place.set(place.value + 1)
-            store_positions(kept_positions, positions[0] - before, kept.value)
-            store(copies, missing, 0)
+            store_positions(args.kept_positions, positions[0] - before, kept.value)
+            store(args.copies, missing, 0)
         return build.result
 
 

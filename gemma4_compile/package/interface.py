@@ -14,6 +14,7 @@ from gemma4_compile.types import JsonObject
 TEXT_ONLY = MediaSettings()
 TASK = "chat.completions"
 DRAFTER = "drafter"
+DROPS_PADDING = "drops_padding"  # of the provenance: the page may hand over fewer blocks
 DEVICE = "device"  # of the provenance, where the target is not named for it
 """Field of the metadata, and of the provenance, of packages that have one."""
 

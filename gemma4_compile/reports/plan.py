@@ -357,7 +357,7 @@ def make_plan(
     dtype = recipe.activation_dtype
     layout = kv_layout(
         *(config, layer_plans(config), dtype, prefill_chunk),
-        counts_padding=target.pads_pictures and config.vision is not None,
+        pads_pictures=target.pads_pictures,
     )
     used = [one for one in COMPONENTS if one.parameters(config)]
     memory = {one.name: one.activations(config, dtype) for one in used}

@@ -13,6 +13,7 @@ transformers 5.23.0, models/gemma4_assistant/modeling_gemma4_assistant.py.
 
 from __future__ import annotations
 
+import numpy as np
 from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.component import ExportOptions
@@ -54,7 +55,8 @@ class Drafter(nn.Module):
         assert drafter is not None, "a package with a drafter"
         self.config, self.dtype = drafter, options.activation_dtype
         self.layout = kv_layout(
-            config, layer_plans(config), options.activation_dtype, options.prefill_chunk
+            *(config, layer_plans(config), options.activation_dtype, options.prefill_chunk),
+            pads_pictures=options.pads_pictures,
         )
         self.pre_projection = matrices.matrix(f"{STEM}pre_projection")
         self.layers = nn.ModuleList(
@@ -75,6 +77,11 @@ class Drafter(nn.Module):
         """Guess one token; arguments and results as of `DrafterFunctions.draft_token`."""
         kv = KvTensors(self.layout, state)
         kv.positions = positions
+        if self.layout.padding_slot is not None:
+            kv.count_padding(embedding, 1)
+            # A guess sees the rows before its position, and not its own.
+            own = nn.Tensor.from_const(np.array([0, 0, 1, 0], np.int32))
+            kv.positions = nn.op.subtract(kv.positions, own)
         eps = self.config.rms_norm_eps
         residual = self.pre_projection.matmul(nn.op.concat([embedding, hidden], dim=1), 1)
         normed = rms_norm(residual, self.layers[0].input_layernorm, 1, eps, self.dtype)

@@ -38,7 +38,12 @@ from gemma4_compile.model_spec.layers.norm import (
 )
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
-from gemma4_compile.model_spec.text.kv_cache import KvTensors, create_kv_state, kv_layout
+from gemma4_compile.model_spec.text.kv_cache import (
+    KvTensors,
+    create_kv_state,
+    kv_layout,
+    take_rows,
+)
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan, layer_plans
 from gemma4_compile.model_spec.text.per_layer_embedding import inject, per_layer_inputs
 from gemma4_compile.model_spec.text.scales import embedding_scale
@@ -198,10 +203,9 @@ class Gemma4ForCausalLM(nn.Module):
         plans = layer_plans(config)
         self.config = config
         self.options = options
-        self.drops_padding = options.pads_pictures and config.vision is not None
         self.layout = kv_layout(
             *(config, plans, options.activation_dtype, options.prefill_chunk),
-            counts_padding=self.drops_padding,
+            pads_pictures=options.pads_pictures,
         )
         self.last_owner = max(plan.index for plan in plans if plan.owns_kv)
         self.embed_tokens = matrices.matrix("embed_tokens")
@@ -232,10 +236,10 @@ class Gemma4ForCausalLM(nn.Module):
         kinds = nn.op.reshape(modality, (length,))
         tensors = KvTensors(self.layout, kv)
         copies = None
-        if self.drops_padding:
-            kept = tensors.drop_padding(residual, None)
-            residual, tokens, kinds = (kept.of(rows) for rows in (residual, tokens, kinds))
-            copies = kept.copies
+        if self.layout.padding_slot is not None:
+            source, copies = tensors.count_padding(residual, None)
+            residual, tokens, kinds = (take_rows(x, source) for x in (residual, tokens, kinds))
+            tensors.has_copies = True
         last_rows = None
         if self.config.whole_images:
             last_rows = last_visible_rows(self._kinds_of_rows(kinds, tokens))
@@ -253,8 +257,8 @@ class Gemma4ForCausalLM(nn.Module):
         """Run one token: (1, 1) int32 -> logits (1, 1, vocab) f32, state, probes as in prefill."""
         tokens, tensors = nn.op.reshape(ids, (1,)), KvTensors(self.layout, kv)
         residual = self._embed(tokens, 1)
-        if self.drops_padding:
-            tensors.drop_padding(residual, 1)
+        if self.layout.padding_slot is not None:
+            tensors.count_padding(residual, 1)
         logits, probes = self._decode_stream(residual, tokens, tensors, 1)
         return logits, kv, *probes
 
@@ -270,8 +274,8 @@ class Gemma4ForCausalLM(nn.Module):
         residual = nn.op.reshape(embeddings, (length, config.hidden_size))
         tokens = nn.op.reshape(ids, (length,))
         tensors = KvTensors(self.layout, kv)
-        if self.drops_padding:  # there is none among guesses
-            tensors.drop_padding(residual, None)
+        if self.layout.padding_slot is not None:  # there is none among guesses
+            tensors.count_padding(residual, None)
         stream, _ = self._layers_stream(residual, tokens, tensors, None, None, keeps_rows=True)
         logits = self._head(stream.hidden, None)
         normed = rms_norm(stream.residual, self.norm, None, config.rms_norm_eps, "float32")

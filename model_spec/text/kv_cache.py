@@ -76,9 +76,13 @@ def kv_layout(
     dtype: str,
     prefill_chunk: int,
     *,
-    counts_padding: bool = False,
+    pads_pictures: bool = False,
 ) -> KvLayout:
-    """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up."""
+    """The layout for one prefill chunk length: rings hold window + chunk - 1 rows, rounded up.
+
+    `pads_pictures` : the client does, where the model takes any
+    """
+    counts_padding = pads_pictures and config.vision is not None
     slots = []
     for plan in plans:
         if plan.owns_kv:
@@ -132,22 +136,10 @@ def create_kv_state(
     return nn.Object(_expr=relax.BlockBuilder.current().emit(call), _name="kv_state")
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The rows of a chunk without padding.
-
-    Attributes
-    ----------
-    source : (rows,) int32, the row of the chunk at each place
-    copies : (1,) int32, places before those of the rows, with copies of the first one
-    """
-
-    source: nn.Tensor
-    copies: nn.Tensor
-
-    def of(self, values: nn.Tensor) -> nn.Tensor:
-        """The values of these rows."""
-        return nn.op.take(values, self.source, axis=0)
+def take_rows(values: nn.Tensor, source: nn.Tensor) -> nn.Tensor:
+    """The rows that `KeptRows` names, which are all inside: (rows, ...) of any dtype."""
+    taken = relax.op.take(values._expr, source._expr, axis=0, mode="clip")
+    return nn.Tensor(_expr=relax.BlockBuilder.current().emit(taken))
 
 
 class KvTensors:
@@ -196,20 +188,24 @@ class KvTensors:
             )
         return self._current[slot]
 
-    def drop_padding(self, embeddings: nn.Tensor, rows: int | None) -> Kept:
-        """Count the padding among a call's rows, and go on at the positions without it.
+    def count_padding(self, embeddings: nn.Tensor, rows: int | None) -> tuple[nn.Tensor, nn.Tensor]:
+        """Count the padding among a call's rows; positions and angles are those without it.
 
         Parameters
         ----------
         embeddings : (rows, hidden_size) f32, marked as `KeptRows` has it
+
+        Returns
+        -------
+        source (rows,) int32, the row of the call at each place; copies (1,) int32, places before
+        those of the rows that are kept.
         """
         slot, pairs = self.layout.padding_slot, self.layout.rotary_pairs
         assert slot is not None, "of a layout that counts padding"
         padding, unused = self.get(slot)
         length, width = embeddings.shape
-        operator = KeptRows(rows, int(width), self.layout.dtype)
         counted, source, positions, copies = emit_inplace(
-            operator,
+            KeptRows(rows, int(width), self.layout.dtype),
             [embeddings, self.positions, padding],
             [2, -1, -1, -1],
             [
@@ -223,8 +219,8 @@ class KvTensors:
         args = [self.rotary, self.positions, positions, nn.Tensor.from_const(shifts(self.layout))]
         spec = ((length, pairs, 2), "float32")
         (self.rotary,) = emit(ShiftedRotary(rows, pairs), args, [spec])
-        self.positions, self.has_copies = positions, rows is None
-        return Kept(source, copies)
+        self.positions = positions
+        return source, copies
 
     def put(self, slot: int, key: nn.Tensor, value: nn.Tensor) -> None:
         """Note the tensors that result from writing a slot in place."""

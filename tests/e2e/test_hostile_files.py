@@ -67,12 +67,12 @@ def corpus() -> list[Path]:
 
 
 # Until their time is over, ten seconds each.
-LONG = ("text-that-doubles.json", "endless-loops.jinja")
+SLOW_FILES = ("text-that-doubles.json", "endless-loops.jinja")
 
 
 @pytest.mark.parametrize(
     "path",
-    slow_unless(lambda path: path.name not in LONG, corpus()),
+    slow_unless(lambda path: path.name not in SLOW_FILES, corpus()),
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_hostile_file_is_refused(

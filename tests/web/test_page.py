@@ -167,6 +167,7 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     change_file(folders["tooled"], "chat_template.jinja", template.encode())
     change_provenance(folders["tooled"], source={"kind": "hub", "model": "you/gemma-4-E2B-it"})
     change_file(folders["media"], MANIFEST, with_media(folders["media"] / MANIFEST))
+    change_provenance(folders["media"], drops_padding=True)
     settings = json.loads((folders["media"] / CONFIG).read_text()) | {"context_window_size": 2048}
     change_file(folders["media"], CONFIG, json.dumps(settings).encode())
     large = {

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { blockMoves, containerOf, gridOf, markRow } from "../src/media/container";
 import { mediaInputsOf, type PictureInput } from "../src/media/inputs";
 
-const INPUT: PictureInput = { mode: "stretch", width: 960, height: 673, embeddings: 280 };
+const INPUT: PictureInput = { mode: "stretch", width: 960, height: 673, embeddings: 280, dropsPadding: true };
 const CONTAINER = containerOf(INPUT)!;
 
 /** The three words that gemma4_compile/operators/picture.py reads: green of 96 pixels, the most significant bit first. */
@@ -20,7 +20,7 @@ describe("containerOf", () => {
   });
 
   it("follows the manifest for other blocks", () => {
-    const small = containerOf({ mode: "stretch", width: 96, height: 65, embeddings: 24 });
+    const small = containerOf({ mode: "stretch", width: 96, height: 65, embeddings: 24, dropsPadding: true });
     expect(small).toEqual({ width: 96, height: 65, block: 16, across: 6, down: 4 });
   });
 
@@ -28,7 +28,8 @@ describe("containerOf", () => {
     { ...INPUT, height: 672 }, // plain: no row for the mark
     { ...INPUT, width: 768, height: 768, embeddings: 256 },
     { ...INPUT, mode: "center_crop" as const },
-    { mode: "stretch" as const, width: 64, height: 65, embeddings: 16 }, // too narrow for the mark
+    { ...INPUT, width: 64, height: 65, embeddings: 16 }, // too narrow for the mark
+    { ...INPUT, dropsPadding: false },
   ])("is none for $width x $height, $mode", (input) => {
     expect(containerOf(input)).toBeUndefined();
   });
@@ -129,15 +130,17 @@ describe("mediaInputsOf", () => {
   };
 
   it("reads what the manifest names", () => {
-    expect(mediaInputsOf({ text: { processor: "tokenizer" }, image, audio })).toEqual({
+    expect(mediaInputsOf({ text: { processor: "tokenizer" }, image, audio }, true)).toEqual({
       picture: INPUT,
       sound: { rate: 16_000, minSamples: 1, maxSamples: 480_000 },
     });
   });
 
   it("offers nothing that it does not understand", () => {
-    expect(mediaInputsOf({ text: { processor: "tokenizer" } })).toEqual({});
-    expect(mediaInputsOf(undefined)).toEqual({});
-    expect(mediaInputsOf({ image: { processor: { kind: "image_decode" } }, audio: { processor: null } })).toEqual({});
+    expect(mediaInputsOf({ text: { processor: "tokenizer" } }, true)).toEqual({});
+    expect(mediaInputsOf(undefined, true)).toEqual({});
+    expect(mediaInputsOf({ image: { processor: { kind: "image_decode" } }, audio: { processor: null } }, true)).toEqual(
+      {},
+    );
   });
 });

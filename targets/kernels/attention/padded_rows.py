@@ -11,7 +11,6 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.padded_rows import (
     BITS,
-    DIGITS,
     KeptRows,
     ShiftedRotary,
     padding_before,
@@ -31,15 +30,9 @@ def make_kept_rows(operator: KeptRows, _spec: TargetSpec) -> tirx.PrimFunc:
 
     Grid: runs of rows. Reference: `KeptRows.definition`.
     """
-    rows = symbolic_rows(operator.rows)
     with function(scheduled=True) as build:
-        embeddings = build.arg("embeddings", (rows, operator.width), "float32")
-        positions = build.arg("positions", (4,), "int32")
-        capacity = symbolic_rows(None, "capacity")
-        padding = build.arg("padding", (capacity, 1, DIGITS), operator.cache_dtype)
-        source = build.arg("source", (rows,), "int32")
-        kept_positions = build.arg("kept_positions", (4,), "int32")
-        copies = build.arg("copies", (1,), "int32")
+        args = operator.declare(build)
+        rows, embeddings, source = args.rows, args.embeddings, args.source
 
         def one_if_kept(row: Expr) -> Expr:
             return tirx.Select(operator.is_kept(embeddings, row), i32(1), i32(0))
@@ -47,15 +40,15 @@ def make_kept_rows(operator: KeptRows, _spec: TargetSpec) -> tirx.PrimFunc:
         with launch(THREADS, tirx.floordiv(rows + (THREADS - 1), THREADS)) as (block, _, thread):
             row = bind(i32(block * THREADS + thread))
             with when(row < i32(rows)):
-                first = materialize(positions[0])
-                before = materialize(padding_before(padding, first))
+                first = materialize(args.positions[0])
+                before = materialize(padding_before(args.padding, first))
                 up_to = LocalVar("int32", i32(0))
                 kept = LocalVar("int32", i32(0))
                 with T.serial(0, i32(rows)) as other:
                     one = materialize(one_if_kept(other))
                     up_to.add(tirx.Select(other <= row, one, i32(0)))
                     kept.add(one)
-                store_padding(padding, before + row + 1 - up_to.value, first + row)
+                store_padding(args.padding, before + row + 1 - up_to.value, first + row)
                 missing = materialize(i32(rows) - kept.value)
                 with when(operator.is_kept(embeddings, row)):
                     store(source, row, missing + up_to.value - 1)
@@ -65,8 +58,8 @@ def make_kept_rows(operator: KeptRows, _spec: TargetSpec) -> tirx.PrimFunc:
                 with when(tirx.EQ(kept.value, 0)):
                     store(source, i32(0), row)
                 with when(tirx.EQ(row, 0)):
-                    store_positions(kept_positions, first - before, kept.value)
-                    store(copies, missing, 0)
+                    store_positions(args.kept_positions, first - before, kept.value)
+                    store(args.copies, missing, 0)
     return build.result
 
 

@@ -48,6 +48,7 @@ class PrefillOperands:
     first_token, last_token : rows of the chunk: the block's first, and the chunk's last
     offset : of a token's position
     last_rows : the last row of the chunk that each row sees, None where that is the row itself
+    lowest : position of the first row that is kept, None where the chunk has no copies
     """
 
     q: Buffer
@@ -333,13 +334,13 @@ def make_prefill_attention(operator: PrefillAttention, spec: TargetSpec) -> tirx
         with launch(shape.threads, heads // shape.heads, tiles) as (part, tile, thread):
             first_head, first_token = bind(part * shape.heads), bind(tile * shape.positions)
             offset = materialize(positions[2] - i32(n))
-            begin = materialize(operator.first_key(offset + first_token))
             g = bind(tirx.floordiv(first_head, heads // operator.kv_heads))
             last_token = bind(i32(n) - 1)
             lowest = materialize(positions[0]) if operator.has_copies else None
             args = PrefillOperands(
                 *(q, key, value, first_head, g, first_token, last_token, offset, last_rows, lowest)
             )
+            begin = materialize(operator.first_key(args.position(first_token)))
             # Last rows never fall: that of a block's last row is the furthest.
             end = args.key_end(first_token + (shape.positions - 1))
             if end is None:

@@ -93,11 +93,13 @@ def of_many_rows(operator: Operator, before: int) -> KernelCase:
 
 
 def of_padding(pattern: str) -> KernelCase:
-    """Rows that are kept (k) and padding (p)."""
+    """Rows that are kept (k), padding (p), and rows of a tower that overflowed (i, n)."""
     operator = KeptRows(None, WIDTH, "float16")
     args = list(make_case(operator, 0).args)
     embeddings = np.ones((len(pattern), WIDTH), np.float32)
     embeddings[[letter == "p" for letter in pattern], 0] = PADDING
+    embeddings[[letter == "i" for letter in pattern], 0] = np.inf
+    embeddings[[letter == "n" for letter in pattern], 0] = np.nan
     args[0], args[3] = embeddings, np.full(len(pattern), -1, np.int32)
     args[1] = np.array([300, len(pattern), 300 + len(pattern), 0], np.int32)
     after = tuple(arg if isinstance(arg, int) else arg.copy() for arg in args)
@@ -114,7 +116,7 @@ def test_every_kernel_computes_its_definition(
     cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
     cases += [of_many_rows(OPERATORS[-1], before) for before in (0, 5, 200)]
     cases += [of_many_rows(OPERATORS[5], before) for before in (0, 200)]
-    patterns = ("k", "p", "pppp", "kkkk", "pkpk", "kppk" * 40, "p" * 99 + "k" * 31)
+    patterns = ("n", "nppi", "k", "p", "pppp", "kkkk", "pkpk", "kppk" * 40, "p" * 99 + "k" * 31)
     cases += [of_padding(pattern) for pattern in patterns]
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)

@@ -29,11 +29,14 @@ const MAGIC = 0x47344931; // "G4I1"
 const WORD_BITS = 32;
 const MARK_PIXELS = 3 * WORD_BITS;
 
-/** The container of a package; undefined where it takes plain pictures, which the client resizes by itself. */
-export function containerOf({ mode, width, height, embeddings }: PictureInput): Container | undefined {
+/**
+ * The container of a package; undefined where it takes plain pictures, which the client resizes by itself, and where its
+ * library would take the padding of a container for a part of the picture.
+ */
+export function containerOf({ mode, width, height, embeddings, dropsPadding }: PictureInput): Container | undefined {
   const block = Math.sqrt((width * (height - 1)) / embeddings);
   const isWhole = Number.isInteger(block) && width % block === 0 && (height - 1) % block === 0;
-  if (mode !== "stretch" || !isWhole || block < 1 || width < MARK_PIXELS) return undefined;
+  if (!dropsPadding || mode !== "stretch" || !isWhole || block < 1 || width < MARK_PIXELS) return undefined;
   return { width, height, block, across: width / block, down: (height - 1) / block };
 }
 

@@ -1,11 +1,15 @@
 // What a package takes besides text, as its manifest says it.
 
-/** Pictures of one size: pixels of a row and rows, and the rows of the context that one takes. */
+/**
+ * Pictures of one size: pixels of a row and rows, and the rows of the context that one takes; whether the library goes on
+ * without those beyond a picture's own.
+ */
 export interface PictureInput {
   mode: "stretch" | "center_crop";
   width: number;
   height: number;
   embeddings: number;
+  dropsPadding: boolean;
 }
 
 /** Samples of one channel. */
@@ -29,8 +33,8 @@ interface Processor {
   max_samples?: number;
 }
 
-/** Reads `tasks["chat.completions"].inputs`; what is not understood is not offered. */
-export function mediaInputsOf(inputs: unknown): MediaInputs {
+/** Reads `tasks["chat.completions"].inputs`; what is not understood is not offered. `dropsPadding`: of the library. */
+export function mediaInputsOf(inputs: unknown, dropsPadding: boolean): MediaInputs {
   const found: MediaInputs = {};
   for (const input of Object.values((inputs ?? {}) as Record<string, { processor?: Processor | string }>)) {
     const processor = input?.processor;
@@ -39,7 +43,7 @@ export function mediaInputsOf(inputs: unknown): MediaInputs {
       const { mode, height, width } = processor.resize ?? {};
       const embeddings = processor.num_embeddings;
       if (!isCount(height) || !isCount(width) || !isCount(embeddings)) continue;
-      found.picture = { mode: mode === "center_crop" ? mode : "stretch", width, height, embeddings };
+      found.picture = { mode: mode === "center_crop" ? mode : "stretch", width, height, embeddings, dropsPadding };
     } else if (processor.kind === "audio_decode") {
       const rate = processor.sample_rate_hz;
       const maxSamples = processor.max_samples;

@@ -59,7 +59,7 @@ function checkSize(width: number, height: number, name: string): void {
 /**
  * The picture as the package's adapter takes it, as an address with its data.
  *
- * @param most rows of the context that it may take, where the package can have it take fewer than the client's
+ * @param most blocks of a container that it may take
  */
 export async function pictureUrl(blob: Blob, name: string, input: PictureInput, most = Infinity): Promise<string> {
   const made = await withImage(blob, name, async (image) => {
@@ -118,7 +118,7 @@ export function draw(image: CanvasImageSource, width: number, height: number): O
   return canvas;
 }
 
-/** A white canvas: what a picture leaves transparent is white, as for transformers' users. */
+/** A white canvas: what a picture leaves transparent is white, as in gemma4_compile/media/picture.py. */
 function blank(width: number, height: number): [OffscreenCanvas, OffscreenCanvasRenderingContext2D] {
   const canvas = new OffscreenCanvas(width, height);
   const context = canvas.getContext("2d", { alpha: false, willReadFrequently: true });

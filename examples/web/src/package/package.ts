@@ -77,6 +77,7 @@ interface Provenance {
     source?: { kind?: string; model?: string };
     recipe?: string;
     requirements?: Record<string, unknown>;
+    drops_padding?: boolean;
   };
   files: Record<string, { nbytes: number; sha256: string }>;
 }
@@ -181,7 +182,7 @@ export async function describe(
     replyOpening: config.conv_template?.role_empty_sep ?? "",
     thinks: provenance.build.source?.kind !== "tiny" && template.includes("<|think|>"),
     usesTools: template.includes("<|tool_response>"),
-    media: mediaInputsOf(manifest.tasks?.["chat.completions"]?.inputs),
+    media: mediaInputsOf(manifest.tasks?.["chat.completions"]?.inputs, provenance.build.drops_padding === true),
     offline,
   };
 }
