@@ -63,9 +63,9 @@ describe("judge", () => {
     [8, "subgroups-8"],
     [4, "subgroups-4"],
     [0, "default"],
-  ])("names the profile for subgroups of %d threads", (subgroupSize, profile) => {
+  ])("names the limits for subgroups of %d threads", (subgroupSize, limits) => {
     const pack = { ...PACK, requirements: { ...PACK.requirements, subgroupSize: 128 } };
-    expect(blocks(pack, { ...DEVICE, subgroupSize })[0]?.hint).toContain(`--limits ${profile}.`);
+    expect(blocks(pack, { ...DEVICE, subgroupSize })[0]?.hint).toContain(`--limits ${limits}.`);
   });
 
   it("names the limit that is too small, and both numbers", () => {

@@ -50,7 +50,7 @@ from gemma4_compile.targets.kernels.linear.int8_lanes import (
     LaneSlice,
     QuantizedVector,
     RowStream,
-    StagedVector,
+    StagedQuantizedVector,
 )
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import (
@@ -178,7 +178,7 @@ class _BlockProduct:
         if isinstance(args.vector, QuantizedVector):
             self._lane_slice.load(args.vector.read)
         else:
-            staged = StagedVector(operator.cols)
+            staged = StagedQuantizedVector(operator.cols)
             vec4s = args.vector(self._block, args.out, self._index == 0)
             staged.fill(self._block, vec4s, operator.interleaved)
             self._lane_slice.load(staged.read)

@@ -28,7 +28,7 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 
 
-class StagedVector:
+class StagedQuantizedVector:
     """A quantised vector in shared memory: word i of group g at i * pitch + g, for the lanes."""
 
     def __init__(self, cols: int) -> None:

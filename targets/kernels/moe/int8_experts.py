@@ -31,7 +31,7 @@ from gemma4_compile.targets.kernels.linear.int8_lanes import (
     QuantizedVector,
     RowStream,
     StagedRows,
-    StagedVector,
+    StagedQuantizedVector,
 )
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import float_vec4s
@@ -85,7 +85,7 @@ def make_int8_expert_gate_up(operator: Int8ExpertGateUp, spec: TargetSpec) -> ti
                 shape.rows,
                 lambda iteration: (first + iteration * shape.slots, base),
             )
-            staged = StagedVector(cols)
+            staged = StagedQuantizedVector(cols)
             staged.fill(block, vec4s, operator.layout.interleaved)
             lane_slice.load(staged.read)
             sums = RowSums(shape, block)

@@ -40,7 +40,7 @@ export const CLIENT_LIMITS = {
 const CLIENT_BINDINGS = [1024 * MIB, 128 * MIB];
 const F16 = "shader-f16";
 // Profiles of --limits that use subgroups, by the threads that the smallest one must have.
-const SUBGROUP_PROFILES = [
+const SUBGROUP_LIMITS = [
   [32, "subgroups"],
   [16, "subgroups-16"],
   [8, "subgroups-8"],
@@ -89,12 +89,12 @@ function judgeFeatures(pack: Package, device: Device): Finding[] {
   const { subgroupSize } = pack.requirements;
   if (!missing.length && device.subgroupSize < subgroupSize) {
     const known = device.subgroupSize > 0;
-    const profile = SUBGROUP_PROFILES.find(([size]) => size <= device.subgroupSize)?.[1] ?? "default";
+    const limits = SUBGROUP_LIMITS.find(([size]) => size <= device.subgroupSize)?.[1] ?? "default";
     return [
       {
         kind: known ? "blocks" : "risk",
         text: `The package was made for subgroups of ${subgroupSize} threads or more, and ${known ? `here they may have ${device.subgroupSize}` : "this browser does not say how large they are here"}.`,
-        hint: `With smaller ones its answers would be wrong. Use the same model compiled with --limits ${profile}.`,
+        hint: `With smaller ones its answers would be wrong. Use the same model compiled with --limits ${limits}.`,
       },
     ];
   }
