@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import torch
 
 from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.drafter.reference import guess
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
+from gemma4_compile.tiny import checkpoint
 from tools.training.tiny import model as tiny_model
 from tools.training.tiny.drafter_model import DrafterModel, drafter_config, read_target
 from tools.training.tiny.train_drafter import losses, rounds
 
 LENGTH = 45  # longer than the window
 PLACES = (1, 7, 31, 33, 40)
+
+
+def test_what_ships_has_the_config_of_the_training() -> None:
+    shipped = checkpoint.shipped_file(f"{checkpoint.DRAFTER_FOLDER}/config.json")
+    assert json.loads(shipped) == drafter_config(checkpoint.config())
 
 
 def test_guesses_in_a_row_are_those_of_the_reference() -> None:
