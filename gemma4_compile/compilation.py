@@ -152,7 +152,7 @@ def provenance_of(build: Compilation) -> JsonObject:
         "parameter_schema_id": build.parameter_schema_id,
         "requirements": build.numbers.provenance(),
         NONFINITE: {} if build.allow_nonfinite else None,
-        **_drafter_provenance(build.drafter),
+        **({} if build.drafter is None else {interface.DRAFTER: drafter_provenance(build.drafter)}),
     }
 
 
@@ -161,9 +161,6 @@ def _device(target: TargetSpec) -> JsonObject:
     return {} if target.device == target.name else {interface.DEVICE: target.device}
 
 
-def _drafter_provenance(drafter: DrafterSource | None) -> JsonObject:
-    """The entry of a package's drafter, if it has one."""
-    if drafter is None:
-        return {}
-    digest = artifacts.digest(dataclasses.asdict(drafter.config))
-    return {interface.DRAFTER: {**drafter.origin, "config": digest}}
+def drafter_provenance(drafter: DrafterSource) -> JsonObject:
+    """The entry of a package's drafter."""
+    return {**drafter.origin, "config": artifacts.digest(dataclasses.asdict(drafter.config))}

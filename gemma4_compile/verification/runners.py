@@ -110,7 +110,8 @@ class _Recorded:
 
 def run_here(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
-    engine = Engine.open(directory, graphs=False)  # what a probe returns is read after each step
+    # What a probe returns is read after each step; of a drafter it knows nothing.
+    engine = Engine.open(directory, graphs=False, drafts=0)
     prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
     plain = engine._steps
     assert isinstance(plain, PlainSteps), "without graphs"

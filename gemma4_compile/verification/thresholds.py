@@ -9,7 +9,7 @@ from gemma4_compile.quantization.groups import step_error
 from gemma4_compile.quantization.quality import Thresholds, loosest
 from gemma4_compile.quantization.scheme import EVEN_ERROR, HALF_STEP, Scheme
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
+from gemma4_compile.verification.measures import DraftMeasures, LayerMeasures, LogitMeasures
 
 # The reference computes with the package's own weights: what is left is rounding in kernels.
 ARITHMETIC: Mapping[str, Thresholds] = {
@@ -65,6 +65,20 @@ def shortfalls(
     for name, found, bound in lower:
         if not found >= bound:
             yield f"{name} is {found:.5g}, at least {bound:g} is needed"
+
+
+def draft_shortfalls(bounds: Thresholds, found: DraftMeasures) -> Iterator[str]:
+    """As `shortfalls`, of a drafter's guesses."""
+    if not found.kl_mean <= bounds.kl_mean:
+        yield f"mean KL divergence is {found.kl_mean:.3g}, at most {bounds.kl_mean:g} is allowed"
+    lower = (
+        ("agreement", found.top1, bounds.top1),
+        ("share of the reference's candidates", found.candidates, bounds.top5),
+        ("cosine of the states", found.cosine_mean, bounds.cosine),
+    )
+    for name, value, bound in lower:
+        if not value >= bound:
+            yield f"{name} is {value:.5g}, at least {bound:g} is needed"
 
 
 # Rows of media. A block of a tower (attention, feed-forward, a step before or after the layers)
