@@ -7,7 +7,7 @@ states, keys and values that transformers gives for the model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
@@ -86,24 +86,17 @@ def drafter_of(
     CheckpointError
         If it is another one, or damaged.
     """
-    made, name, revision = build.get(ENTRY), request.drafter, None
-    if made is None and name is not None:
-        raise UsageError(
-            f"--drafter: `{request.package}` has no drafter",
-            hint="leave it out, or compile the package with --drafter",
-        )
-    if made is not None and name in (None, made.get("model")):
-        name, revision = {
-            "hub": (made.get("model"), made.get("revision")),
-            TINY: (TINY, None),
-        }.get(str(made["kind"]), (None, None))
-        if name is None:
+    made: Mapping[str, object] | None = build.get(ENTRY)
+    if made is None:
+        if request.drafter is not None:
             raise UsageError(
-                f"`{request.package}` has a drafter, which was read from a directory",
-                hint="name that directory with --drafter",
+                f"--drafter: `{request.package}` has no drafter",
+                hint="leave it out, or compile the package with --drafter",
             )
-    with ExitStack() as stack:
-        source = stack.enter_context(open_drafter(name, target, weights=True, revision=revision))
+        yield None
+        return
+    name, revision = _name_of(request, made)
+    with open_drafter(name, target, weights=True, revision=revision) as source:
         if source is not None and drafter_provenance(source)["config"] != made["config"]:
             raise CheckpointError(
                 f"`{request.package}` was compiled with the drafter of another config.json than "
@@ -111,6 +104,20 @@ def drafter_of(
                 hint="give the drafter that the package was made with to --drafter",
             )
         yield source
+
+
+def _name_of(request: VerifyRequest, made: Mapping[str, object]) -> tuple[str, str | None]:
+    """Name and revision of the drafter: as it is asked for, or as the package was made."""
+    if request.drafter is not None and request.drafter != made.get("model"):
+        return request.drafter, None
+    if made["kind"] == TINY:
+        return TINY, None
+    if "model" in made:
+        return str(made["model"]), str(made["revision"])
+    raise UsageError(
+        f"`{request.package}` has a drafter, which was read from a directory",
+        hint="name that directory with --drafter",
+    )
 
 
 @dataclass(frozen=True)
@@ -258,10 +265,9 @@ def compare_drafter(
 
     def compare(name: str) -> DraftComparison:
         is_whole, run = name == "checkpoint", references[name]
-        read, of_model = subject.stored, subject.opened.stored.read
-        if is_whole:
-            read, of_model = subject.given, subject.opened.read
-        reference = _Reference(subject, subject.weights(read), of_model, text, run)
+        own = subject.weights(subject.given if is_whole else subject.stored)
+        of_model = subject.opened.read if is_whole else subject.opened.stored.read
+        reference = _Reference(subject, own, of_model, text, run)
         return _compared(reference, rounds, is_whole=is_whole)
 
     return DrafterReport(

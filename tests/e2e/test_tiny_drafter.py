@@ -12,6 +12,7 @@ from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.generation import Generator
 from gemma4_compile.runtime.grammar import Grammars, JsonGrammar
 from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
+from gemma4_compile.runtime.token_engine import TokenChooser
 from tests.marks import slow_unless
 from tests.web.compiled import DRAFTED, Compiler
 from tools.training.tiny.evaluate import Task, tasks
@@ -38,7 +39,7 @@ class Replies:
 
     def __call__(self, task: Task, options: SamplingOptions = GREEDY, seed: int = 1) -> list[int]:
         """Token ids of the reply; those of an answer that ends have no stop token."""
-        chooser = make_sampler(options, seed)
+        chooser: TokenChooser = make_sampler(options, seed)
         if self.grammar is not None:
             chooser = self.grammar.constrain(chooser)
         generation = self.generator.start(task.prompt, chooser, max_tokens=MOST_TOKENS, plain=True)
@@ -140,5 +141,5 @@ def test_whole_dialogues_on_one_state(pair: Pair) -> None:
 def test_the_package_is_the_model_s_and_the_drafter_s(pair: Pair) -> None:
     names = {path.name for path in Path(pair.package.directory).iterdir()}
     assert {"drafter-tensor-cache.json", "params_shard_drafter_0.bin"} <= names
-    assert pair.drafted.generator.engine.most_drafts == 8
+    assert pair.drafted.generator.pace is not None
     assert pair.plain.generator.pace is None

@@ -129,7 +129,7 @@ class DrafterModel(nn.Module):
         key, value = target.keys_values[kind]
         heads, dim = self.text["num_attention_heads"], key.shape[-1]
         query = functional.linear(x, self._weight(f"{prefix}.self_attn.q_proj"))
-        query = self._norm(query.unflatten(-1, (heads, dim)), f"{prefix}.self_attn.q_norm")
+        query = self._norm(query.view(*x.shape[:2], heads, dim), f"{prefix}.self_attn.q_norm")
         query = self._rotated(query.transpose(1, 2), kind)
         places = torch.arange(x.shape[1], device=x.device)
         distance = places[:, None] - places[None, :]

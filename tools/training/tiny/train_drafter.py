@@ -201,6 +201,7 @@ def train(options: argparse.Namespace) -> None:
     )  # fmt: skip
     tokenizer = Tokenizer.from_file(str(options.files / "tokenizer.json"))
     model_id = tokenizer.token_to_id("model")
+    assert model_id is not None, "the tokenizer is tiny's"
     examination = _examination(options, tokenizer)
     source = _batches(options, model_id)
     first = next(source)

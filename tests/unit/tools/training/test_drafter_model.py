@@ -44,10 +44,11 @@ def test_guesses_in_a_row_are_those_of_the_reference() -> None:
     }
     for place in PLACES:
         stored = {
-            AttentionKind(kind): tuple(
-                one[1, :, :place].transpose(0, 1).numpy() for one in keys_values
+            AttentionKind(kind): (
+                key[1, :, :place].transpose(0, 1).numpy(),
+                value[1, :, :place].transpose(0, 1).numpy(),
             )
-            for kind, keys_values in read.keys_values.items()
+            for kind, (key, value) in read.keys_values.items()
         }
         hidden = read.states[1, place - 1].numpy()
         for j in range(3):
