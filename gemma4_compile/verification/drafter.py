@@ -178,18 +178,20 @@ class DraftComparison:
     ----------
     guesses : None where the package's chunk or context has no room for any
     logits, states : of `verify_tokens`
+    is_whole : the reference has the checkpoint's weights
     """
 
     guesses: DraftMeasures | None
     logits: LogitMeasures
     states: LayerMeasures
     bounds: Thresholds
+    is_whole: bool
 
     @property
     def failures(self) -> Iterator[str]:
         """Measures beyond their bounds, as text; a NaN is."""
         if self.guesses is not None:
-            for text in draft_shortfalls(self.bounds, self.guesses):
+            for text in draft_shortfalls(self.bounds, self.guesses, whole=self.is_whole):
                 yield f"guesses: {text}"
         for text in shortfalls(self.bounds, self.logits, [self.states]):
             yield f"checked tokens: {text.replace('after layer 0', 'of the states')}"
@@ -326,4 +328,5 @@ def _compared(reference: _Reference, rounds: Sequence[Round], *, is_whole: bool)
         ),
         compare_layer(np.concatenate([one.states for one in rounds]), run.normed[rows]),
         thresholds(build["recipe"], int8=build["activations"] == INT8, whole=is_whole),
+        is_whole,
     )

@@ -144,7 +144,7 @@ def _drafter_lines(drafter: JsonObject) -> list[str]:
         if guesses is not None:
             rows = [
                 (f"{guesses['guesses']} guesses that agree", f"{guesses['top1']:.1%}",
-                 f">= {bounds['top1']:.0%}"),
+                 f">= {bounds['top1']:.0%}" if key == "arithmetic" else ""),
                 ("their mean KL divergence, nats", f"{guesses['kl_mean']:.3g}",
                  f"<= {bounds['kl_mean']:g}"),
                 ("candidates in common", f"{guesses['candidates']:.1%}",
@@ -159,7 +159,7 @@ def _drafter_lines(drafter: JsonObject) -> list[str]:
             ("mean cosine of their states", f"{one['states']['cosine_mean']:.7f}",
              f">= {bounds['cosine']:g}"),
         ]  # fmt: skip
-        lines += [f"    {what:<38}{found:<14}{bound}" for what, found, bound in rows]
+        lines += [f"    {what:<38}{found:<14}{bound}".rstrip() for what, found, bound in rows]
     return lines
 
 
