@@ -199,18 +199,13 @@ class DraftComparison:
 
 @dataclass(frozen=True)
 class DrafterReport:
-    """All that is known of a package's drafter.
-
-    Attributes
-    ----------
-    arithmetic, whole : None where it was not run: packages for the browser
-    """
+    """All that is known of a package's drafter."""
 
     source: Mapping[str, object]
     weights: WeightMeasures
     rounds: int
-    arithmetic: DraftComparison | None
-    whole: DraftComparison | None
+    arithmetic: DraftComparison
+    whole: DraftComparison
 
     @property
     def failures(self) -> list[str]:
@@ -222,11 +217,8 @@ class DrafterReport:
                 f"the checkpoint's by {self.weights.error:.3g}, at most {self.weights.bound:.3g} "
                 "is allowed"
             )
-        if self.arithmetic is not None:
-            found += [f"drafter, arithmetic: {text}" for text in self.arithmetic.failures]
-        if self.whole is not None:
-            found += [f"drafter, against the checkpoint: {text}" for text in self.whole.failures]
-        return found
+        found += [f"drafter, arithmetic: {text}" for text in self.arithmetic.failures]
+        return found + [f"drafter, against the checkpoint: {text}" for text in self.whole.failures]
 
     def to_json(self) -> JsonObject:
         """As it is in the report."""
@@ -243,7 +235,6 @@ class DrafterReport:
                     "thresholds": asdict(one.bounds),
                 }
                 for name, one in runs
-                if one is not None
             },
         }
 
@@ -251,19 +242,17 @@ class DrafterReport:
 def compare_drafter(
     subject: DraftSubject,
     text: Prompt,
-    rounds: Sequence[Round] | None,
+    rounds: Sequence[Round],
     references: Mapping[str, ReferenceRun],
 ) -> DrafterReport:
     """Compare a package's drafter with the reference, and its `verify_tokens` with transformers.
 
     Parameters
     ----------
-    rounds : what the package returned; None where it was not run
+    rounds : what the package returned
     references : by the weights that they have, `package` and `checkpoint`
     """
     weights = compare_weights(subject.plan, subject.stored, subject.given)
-    if rounds is None:
-        return DrafterReport(subject.origin, weights, 0, None, None)
 
     def compare(name: str) -> DraftComparison:
         is_whole, run = name == "checkpoint", references[name]

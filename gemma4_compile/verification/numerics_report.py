@@ -46,8 +46,8 @@ from gemma4_compile.verification.media import NAMES, MediumReport, compare_media
 from gemma4_compile.verification.prompt import Prompt as Text
 from gemma4_compile.verification.prompt import other_chunk, read_prompt, read_text
 from gemma4_compile.verification.report import picture
-from gemma4_compile.verification.rounds import run_rounds
-from gemma4_compile.verification.runners import Job, Outcome, run_here, runner_for
+from gemma4_compile.verification.rounds import plan_rounds, rounds_for
+from gemma4_compile.verification.runners import Job, Outcome, runner_for
 from gemma4_compile.verification.samples import Room, Trial, make_trials
 from gemma4_compile.verification.subject import (
     Subject,
@@ -213,10 +213,10 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
             found = _divided(run(request.package, [job for part in jobs for job in part]), jobs)
             reporter.stage("running it again, with the residual streams of every layer")
             probed = run(probe, prompt.decoded())
-        rounds = None
-        if drafter is not None and run is run_here:
+        if drafter is not None:
             reporter.stage("running its drafter")
-            rounds = run_rounds(request.package, prompt.ids, prompt.runs)
+            run_rounds = rounds_for(device_of(built), request.node_modules)
+            rounds = run_rounds(request.package, prompt.ids, plan_rounds(prompt.runs, room.chunk))
         references, media_references = {}, {}
         for name, read in (("package", opened.stored.read), ("checkpoint", opened.read)):
             one = _Transformers(transformer, opened, read)

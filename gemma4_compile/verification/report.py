@@ -128,15 +128,11 @@ def _medium_lines(modality: str, medium: JsonObject) -> list[str]:
 def _drafter_lines(drafter: JsonObject) -> list[str]:
     weights = drafter["weights"]
     lines = [
-        f"the drafter, in {drafter['rounds']} rounds"
-        if "arithmetic" in drafter
-        else "the drafter, which was not run: packages for the browser",
+        f"the drafter, in {drafter['rounds']} rounds",
         f"  {'largest error of a stored weight row':<40}{weights['error']:<14.3g}"
         f"<= {weights['bound']:.3g}",
     ]
     for key, _, name in LINES:
-        if key not in drafter:
-            continue
         one = drafter[key]
         guesses, logits, bounds = one["guesses"], one["logits"], one["thresholds"]
         lines.append(f"  with {name}")

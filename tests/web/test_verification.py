@@ -16,7 +16,7 @@ from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import media_checkpoints
 from tests.packages import Silent
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import DRAFTED, TINY, Compiler
 from tests.web.dawn import HERE, VulkanDriver
 
 pytestmark = [pytest.mark.dawn, pytest.mark.parity]
@@ -30,7 +30,7 @@ def test_layers_and_logits_on_webgpu(
 ) -> None:
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    package = shutil.copytree(compiled(TINY, "webgpu", "q4f16"), tmp_path / "package")
+    package = shutil.copytree(compiled(DRAFTED, "webgpu", "q4f16"), tmp_path / "package")
     asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
@@ -40,6 +40,10 @@ def test_layers_and_logits_on_webgpu(
     assert len(layers) == 8
     # float16 rounds somewhere in every layer: a comparison with itself would be exact.
     assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
+    drafter = content["drafter"]["arithmetic"]
+    assert drafter["guesses"]["guesses"] > 20
+    assert 0 < drafter["guesses"]["relative_error"] < 0.01
+    assert 0 < drafter["states"]["relative_error"] < 0.01
 
 
 def test_subgroups_that_are_too_small_are_told(

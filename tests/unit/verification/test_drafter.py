@@ -20,7 +20,7 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table
-from gemma4_compile.verification.rounds import GUESSES, run_rounds
+from gemma4_compile.verification.rounds import GUESSES, rounds_here
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import drafters, models
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
@@ -170,11 +170,11 @@ def test_wrong_checked_tokens_are_found(
     def wrong_rows(*arguments: Any) -> Any:
         return [
             replace(one, logits=one.logits[::-1], states=one.states[::-1])
-            for one in run_rounds(*arguments)
+            for one in rounds_here(*arguments)
         ]
 
     request, _ = request_for()
-    monkeypatch.setattr(numerics_report, "run_rounds", wrong_rows)
+    monkeypatch.setattr(numerics_report, "rounds_for", lambda *_: wrong_rows)
     found = verify_package(request, Silent())
     for name in ("mean KL divergence", "cosine of the states"):
         begin = f"drafter, arithmetic: checked tokens: {name} is "

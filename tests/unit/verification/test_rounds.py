@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gemma4_compile.runtime import Engine
-from gemma4_compile.verification.rounds import GUESSES, run_rounds
+from gemma4_compile.verification.rounds import GUESSES, plan_rounds, rounds_here
 from tests import models
-from tests.drafted import drafted_package
+from tests.drafted import CHUNK, drafted_package
 
 pytestmark = pytest.mark.package
 
@@ -24,7 +24,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_row_is_of_the_text_whatever_is_guessed(package: Path) -> None:
     text = models.prompt(90, seed=4).tolist()
     runs = (range(1, 30), range(60, 85))
-    found = run_rounds(package, text, runs)
+    found = rounds_here(package, text, plan_rounds(runs, CHUNK))
     engine = Engine.open(package, drafts=0)
     expected = {}
     for run in runs:
@@ -47,7 +47,8 @@ def test_every_row_is_of_the_text_whatever_is_guessed(package: Path) -> None:
 
 def test_guesses_are_those_without_a_record(package: Path) -> None:
     text = models.prompt(40, seed=5).tolist()
-    first = next(one for one in run_rounds(package, text, [range(20, 30)]) if one.guesses)
+    moves = plan_rounds([range(20, 30)], CHUNK)
+    first = next(one for one in rounds_here(package, text, moves) if one.guesses)
     engine = Engine.open(package, drafts=GUESSES)
     engine.prefill(text[:20])
     for position in range(20, first.position):
@@ -58,3 +59,16 @@ def test_guesses_are_those_without_a_record(package: Path) -> None:
     for guess in first.guesses:
         assert guess.candidates is not None, "of clusters"
         assert guess.token == guess.candidates[guess.logits.argmax()]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 512])
+def test_rounds_are_as_long_as_the_package_takes(chunk: int) -> None:
+    for run in (range(1, 2), range(1, 9), range(30, 95)):
+        moves = plan_rounds([run], chunk)
+        assert [move.begins for move in moves] == [True, *(False for _ in moves[1:])]
+        assert moves[0].guesses == 0
+        assert max(move.guesses for move in moves) <= min(GUESSES, chunk - 1)
+        assert all(move.position + move.guesses < run.stop for move in moves)
+        ends = [move.position + move.kept for move in moves]
+        assert ends == [*(move.position for move in moves[1:]), run.stop]
+        assert all(1 <= move.kept <= move.guesses + 1 for move in moves)
