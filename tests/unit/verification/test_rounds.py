@@ -12,6 +12,7 @@ from gemma4_compile.runtime import Engine
 from gemma4_compile.verification.rounds import GUESSES, plan_rounds, rounds_here
 from tests import models
 from tests.drafted import CHUNK, drafted_package
+from tests.hf import Float32Array
 
 pytestmark = pytest.mark.package
 
@@ -26,7 +27,7 @@ def test_every_row_is_of_the_text_whatever_is_guessed(package: Path) -> None:
     runs = (range(1, 30), range(60, 85))
     found = rounds_here(package, text, plan_rounds(runs, CHUNK))
     engine = Engine.open(package, drafts=0)
-    expected = {}
+    expected: dict[int, Float32Array] = {}
     for run in runs:
         engine.clear()
         engine.prefill(text[: run.start])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,9 +129,9 @@ GOOD = DraftMeasures(4, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)
 def test_guesses_beyond_a_bound_are_described(name: str, value: float, said: str) -> None:
     bounds = thresholds("f16", int8=False, whole=False)
     assert not list(draft_shortfalls(bounds, GOOD, whole=False))
-    (found,) = draft_shortfalls(bounds, replace(GOOD, **{name: value}), whole=False)
+    values: dict[str, Any] = {name: value}
+    bad = replace(GOOD, **values)
+    (found,) = draft_shortfalls(bounds, bad, whole=False)
     assert found.startswith(said)
     # Which token is guessed is no matter of rounded weights.
-    assert len(list(draft_shortfalls(bounds, replace(GOOD, **{name: value}), whole=True))) == (
-        name != "top1"
-    )
+    assert len(list(draft_shortfalls(bounds, bad, whole=True))) == (name != "top1")
