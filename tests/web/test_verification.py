@@ -30,7 +30,7 @@ def test_layers_and_logits_on_webgpu(
 ) -> None:
     for name, value in lavapipe.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    package = shutil.copytree(compiled(DRAFTED, "webgpu", "q4f16"), tmp_path / "package")
+    package = shutil.copytree(compiled(TINY, "webgpu", "q4f16"), tmp_path / "package")
     asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
     found = verify_package(asked, Silent())
     assert found.passed, found.failures
@@ -40,8 +40,28 @@ def test_layers_and_logits_on_webgpu(
     assert len(layers) == 8
     # float16 rounds somewhere in every layer: a comparison with itself would be exact.
     assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
-    drafter = content["drafter"]["arithmetic"]
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["q4f16", "f16"])
+def test_guesses_and_checked_tokens_on_webgpu(
+    recipe: str,
+    compiled: Compiler,
+    tmp_path: Path,
+    lavapipe: VulkanDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in lavapipe.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    package = shutil.copytree(compiled(DRAFTED, "webgpu", recipe), tmp_path / "package")
+    asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
+    found = verify_package(asked, Silent())
+    assert found.passed, found.failures
+    content = read_artifact(package / "numerics.json")["drafter"]
+    assert content["source"] == {"kind": "tiny"}
+    drafter = content["arithmetic"]
     assert drafter["guesses"]["guesses"] > 20
+    assert drafter["logits"]["positions"] > 30
+    # float16 rounds: a comparison with itself would be exact.
     assert 0 < drafter["guesses"]["relative_error"] < 0.01
     assert 0 < drafter["states"]["relative_error"] < 0.01
 
