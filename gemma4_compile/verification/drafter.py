@@ -51,7 +51,12 @@ from gemma4_compile.verification.prompt import Prompt
 from gemma4_compile.verification.rounds import PackageGuess, Round
 from gemma4_compile.verification.stored_weights import StoredWeights
 from gemma4_compile.verification.subject import Subject, VerifyRequest, overrides_of
-from gemma4_compile.verification.thresholds import draft_shortfalls, shortfalls, thresholds
+from gemma4_compile.verification.thresholds import (
+    draft_kl_bound,
+    draft_shortfalls,
+    shortfalls,
+    thresholds,
+)
 
 Float32Array = npt.NDArray[np.float32]
 KeysValues = Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
@@ -230,6 +235,7 @@ class DrafterReport:
             **{
                 name: {
                     "guesses": None if one.guesses is None else asdict(one.guesses),
+                    "kl_bound": draft_kl_bound(one.bounds, whole=one.is_whole),
                     "logits": asdict(one.logits),
                     "states": asdict(one.states),
                     "thresholds": asdict(one.bounds),

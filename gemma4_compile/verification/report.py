@@ -142,7 +142,7 @@ def _drafter_lines(drafter: JsonObject) -> list[str]:
                 (f"{guesses['guesses']} guesses that agree", f"{guesses['top1']:.1%}",
                  f">= {bounds['top1']:.0%}" if key == "arithmetic" else ""),
                 ("their mean KL divergence, nats", f"{guesses['kl_mean']:.3g}",
-                 f"<= {bounds['kl_mean']:g}"),
+                 f"<= {one['kl_bound']:g}"),
                 ("candidates in common", f"{guesses['candidates']:.1%}",
                  f">= {bounds['top5']:.0%}"),
                 ("mean cosine of their states", f"{guesses['cosine_mean']:.7f}",

@@ -41,6 +41,7 @@ def test_layers_and_logits_on_webgpu(
     # float16 rounds somewhere in every layer: a comparison with itself would be exact.
     assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
 
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["q4f16", "f16"])
 def test_guesses_and_checked_tokens_on_webgpu(

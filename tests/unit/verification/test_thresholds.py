@@ -133,5 +133,6 @@ def test_guesses_beyond_a_bound_are_described(name: str, value: float, said: str
     bad = replace(GOOD, **values)
     (found,) = draft_shortfalls(bounds, bad, whole=False)
     assert found.startswith(said)
-    # Which token is guessed is no matter of rounded weights.
-    assert len(list(draft_shortfalls(bounds, bad, whole=True))) == (name != "top1")
+    # Which token is guessed is no matter of rounded weights, and two models round twice.
+    forgiven = name == "top1" or value == 2e-3
+    assert len(list(draft_shortfalls(bounds, bad, whole=True))) == (not forgiven)
