@@ -117,8 +117,10 @@ def test_a_schema_is_followed_with_guesses_as_without(pair: Pair) -> None:
     grammars = Grammars(
         package.load_tokenizer(), package.chat_config.vocab_size, sorted(package.stop_token_ids)
     )
-    held = [Replies(one.generator, grammars.compile(SCHEMA)) for one in (pair.plain, pair.drafted)]
-    schema = Pair(package, *held, pair.questions)
+    plain, drafted = (
+        Replies(one.generator, grammars.compile(SCHEMA)) for one in (pair.plain, pair.drafted)
+    )
+    schema = Pair(package, plain, drafted, pair.questions)
     schema.check(pair.questions[1::39])
     schema.check(pair.questions[2::39], SamplingOptions(temperature=0.8), 3)
 
