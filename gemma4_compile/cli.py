@@ -99,7 +99,11 @@ def _overrides(arguments: argparse.Namespace) -> Overrides:
 def _verify(request: CompileRequest, node_modules: Path | None) -> None:
     """Compare the new package; VerificationError if it does not reach its thresholds."""
     asked = VerifyRequest(
-        request.output, request.model, revision=request.revision, node_modules=node_modules
+        request.output,
+        request.model,
+        revision=request.revision,
+        node_modules=node_modules,
+        drafter=request.drafter,
     )
     found = verify_package(asked, Terminal())
     print(table(found.to_json(), layers=False))

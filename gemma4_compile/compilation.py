@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gemma4_compile import __version__
 from gemma4_compile.checkpoint.drafter import DrafterSource, match_drafter
-from gemma4_compile.checkpoint.match import Checkpoint, match
+from gemma4_compile.checkpoint.match import match
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.checkpoint.sources import ModelSource
+from gemma4_compile.checkpoint.sources import TINY, ModelSource
 from gemma4_compile.media.settings import MEDIA, MediaSettings
 from gemma4_compile.model_spec.drafter.parameters import STEM
 from gemma4_compile.model_spec.parameters import Role
@@ -55,12 +55,6 @@ class Compilation:
         return self.source.config
 
     @property
-    def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """The opened checkpoints: the model's, its drafter's."""
-        found = (self.source.checkpoint, self.drafter.checkpoint if self.drafter else None)
-        return tuple(one for one in found if one is not None)
-
-    @property
     def media(self) -> MediaSettings:
         """Settings of pictures and sounds."""
         return settings_of(self.config, self.numbers.image_tokens, self.image_shape)
@@ -93,16 +87,17 @@ class Compilation:
 
 def fingerprint(build: Compilation) -> str:
     """Equal for runs that write equal weights."""
-    tensors = [tensor for one in build.checkpoints for tensor in one.tensors.values()]
-    paths = sorted({tensor.path for tensor in tensors})
+    sources = (build.source, *((build.drafter,) if build.drafter else ()))
+    # What ships is copied to another place in every run, and known by the version.
+    given = [one.checkpoint for one in sources if one.checkpoint and one.origin["kind"] != TINY]
+    paths = sorted({tensor.path for one in given for tensor in one.tensors.values()})
     stats = [(path, path.stat()) for path in paths]
-    tiny = build.source.origin["kind"] == "tiny"
     return artifacts.digest(
         {
             "version": __version__,
             "source": dict(build.source.origin),
             "config": repr(build.config),
-            "files": [] if tiny else [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
+            "files": [[str(p), s.st_size, s.st_mtime_ns] for p, s in stats],
             "recipe": build.recipe.name,
             "allow_nonfinite": build.allow_nonfinite,
             "tensors": artifacts.parameter_schema_id(
@@ -158,12 +153,12 @@ def provenance_of(build: Compilation) -> JsonObject:
         "requirements": build.numbers.provenance(),
         NONFINITE: {} if build.allow_nonfinite else None,
         **_padding(build),
-        **_drafter_provenance(build.drafter),
+        **({} if build.drafter is None else {interface.DRAFTER: drafter_provenance(build.drafter)}),
     }
 
 
 def _padding(build: Compilation) -> JsonObject:
-    """Whether the library goes on without the padding of the client's pictures."""
+    """The entry of a library that goes on without the padding of the client's pictures."""
     drops = build.target.pads_pictures and build.config.vision is not None
     return {interface.DROPS_PADDING: True} if drops else {}
 
@@ -173,9 +168,6 @@ def _device(target: TargetSpec) -> JsonObject:
     return {} if target.device == target.name else {interface.DEVICE: target.device}
 
 
-def _drafter_provenance(drafter: DrafterSource | None) -> JsonObject:
-    """The entry of a package's drafter, if it has one."""
-    if drafter is None:
-        return {}
-    digest = artifacts.digest(dataclasses.asdict(drafter.config))
-    return {interface.DRAFTER: {**drafter.origin, "config": digest}}
+def drafter_provenance(drafter: DrafterSource) -> JsonObject:
+    """The entry of a package's drafter."""
+    return {**drafter.origin, "config": artifacts.digest(dataclasses.asdict(drafter.config))}

@@ -95,12 +95,12 @@ def lower_library(request: CompileRequest) -> Library:
     """
     check_model(request.model)
     spec, recipe = target_and_recipe(request)
-    with open_source(
-        request.model, request.revision, weights=False, modalities=request.modalities
-    ) as source:
-        drafter = None
-        if request.drafter is not None:
-            drafter = open_drafter(request.drafter, source.config, weights=False)
+    with (
+        open_source(
+            request.model, request.revision, weights=False, modalities=request.modalities
+        ) as source,
+        open_drafter(request.drafter, source.config, weights=False) as drafter,
+    ):
         config = with_drafter(source.config, drafter)
         _, chunk = lengths(request, config)
         suppressed = suppressed_tokens(source.generation_config, config.vocab_size)

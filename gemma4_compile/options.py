@@ -139,7 +139,8 @@ def make_parser() -> Parser:
         "--drafter",
         metavar="ID_OR_DIR",
         help="put the model's drafter into the package, which guesses tokens ahead: the hub id "
-        "(such as google/gemma-4-E2B-it-assistant) or directory of its checkpoint",
+        "(such as google/gemma-4-E2B-it-assistant) or directory of its checkpoint; `tiny` for "
+        "`tiny`'s own",
     )
     parser.add_argument(
         "--context",

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from gemma4_compile import abi, options
 from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
-from gemma4_compile.checkpoint.drafter import (
-    DrafterSource,
-    check_tokenizer,
-    open_drafter,
-    with_drafter,
-)
+from gemma4_compile.checkpoint.drafter import check_tokenizer, open_drafter, with_drafter
 from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import Checkpoint, read_chat_template, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
@@ -137,24 +132,20 @@ def plan_model(request: CompileRequest) -> tuple[BuildPlan, Mapping[str, object]
     """
     target, recipe = target_and_recipe(request)
     model, revision = request.model, request.revision
-    with open_source(
-        *(model, revision), weights=False, generation_config=False, modalities=request.modalities
-    ) as source:
-        config = with_drafter(source.config, _drafter(request, source.config, weights=False))
+    modalities = request.modalities
+    with (
+        open_source(
+            model, revision, weights=False, generation_config=False, modalities=modalities
+        ) as source,
+        open_drafter(request.drafter, source.config, weights=False) as drafter,
+    ):
+        config = with_drafter(source.config, drafter)
         context, chunk = lengths(request, config)
         check_overrides(recipe, model_parameters(config, ALL_COMPONENTS))
         usual = [length for length in PLANNED_CONTEXTS if length <= config.max_position_embeddings]
         tokens = image_tokens(request, config)
         plan = make_plan(config, recipe, target, context, chunk, usual, image_tokens=tokens)
         return plan, source.origin
-
-
-def _drafter(
-    request: CompileRequest, target: Gemma4Config, *, weights: bool
-) -> DrafterSource | None:
-    return (
-        None if request.drafter is None else open_drafter(request.drafter, target, weights=weights)
-    )
 
 
 def _metadata(build: Compilation) -> JsonObject:
@@ -257,6 +248,12 @@ def _chat_config(build: Compilation, checkpoint: Checkpoint) -> JsonObject:
     ).to_json()
 
 
+def _directories(request: CompileRequest) -> list[Path]:
+    """Where the checkpoints are, if they are directories: `tiny` is none."""
+    names = (request.model, request.drafter)
+    return [Path(name).expanduser() for name in names if name is not None and name != TINY]
+
+
 def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """Compile a model into a package.
 
@@ -267,15 +264,16 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """
     begin = time.monotonic()
     target, recipe = target_and_recipe(request)
-    named = request.model == TINY  # and no directory, even where one has its name
-    check_place(request.output, None if named else Path(request.model).expanduser())
+    check_place(request.output, _directories(request))
     check_output(request.output, force=request.force)
     weights = request.only != "library"
     reporter.stage(f"opening {request.model}")
-    with open_source(
-        request.model, request.revision, weights=weights, modalities=request.modalities
-    ) as source:
-        drafter = _drafter(request, source.config, weights=weights)
+    with (
+        open_source(
+            request.model, request.revision, weights=weights, modalities=request.modalities
+        ) as source,
+        open_drafter(request.drafter, source.config, weights=weights) as drafter,
+    ):
         source = replace(source, config=with_drafter(source.config, drafter))
         context, chunk = lengths(request, source.config)
         table = model_parameters(source.config, ALL_COMPONENTS)

@@ -28,6 +28,12 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
     parser.add_argument(
+        "--drafter",
+        metavar="ID_OR_DIR",
+        help="the package's drafter: hub id or directory (default: the hub id that the package "
+        "names, and `tiny`'s own)",
+    )
+    parser.add_argument(
         "--steps",
         type=int,
         default=DEFAULT_STEPS,

@@ -48,6 +48,8 @@ LONGEST = (
     "parity/test_media_mistakes.py",
     "web/test_tiny_answers.py",
     "unit/verification/test_media.py",
+    "unit/verification/test_drafter.py",
+    "e2e/test_tiny_drafter.py",
     "web/test_webllm.py",
     "numerics/test_kernels.py",
     "passes/test_full_size.py",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from gemma4_compile import regular_files
+from gemma4_compile import regular_files, tiny
 from gemma4_compile.checkpoint import hub
 from gemma4_compile.checkpoint.match import (
     CONFIG_FILE,
@@ -19,7 +21,12 @@ from gemma4_compile.checkpoint.match import (
     row_reader,
 )
 from gemma4_compile.checkpoint.safetensors_file import TensorInfo
-from gemma4_compile.checkpoint.sources import refuse_gguf, refuse_package, warn_of_unknown
+from gemma4_compile.checkpoint.sources import (
+    TINY,
+    refuse_gguf,
+    refuse_package,
+    warn_of_unknown,
+)
 from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.drafter.config import DrafterConfig, read_drafter
@@ -27,6 +34,8 @@ from gemma4_compile.model_spec.drafter.layer_plan import check_fit
 from gemma4_compile.model_spec.drafter.parameters import ORDERING, STEM
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.regular_files import MAX_TOKENIZER_BYTES
+
+OPTION = "--drafter"
 
 
 @dataclass(frozen=True)
@@ -44,35 +53,72 @@ class DrafterSource:
     checkpoint: Checkpoint | None
 
 
-def open_drafter(model: str, target: Gemma4Config, *, weights: bool) -> DrafterSource:
-    """Open the drafter of a target; `weights` False reads its config alone.
+@contextlib.contextmanager
+def open_drafter(
+    model: str | None, target: Gemma4Config, *, weights: bool, revision: str | None = None
+) -> Iterator[DrafterSource | None]:
+    """Open the drafter of a target, None where none is named; `weights` False reads its config.
+
+    Parameters
+    ----------
+    model : hub id, directory, or `tiny` for the drafter that ships, whatever directory has its name
+    revision : of the hub
 
     Raises
     ------
     CheckpointError, ConfigError
         If there is no such drafter, it is damaged, or it does not fit the target.
     """
-    path = Path(model).expanduser()
-    if path.exists():
-        origin: dict[str, object] = {"kind": "directory"}
+    if model is None:
+        yield None
+    elif model == TINY:
+        with tempfile.TemporaryDirectory(prefix="gemma4-tiny-") as directory:
+            tiny.materialize_drafter(Path(directory))
+            yield _opened(Path(directory), {"kind": TINY}, _read_tiny, target, weights=weights)
+    elif Path(model).expanduser().exists():
+        path = Path(model).expanduser()
         refuse_gguf(path)
         refuse_package(path)
         if not path.is_dir():
             raise CheckpointError(
-                f"--drafter: `{path}` is no directory", hint="give the directory of its config.json"
+                f"{OPTION}: `{path}` is no directory", hint="give the directory of its config.json"
             )
-        config = _read_config(path, target)
+        yield _opened(path, {"kind": "directory"}, _read_config, target, weights=weights)
     elif hub.is_hub_id(model):
-        path = hub.fetch_config(model, None)
+        path = hub.fetch_config(model, revision)
         config = _read_config(path, target)  # before it is downloaded
         origin = {"kind": "hub", "model": model, "revision": path.name}
         path = hub.fetch(model, path.name) if weights else path
+        yield DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
     else:
         raise CheckpointError(
-            f"--drafter: there is no `{model}`: no such directory, and no hub id",
-            hint="give a directory, or a hub id like google/gemma-4-E2B-it-assistant",
+            f"{OPTION}: there is no `{model}`: no such directory, and no hub id",
+            hint="give a directory, a hub id like google/gemma-4-E2B-it-assistant, or "
+            f"`{TINY}` with the model `{TINY}`",
         )
+
+
+def _opened(
+    path: Path,
+    origin: Mapping[str, object],
+    read: Callable[[Path, Gemma4Config], DrafterConfig],
+    target: Gemma4Config,
+    *,
+    weights: bool,
+) -> DrafterSource:
+    config = read(path, target)
     return DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
+
+
+def _read_tiny(path: Path, target: Gemma4Config) -> DrafterConfig:
+    try:
+        return _read_config(path, target)
+    except ConfigError as error:
+        found = str(error).removeprefix(f"{OPTION}: ")
+        raise ConfigError(
+            f"{OPTION} {TINY}: it guesses for the model `{TINY}` alone: {found}",
+            hint="give the drafter of this very model: its hub id and `-assistant`, or a directory",
+        ) from error
 
 
 def _read_config(path: Path, target: Gemma4Config) -> DrafterConfig:
@@ -80,7 +126,7 @@ def _read_config(path: Path, target: Gemma4Config) -> DrafterConfig:
         config = read_drafter(read_json(path / CONFIG_FILE), warn_of_unknown)
         check_fit(config, target)
     except ConfigError as error:
-        raise ConfigError(f"--drafter: {error}", hint=error.hint) from error
+        raise ConfigError(f"{OPTION}: {error}", hint=error.hint) from error
     return config
 
 
@@ -95,14 +141,14 @@ def match_drafter(checkpoint: Checkpoint, config: Gemma4Config) -> dict[str, Ten
     try:
         matched = match(checkpoint.tensors, config, (DRAFTER,))
     except CheckpointError as error:
-        raise CheckpointError(f"--drafter: {error}", hint=error.hint) from error
+        raise CheckpointError(f"{OPTION}: {error}", hint=error.hint) from error
     if ORDERING in matched:
         count = matched[ORDERING].shape[0]
         found = np.sort(row_reader(matched)(ORDERING, 0, count))
         wrong = np.flatnonzero(found != np.arange(count, dtype=np.float32))
         if len(wrong):
             raise CheckpointError(
-                f"--drafter: tensor `{ORDERING.removeprefix(STEM)}` does not hold every token id "
+                f"{OPTION}: tensor `{ORDERING.removeprefix(STEM)}` does not hold every token id "
                 f"from 0 to {count - 1} once: {int(wrong[0])} is missing or another id twice",
                 hint="the checkpoint is damaged: download it again",
             )

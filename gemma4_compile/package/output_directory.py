@@ -16,7 +16,7 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -92,12 +92,12 @@ def _is_of_a_run(path: Path) -> bool:
     return (path / LOCK_FILE).exists() or is_package(path) or not any(path.iterdir())
 
 
-def check_place(output: Path, checkpoint: Path | None) -> None:
+def check_place(output: Path, checkpoints: Iterable[Path] = ()) -> None:
     """Raise UsageError if `output`, which is replaced as a whole, holds what must stay.
 
     Parameters
     ----------
-    checkpoint : where the model is, if it is a directory
+    checkpoints : where the model and its drafter are, if they are directories
     """
     try:
         str(output).encode("utf-8")
@@ -109,8 +109,7 @@ def check_place(output: Path, checkpoint: Path | None) -> None:
     kept = {"the directory that you are in": Path.cwd()}
     with contextlib.suppress(RuntimeError):  # there is no home directory
         kept["your home directory"] = Path.home()
-    if checkpoint is not None:
-        kept[f"the checkpoint `{checkpoint}`"] = checkpoint
+    kept |= {f"the checkpoint `{checkpoint}`": checkpoint for checkpoint in checkpoints}
     for what, path in kept.items():
         if path.exists() and path.resolve().is_relative_to(replaced):
             raise UsageError(

@@ -166,13 +166,13 @@ def report_model(
     """
     recipe = with_overrides(request.quant, request.overrides)
     reporter.stage(f"opening {request.model}")
-    with open_source(
-        request.model, request.revision, weights=True, modalities=request.modalities
-    ) as source:
+    with (
+        open_source(
+            request.model, request.revision, weights=True, modalities=request.modalities
+        ) as source,
+        open_drafter(request.drafter, source.config, weights=True) as drafter,
+    ):
         assert source.checkpoint is not None, "asked for"
-        drafter = None
-        if request.drafter is not None:
-            drafter = open_drafter(request.drafter, source.config, weights=True)
         config = with_drafter(source.config, drafter)
         table = model_parameters(config, ALL_COMPONENTS)
         check_overrides(recipe, table)

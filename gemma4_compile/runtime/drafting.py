@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile import abi
@@ -30,6 +32,7 @@ from gemma4_compile.runtime.token_engine import (
     TokenEngine,
 )
 
+Float32Array = npt.NDArray[np.float32]
 Parameters: TypeAlias = "tvm_ffi.Array[tvm_ffi.Tensor]"
 
 
@@ -119,6 +122,12 @@ class Drafter:
             self._params,
         )
         return logits
+
+    @property
+    def states(self) -> Float32Array:
+        """States (n, hidden_size) of the tokens that ran last, after the final norm."""
+        assert self._rows is not None, "tokens ran"
+        return self._device.read(self._rows)
 
     def keep(self, row: int) -> None:
         """Note that the model goes on after this one of the tokens that ran last."""

@@ -280,10 +280,16 @@ class Package:
         place: Callable[[Array], PlacedT],
         progress: ByteCount | None = None,
     ) -> list[PlacedT]:
-        """Hand every weight of the drafter to `place`; as `load_parameters`."""
+        """Hand every weight of the drafter to `place`, as `load_parameters` did the model's."""
         assert self.drafter_cache is not None, "a package with a drafter"
         expected = drafter_parameters(library_metadata, self.drafter_cache)
-        return self._placed(expected, self.drafter_cache, place, progress)
+        before = sum(r.nbytes for shard in self.tensor_cache.shards for r in shard.records)
+
+        def count(done: int, total: int) -> None:
+            if progress is not None:
+                progress(before + done, before + total)
+
+        return self._placed(expected, self.drafter_cache, place, count)
 
     def _placed(
         self,

@@ -24,6 +24,7 @@ def _run(arguments: argparse.Namespace) -> None:
         steps=arguments.steps,
         text=arguments.text,
         node_modules=arguments.node_modules,
+        drafter=arguments.drafter,
     )
     report = verify_package(request, Terminal())
     content = report.to_json()

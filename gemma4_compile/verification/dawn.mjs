@@ -1,8 +1,9 @@
 // Runs a list of steps on one package on Dawn in Node. usage: node dawn.mjs JOB.json
 //
-// Job: {package, library, contextLength, nodeModules, output, steps}; a step is {ids, clear, chunk, follow, runs} or
-// {embed}; see runners.py. Writes N.f32 (logits after step N, or rows of a medium), N.layers.f32 (residual streams, of
-// a probe) and result.json, and exits with 1 if anything failed or any WebGPU error stayed uncaptured.
+// Job: {package, library, contextLength, nodeModules, output, steps, rounds}; a step is {ids, clear, chunk, follow, runs}
+// or {embed}; see runners.py, and rounds.py for rounds. Writes N.f32 (logits after step N, or rows of a medium),
+// N.layers.f32 (residual streams, of a probe), round-N.f32 (ids as floats) and result.json, and exits with 1 if anything
+// failed or any WebGPU error stayed uncaptured.
 import fs from "node:fs/promises";
 import path from "node:path";
 import {
@@ -16,6 +17,7 @@ import {
   settle,
   startDawn,
 } from "./webgpu_device.mjs";
+import { runRounds } from "./webgpu_drafter.mjs";
 import { dispose, tensorsOf, WebGPUModel } from "./webgpu_model.mjs";
 
 const job = readJob();
@@ -121,8 +123,19 @@ async function main() {
     if (hidden.length) await write(`${index}.layers.f32`, hidden);
     layers.push(hidden.length);
   }
+  const rounds = [];
+  if (job.rounds) {
+    await runRounds(model, job.package, job.rounds, async (index, arrays) => {
+      await settle(opened);
+      rounds.push(arrays.map((values) => values.length));
+      await write(
+        `round-${index}.f32`,
+        arrays.map((values) => Float32Array.from(values)),
+      );
+    });
+  }
   const names = [info.device, info.description].filter(Boolean);
-  return { device: names.join(", ") || info.vendor || "unknown", layers };
+  return { device: names.join(", ") || info.vendor || "unknown", layers, rounds };
 }
 
 await runJob(job, main);

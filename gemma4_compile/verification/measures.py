@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from gemma4_compile.model_spec.drafter.reference import Guess
 
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
@@ -71,6 +74,47 @@ class RowMeasures:
     max_error: float
     relative_error: float
     worst_row: float
+
+
+@dataclass(frozen=True)
+class DraftMeasures:
+    """Guesses of a package's drafter and the reference's, which begin with the package's tokens.
+
+    Attributes
+    ----------
+    candidates : mean share of the reference's candidates that the package compared, too; 1 where
+        every token is one
+    kl_mean, kl_max : divergence over the candidates of both, nats
+    top1 : share of guesses of the same token
+    max_error : largest difference of two logits of candidates of both
+    cosine_min, cosine_mean, relative_error : of the states for the next guess, as of a layer
+    """
+
+    guesses: int
+    candidates: float
+    kl_mean: float
+    kl_max: float
+    top1: float
+    max_error: float
+    cosine_min: float
+    cosine_mean: float
+    relative_error: float
+
+
+class FoundGuess(Protocol):
+    """A guess of a package; `candidates` is None where every token is one."""
+
+    @property
+    def token(self) -> int: ...  # noqa: D102  # of rounds.PackageGuess
+
+    @property
+    def state(self) -> Float32Array: ...  # noqa: D102
+
+    @property
+    def logits(self) -> Float32Array: ...  # noqa: D102
+
+    @property
+    def candidates(self) -> npt.NDArray[np.int32] | None: ...  # noqa: D102
 
 
 def log_probabilities(logits: Float32Array) -> Float64Array:
@@ -165,4 +209,36 @@ def compare_rows(found: Float32Array, expected: Float32Array) -> RowMeasures:
         max_error=float(np.abs(difference).max()),
         relative_error=float(np.sqrt(np.square(apart).mean())) / usual,
         worst_row=float(apart.max()) / usual,
+    )
+
+
+def compare_guesses(pairs: Sequence[tuple[FoundGuess, Guess]]) -> DraftMeasures:
+    """Compare guesses with the reference's one by one."""
+    shares, kl, errors = [], [], []
+    for found, expected in pairs:
+        own = found.candidates
+        if own is None:
+            own = np.arange(len(found.logits), dtype=np.int32)
+        common, ours, theirs = np.intersect1d(own, expected.candidates, return_indices=True)
+        shares.append(len(common) / len(expected.candidates))
+        if not len(common):
+            kl.append(np.inf)
+            continue
+        logits, right = found.logits[ours], expected.logits[theirs]
+        kl.append(float(divergence(logits[None], right[None])[0]))
+        errors.append(float(np.abs(logits.astype(np.float64) - right).max()))
+    states = compare_layer(
+        np.stack([found.state for found, _ in pairs]),
+        np.stack([expected.hidden for _, expected in pairs]),
+    )
+    return DraftMeasures(
+        guesses=len(pairs),
+        candidates=float(np.mean(shares)),
+        kl_mean=float(np.mean(kl)),
+        kl_max=float(np.max(kl)),
+        top1=float(np.mean([found.token == expected.token for found, expected in pairs])),
+        max_error=max(errors, default=float("inf")),
+        cosine_min=states.cosine_min,
+        cosine_mean=states.cosine_mean,
+        relative_error=states.relative_error,
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,12 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gemma4_compile import abi
-from gemma4_compile.checkpoint.sources import ModelSource, open_source
-from gemma4_compile.errors import CheckpointError, ConfigError, UsageError, VerificationError
+from gemma4_compile.errors import UsageError, VerificationError
 from gemma4_compile.media.settings import media_settings
-from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.package import files
-from gemma4_compile.package.artifacts import Build, Provenance
+from gemma4_compile.package.artifacts import Provenance
 from gemma4_compile.package.interface import device_of
 from gemma4_compile.package.output_directory import check_writable, output_directory
 from gemma4_compile.package.partial_build import NONFINITE
@@ -32,6 +29,12 @@ from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.package import read_provenance
 from gemma4_compile.targets.spec import INT8
 from gemma4_compile.types import JsonObject
+from gemma4_compile.verification.drafter import (
+    DrafterReport,
+    DraftSubject,
+    compare_drafter,
+    drafter_of,
+)
 from gemma4_compile.verification.measures import (
     LayerMeasures,
     LogitMeasures,
@@ -43,14 +46,15 @@ from gemma4_compile.verification.media import NAMES, MediumReport, compare_media
 from gemma4_compile.verification.prompt import Prompt as Text
 from gemma4_compile.verification.prompt import other_chunk, read_prompt, read_text
 from gemma4_compile.verification.report import picture
+from gemma4_compile.verification.rounds import plan_rounds, rounds_for
 from gemma4_compile.verification.runners import Job, Outcome, runner_for
 from gemma4_compile.verification.samples import Room, Trial, make_trials
 from gemma4_compile.verification.subject import (
     Subject,
     VerifyRequest,
     make_probe,
-    modalities_of,
     open_subject,
+    reference_of,
 )
 from gemma4_compile.verification.thresholds import shortfalls, thresholds
 from gemma4_compile.verify_options import DEFAULT_STEPS
@@ -96,6 +100,7 @@ class NumericsReport:
     consistency: Mapping[str, float]
     failures: tuple[str, ...]
     media: tuple[MediumReport, ...] = ()
+    drafter: DrafterReport | None = None
 
     @property
     def passed(self) -> bool:
@@ -119,13 +124,14 @@ class NumericsReport:
             "arithmetic": self.arithmetic.to_json(),
             "whole": self.whole.to_json(),
             "consistency": dict(self.consistency),
-            **self._media_json(),
+            **self._parts_json(),
         }
 
-    def _media_json(self) -> JsonObject:
-        """Nothing of a package of text alone."""
-        found = {report.trial.modality: report.to_json() for report in self.media}
-        return {"media": found} if found else {}
+    def _parts_json(self) -> JsonObject:
+        """Nothing of a package of text alone, without a drafter."""
+        media = {report.trial.modality: report.to_json() for report in self.media}
+        drafter = {} if self.drafter is None else {"drafter": self.drafter.to_json()}
+        return {**({"media": media} if media else {}), **drafter}
 
 
 def _stack(outcomes: Sequence[Outcome]) -> tuple[Float32Array, Float32Array | None]:
@@ -185,7 +191,10 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
     check_tools(device_of(built), request.node_modules)
     transformer = _load_transformers()
     reporter.stage(f"opening {request.package} and {request.reference}")
-    with _reference_of(request, built) as source:
+    with (
+        reference_of(request, built) as source,
+        drafter_of(request, built, source.config) as drafter,
+    ):
         assert source.checkpoint is not None, "asked for"
         opened = open_subject(request, source.checkpoint, source.config, reporter)
         run, devices = runner_for(device_of(opened.provenance.build), request.node_modules)
@@ -198,12 +207,16 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
         jobs: list[list[Job]] = [[*prompt.decoded(), *prompt.again(odd)]]
         jobs += [trial.jobs() for trial in trials]
         with tempfile.TemporaryDirectory(prefix="gemma4-verify-") as folder:
-            probe = make_probe(request, opened.provenance, Path(folder), reporter)
+            probe = make_probe(request, opened, Path(folder), reporter)
             shown = "".join(f", and a {NAMES[trial.modality]}" for trial in trials)
             reporter.stage(f"running the package on {len(prompt.ids)} tokens{shown}")
             found = _divided(run(request.package, [job for part in jobs for job in part]), jobs)
             reporter.stage("running it again, with the residual streams of every layer")
             probed = run(probe, prompt.decoded())
+        if drafter is not None:
+            reporter.stage("running its drafter")
+            run_rounds = rounds_for(device_of(built), request.node_modules)
+            rounds = run_rounds(request.package, prompt.ids, plan_rounds(prompt.runs, room.chunk))
         references, media_references = {}, {}
         for name, read in (("package", opened.stored.read), ("checkpoint", opened.read)):
             one = _Transformers(transformer, opened, read)
@@ -213,34 +226,17 @@ def verify_package(request: VerifyRequest, reporter: Reporter) -> NumericsReport
         if trials:
             reporter.stage("running transformers in float32 on pictures and sounds")
         media = compare_media(opened, trials, found[1:], media_references)
+        drafted = None
+        if drafter is not None:
+            reporter.stage("running the drafter in float32")
+            subject = DraftSubject.of(request, opened, drafter)
+            drafted = compare_drafter(subject, prompt, rounds, references)
         reference = {"source": dict(source.origin), "versions": transformer.VERSIONS}
-    measured = _Measured(opened, prompt, odd, found[0], probed, references, tuple(media))
+    results = (found[0], probed, references, tuple(media), drafted)
+    measured = _Measured(opened, prompt, odd, *results)
     report = _report(measured, _hash(text), reference, devices)
     _write(request.package, opened.provenance, report)
     return report
-
-
-@contextmanager
-def _reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
-    """The checkpoint, with what the package takes; CheckpointError if it has no such input."""
-    modalities = modalities_of(build)
-    with ExitStack() as stack:
-        try:
-            source = stack.enter_context(
-                open_source(
-                    request.reference, request.revision, weights=True, modalities=modalities
-                )
-            )
-        except ConfigError as error:
-            if modalities == TEXT_ONLY:
-                raise
-            taken = ", ".join(sorted(modalities))
-            raise CheckpointError(
-                f"`{request.package}` takes {taken}, and `{request.reference}` cannot be read as "
-                f"that: {error}",
-                hint="give the checkpoint that the package was made from",
-            ) from error
-        yield source
 
 
 def _divided(outcomes: Sequence[Outcome], jobs: Sequence[Sequence[Job]]) -> list[list[Outcome]]:
@@ -295,6 +291,7 @@ class _Measured:
     probed: Sequence[Outcome]
     references: Mapping[str, ReferenceRun]
     media: tuple[MediumReport, ...]
+    drafter: DrafterReport | None
 
 
 def _report(
@@ -332,7 +329,8 @@ def _report(
     failures = [f"arithmetic: {text}" for text in arithmetic.failures]
     failures += [f"against the checkpoint: {text}" for text in whole.failures]
     failures += _inconsistencies(consistency, arithmetic.bounds)
-    failures += [text for report in measured.media for text in report.failures]
+    parts = (*measured.media, *((measured.drafter,) if measured.drafter else ()))
+    failures += [text for part in parts for text in part.failures]
     subject = {
         "package": {
             "library_sha256": opened.provenance.files[str(opened.provenance.library)][1],
@@ -351,7 +349,8 @@ def _report(
             "decoded": prompt.steps,
         },
     }
-    return NumericsReport(subject, arithmetic, whole, consistency, tuple(failures), measured.media)
+    found = (arithmetic, whole, consistency, tuple(failures), measured.media, measured.drafter)
+    return NumericsReport(subject, *found)
 
 
 def _kl(found: Float32Array, expected: Float32Array) -> float:

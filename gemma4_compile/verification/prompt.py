@@ -34,6 +34,11 @@ class Prompt:
         return [*first, *range(self.length - 1, self.length + self.steps)]
 
     @property
+    def runs(self) -> tuple[range, range]:
+        """The positions of the tokens that both runs decode."""
+        return range(1, self.steps), range(self.length, self.length + self.steps)
+
+    @property
     def following(self) -> list[int | None]:
         """The text's next token after each of the rows."""
         return [self.ids[row + 1] if row + 1 < len(self.ids) else None for row in self.rows]

@@ -83,6 +83,8 @@ def table(content: JsonObject, *, layers: bool = True) -> str:
     ]
     for modality, medium in content.get("media", {}).items():
         lines += ["", *_medium_lines(modality, medium)]
+    if "drafter" in content:
+        lines += ["", *_drafter_lines(content["drafter"])]
     if layers:
         lines += ["", *_layer_lines(content)]
     if content["failures"]:
@@ -120,6 +122,40 @@ def _medium_lines(modality: str, medium: JsonObject) -> list[str]:
                 f"    {'greedy tokens that agree':<38}{logits['top1']:<14.1%}"
                 f">= {bounds['top1']:.0%}",
             ]
+    return lines
+
+
+def _drafter_lines(drafter: JsonObject) -> list[str]:
+    weights = drafter["weights"]
+    lines = [
+        f"the drafter, in {drafter['rounds']} rounds",
+        f"  {'largest error of a stored weight row':<40}{weights['error']:<14.3g}"
+        f"<= {weights['bound']:.3g}",
+    ]
+    for key, _, name in LINES:
+        one = drafter[key]
+        guesses, logits, bounds = one["guesses"], one["logits"], one["thresholds"]
+        lines.append(f"  with {name}")
+        rows: list[tuple[str, str, str]] = []
+        if guesses is not None:
+            rows = [
+                (f"{guesses['guesses']} guesses that agree", f"{guesses['top1']:.1%}",
+                 f">= {bounds['top1']:.0%}" if key == "arithmetic" else ""),
+                ("their mean KL divergence, nats", f"{guesses['kl_mean']:.3g}",
+                 f"<= {one['kl_bound']:g}"),
+                ("candidates in common", f"{guesses['candidates']:.1%}",
+                 f">= {bounds['top5']:.0%}"),
+                ("mean cosine of their states", f"{guesses['cosine_mean']:.7f}",
+                 f">= {bounds['cosine']:g}"),
+            ]  # fmt: skip
+        rows += [
+            (f"{logits['positions']} checked tokens, mean KL", f"{logits['kl_mean']:.3g}",
+             f"<= {bounds['kl_mean']:g}"),
+            ("their top-1 agreement", f"{logits['top1']:.1%}", f">= {bounds['top1']:.0%}"),
+            ("mean cosine of their states", f"{one['states']['cosine_mean']:.7f}",
+             f">= {bounds['cosine']:g}"),
+        ]  # fmt: skip
+        lines += [f"    {what:<38}{found:<14}{bound}".rstrip() for what, found, bound in rows]
     return lines
 
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.native_library import Forward
 from gemma4_compile.runtime.steps import PlainSteps
 from gemma4_compile.targets.spec import DeviceType
+from gemma4_compile.types import JsonObject
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -110,7 +112,8 @@ class _Recorded:
 
 def run_here(directory: Path, steps: Sequence[Job]) -> list[Outcome]:
     """Run steps on a package for this machine; errors as those of `Engine`."""
-    engine = Engine.open(directory, graphs=False)  # what a probe returns is read after each step
+    # What a probe returns is read after each step; of a drafter it knows nothing.
+    engine = Engine.open(directory, graphs=False, drafts=0)
     prefill = engine._prefill = _Recorded(engine._prefill, engine.device)
     plain = engine._steps
     assert isinstance(plain, PlainSteps), "without graphs"
@@ -159,12 +162,17 @@ def find_node_modules(given: Path | None) -> Path:
     return folder
 
 
-def run_on_dawn(
-    directory: Path, steps: Sequence[Job], node_modules: Path
-) -> tuple[list[Outcome], str]:
-    """Run steps on a `webgpu` package; returns what came out, and the device's name.
+@contextmanager
+def on_dawn(
+    directory: Path, node_modules: Path, describe: Callable[[Path], Mapping[str, object]]
+) -> Iterator[tuple[Path, JsonObject]]:
+    """Run a job on a `webgpu` package; yields the folder with its results, and what it wrote.
 
     Which driver Dawn takes is the environment's choice (VK_ICD_FILENAMES).
+
+    Parameters
+    ----------
+    describe : makes what the driver is asked for, whose files go into the folder that it is given
 
     Raises
     ------
@@ -180,7 +188,8 @@ def run_on_dawn(
             "contextLength": chat.context_window_size,
             "nodeModules": str(node_modules),
             "output": folder,
-            "steps": [_described(step, Path(folder)) for step in steps],
+            "steps": [],
+            **describe(Path(folder)),
         }
         path = Path(folder, "job.json")
         path.write_text(json.dumps(job), "utf-8")
@@ -196,8 +205,23 @@ def run_on_dawn(
                 f"the package does not run on WebGPU here: {reason}",
                 hint="try another adapter, or compile with other --limits or --quant q4f32",
             )
+        yield Path(folder), written
+
+
+def run_on_dawn(
+    directory: Path, steps: Sequence[Job], node_modules: Path
+) -> tuple[list[Outcome], str]:
+    """Run steps on a `webgpu` package; returns what came out, and the device's name.
+
+    Errors as those of `on_dawn`.
+    """
+
+    def describe(folder: Path) -> Mapping[str, object]:
+        return {"steps": [_described(step, folder) for step in steps]}
+
+    with on_dawn(directory, node_modules, describe) as (folder, written):
         outcomes = [
-            _outcome(Path(folder), index, step, layers)
+            _outcome(folder, index, step, layers)
             for index, (step, layers) in enumerate(zip(steps, written["layers"], strict=True))
         ]
     return outcomes, str(written["device"])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gemma4_compile import abi
 from gemma4_compile.checkpoint.match import Checkpoint, match, row_reader
 from gemma4_compile.checkpoint.nonfinite import finite_reader
+from gemma4_compile.checkpoint.sources import ModelSource, open_source
 from gemma4_compile.compilation import config_digest
-from gemma4_compile.errors import CheckpointError
+from gemma4_compile.errors import CheckpointError, ConfigError
 from gemma4_compile.media.settings import media_settings
 from gemma4_compile.media.sizes import WIDE
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import COMPONENTS
-from gemma4_compile.model_spec.modality import Modality
+from gemma4_compile.model_spec.modality import TEXT_ONLY, Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import files
 from gemma4_compile.package.artifacts import (
@@ -47,6 +51,7 @@ class VerifyRequest:
     reference : the checkpoint, as gemma4-compile takes it
     steps : tokens decoded in each of the two runs
     node_modules : folder of the Node packages that run WebGPU
+    drafter : the package's drafter; None for the one that its provenance names
     """
 
     package: Path
@@ -55,6 +60,7 @@ class VerifyRequest:
     steps: int = DEFAULT_STEPS
     text: Path | None = None
     node_modules: Path | None = None
+    drafter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,29 @@ class Subject:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the checkpoint's tensors."""
         return {source.name: source.shape for s in self.plan for source in s.parameter.sources}
+
+
+@contextmanager
+def reference_of(request: VerifyRequest, build: Build) -> Iterator[ModelSource]:
+    """The checkpoint, with what the package takes; CheckpointError if it has no such input."""
+    modalities = modalities_of(build)
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(
+                open_source(
+                    request.reference, request.revision, weights=True, modalities=modalities
+                )
+            )
+        except ConfigError as error:
+            if modalities == TEXT_ONLY:
+                raise
+            taken = ", ".join(sorted(modalities))
+            raise CheckpointError(
+                f"`{request.package}` takes {taken}, and `{request.reference}` cannot be read as "
+                f"that: {error}",
+                hint="give the checkpoint that the package was made from",
+            ) from error
+        yield source
 
 
 def open_subject(
@@ -99,7 +128,7 @@ def open_subject(
     with reporter.progress(f"checking {request.package}", total) as advance:
         check_files(request.package, provenance, Check.ALWAYS, _steps(advance))
     limits = target_spec(build["target"], build["limits"])
-    recipe = with_overrides(build["recipe"], _overrides(build))
+    recipe = with_overrides(build["recipe"], overrides_of(build))
     plan = storage_plan(model_parameters(config, COMPONENTS), recipe, limits.max_binding_bytes)
     cache = TensorCache.from_json(read_artifact(request.package / abi.TENSOR_CACHE_FILE))
     chat = ChatConfig.from_json(read_artifact(request.package / abi.CHAT_CONFIG_FILE))
@@ -132,7 +161,8 @@ def _steps(advance: ByteProgress) -> ByteCount:
     return progress
 
 
-def _overrides(build: Build) -> Overrides:
+def overrides_of(build: Build) -> Overrides:
+    """Schemes of --recipe that a package was made with."""
     return tuple((pattern, scheme) for pattern, scheme in build.get("overrides", ()))
 
 
@@ -141,10 +171,18 @@ def modalities_of(build: Build) -> frozenset[Modality]:
     return frozenset(map(Modality, build.get(MODALITIES, ("text",))))
 
 
-def make_probe(
-    request: VerifyRequest, provenance: Provenance, folder: Path, reporter: Reporter
-) -> Path:
+def _overrides_of_model(opened: Subject) -> Overrides:
+    """Those that name parameters of the model; a probe has no drafter."""
+    names, given = (
+        [one.parameter.name for one in opened.plan],
+        overrides_of(opened.provenance.build),
+    )
+    return tuple(one for one in given if any(fnmatchcase(name, one[0]) for name in names))
+
+
+def make_probe(request: VerifyRequest, opened: Subject, folder: Path, reporter: Reporter) -> Path:
     """Make the same package in `folder`, with a library that returns the residual streams, too."""
+    provenance = opened.provenance
     build, probe = provenance.build, folder / "probe"
     image = media_settings(build).image
     compile_model(
@@ -152,7 +190,7 @@ def make_probe(
             model=request.reference,
             target=build["target"],
             quant=build["recipe"],
-            overrides=_overrides(build),
+            overrides=_overrides_of_model(opened),
             output=probe,
             limits=build["limits"],
             context_length=build["context_length"],

@@ -9,7 +9,7 @@ from gemma4_compile.quantization.groups import step_error
 from gemma4_compile.quantization.quality import Thresholds, loosest
 from gemma4_compile.quantization.scheme import EVEN_ERROR, HALF_STEP, Scheme
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
+from gemma4_compile.verification.measures import DraftMeasures, LayerMeasures, LogitMeasures
 
 # The reference computes with the package's own weights: what is left is rounding in kernels.
 ARITHMETIC: Mapping[str, Thresholds] = {
@@ -65,6 +65,31 @@ def shortfalls(
     for name, found, bound in lower:
         if not found >= bound:
             yield f"{name} is {found:.5g}, at least {bound:g} is needed"
+
+
+def draft_kl_bound(bounds: Thresholds, *, whole: bool) -> float:
+    """Largest mean divergence of a drafter's guesses."""
+    return 2 * bounds.kl_mean if whole else bounds.kl_mean
+
+
+def draft_shortfalls(bounds: Thresholds, found: DraftMeasures, *, whole: bool) -> Iterator[str]:
+    """As `shortfalls`, of a drafter's guesses.
+
+    Two models with rounded weights, one after the other, may diverge twice as far. With the
+    checkpoint's weights as `whole` the token has no bound: which of two that are nearly as good is
+    guessed decides what a step costs, and not what is said.
+    """
+    most = draft_kl_bound(bounds, whole=whole)
+    if not found.kl_mean <= most:
+        yield f"mean KL divergence is {found.kl_mean:.3g}, at most {most:g} is allowed"
+    lower = (
+        *(() if whole else (("agreement", found.top1, bounds.top1),)),
+        ("share of the reference's candidates", found.candidates, bounds.top5),
+        ("cosine of the states", found.cosine_mean, bounds.cosine),
+    )
+    for name, value, bound in lower:
+        if not value >= bound:
+            yield f"{name} is {value:.5g}, at least {bound:g} is needed"
 
 
 # Rows of media. A block of a tower (attention, feed-forward, a step before or after the layers)

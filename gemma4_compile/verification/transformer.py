@@ -25,6 +25,7 @@ from transformers.models.gemma4_unified.modeling_gemma4_unified import (
 )
 
 from gemma4_compile.media.inputs import Picture
+from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.quantization.convert import RowReader
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.types import JsonObject
@@ -47,10 +48,15 @@ class ReferenceRun:
     ----------
     logits : (positions, vocab_size), float32
     hidden : (layers, positions, hidden_size), float32, the residual stream after each layer
+    normed : (positions, hidden_size), float32, after the final norm
+    keys_values : K and V (T, heads, head_dim), float32, of all positions of the sequence, of the
+        last layer of each kind that owns some: what a drafter reads
     """
 
     logits: Float32Array
     hidden: Float32Array
+    normed: Float32Array
+    keys_values: Mapping[AttentionKind, tuple[Float32Array, Float32Array]]
 
 
 class _RowEmbedding(torch.nn.Module):
@@ -134,6 +140,17 @@ def _stream_layers(
     return kept
 
 
+def _store_last_owners(model: Any) -> None:
+    """Let transformers hand out the keys and values that a drafter reads.
+
+    Of models that share some it does; of others no layer is marked for it.
+    """
+    owners = model.config.num_hidden_layers - model.config.num_kv_shared_layers
+    last = dict(zip(model.config.layer_types[:owners], model.layers[:owners], strict=True))
+    for layer in last.values():
+        layer.self_attn.store_full_length_kv = True
+
+
 def _head(
     normed: torch.Tensor, vocab_size: int, cap: float | None, read: RowReader
 ) -> Float32Array:
@@ -209,8 +226,17 @@ def run_transformers(
         shares = model.config.num_kv_shared_layers > 0
         prompt = Prompt.of(ids)
         given = _with_media(model, prompt, media) if prompt.runs else _text_alone(prompt)
-        output = model(**given, use_cache=False, output_hidden_states=shares)
+        _store_last_owners(model)
+        output = model(
+            **given, use_cache=False, output_hidden_states=shares, return_shared_kv_states=True
+        )
         normed = output.last_hidden_state[0, list(rows)]
+        stored = output.shared_kv_states
         cap = model.config.final_logit_softcapping
         logits = _head(normed, model.config.vocab_size, cap, read)
-    return ReferenceRun(logits, np.stack(hidden))
+    keys_values = {
+        kind: tuple(one[0].transpose(0, 1).contiguous().numpy() for one in stored[kind.value])
+        for kind in AttentionKind
+        if kind.value in model.config.layer_types
+    }
+    return ReferenceRun(logits, np.stack(hidden), normed.numpy(), keys_values)

@@ -9,7 +9,7 @@ const TEXT = 0; // modality of a row
 const COLDEST = 1e-6; // the client's temperature instead of 0
 
 /** Hands the package's files to the runtime's own weight loader. */
-const filesFromDisk = {
+export const filesFromDisk = {
   async fetchWithCache(url, kind) {
     const data = await fs.readFile(fileURLToPath(url));
     return kind === "json" ? JSON.parse(data) : data;
@@ -73,9 +73,9 @@ export class WebGPUModel {
     return action();
   }
 
-  async loadWeights(directory) {
+  async loadWeights(directory, artifactCache = filesFromDisk) {
     const base = pathToFileURL(`${path.resolve(directory)}/`).href;
-    await this.tvm.fetchTensorCache(base, this.gpu, { artifactCache: filesFromDisk });
+    await this.tvm.fetchTensorCache(base, this.gpu, { artifactCache });
   }
 
   makeState(contextLength, chunk) {
@@ -169,6 +169,10 @@ export class WebGPUModel {
 
   beginForward(count) {
     this.state.begin_forward(this.kv, this.tvm.makeShapeTuple([0]), this.tvm.makeShapeTuple([count]));
+  }
+
+  endForward() {
+    this.state.end_forward(this.kv);
   }
 
   // --- Sampling, by the client's three functions ---

@@ -280,6 +280,18 @@ def test_who_wants_no_drafter_loads_none(
         Engine(package)
 
 
+def test_loading_counts_the_model_and_then_its_drafter(drafted: Callable[[str], Drafted]) -> None:
+    package, seen = Package.open(drafted("e2b").package), list[tuple[int, int]]()
+    Engine(package, progress=lambda done, total: seen.append((done, total)))
+    assert package.drafter_cache is not None
+    sizes = [
+        sum(record.nbytes for shard in cache.shards for record in shard.records)
+        for cache in (package.tensor_cache, package.drafter_cache)
+    ]
+    assert seen[-1] == (sum(sizes), sum(sizes))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
 class Unlike:
     """A chooser with a memory: the most probable token that it has not chosen lately."""
 

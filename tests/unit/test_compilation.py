@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.checkpoint.drafter import with_drafter
-from gemma4_compile.compilation import config_digest
+from gemma4_compile.checkpoint.drafter import open_drafter, with_drafter
+from gemma4_compile.checkpoint.sources import open_source
+from gemma4_compile.compilation import config_digest, fingerprint
 from gemma4_compile.errors import ConfigError, UsageError
+from gemma4_compile.kernels import lower_library
+from gemma4_compile.model_spec.drafter.parameters import parameter_table
 from gemma4_compile.package.partial_build import PartialBuild
 from gemma4_compile.pipeline import compile_model, plan_model
+from gemma4_compile.quantization.recipe import storage_plan
+from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.quantization_report import report_model
 from gemma4_compile.request import CompileRequest
+from gemma4_compile.tiny import materialize_drafter
 from tests import drafters, packages
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
+from tests.marks import slow_unless
 from tests.unit.model_spec.drafter.test_parameters import drafted as config_of
 
 pytestmark = pytest.mark.package
@@ -113,3 +123,57 @@ def test_plan_and_report_know_it(made: Drafted, tmp_path: Path) -> None:
     assert "drafter.pre_projection" in found
     plain, _ = report_model(request(made, Path(), drafter=None), packages.Silent())
     assert {loss.name for loss in losses} - found == {loss.name for loss in plain}
+
+
+def digest(drafter: Path | str) -> str:
+    """The fingerprint of `tiny` with a drafter."""
+    with (
+        open_source("tiny", None, weights=True) as source,
+        open_drafter(str(drafter), source.config, weights=True) as opened,
+    ):
+        config = with_drafter(source.config, opened)
+        build: Any = SimpleNamespace(
+            source=source,
+            drafter=opened,
+            config=config,
+            recipe=RECIPES["q4f16"],
+            allow_nonfinite=False,
+            storage=storage_plan(parameter_table(config), RECIPES["q4f16"], None),
+        )
+        return fingerprint(build)
+
+
+def test_weights_of_another_drafter_are_converted_anew(tmp_path: Path) -> None:
+    shipped = [digest("tiny") for _ in range(2)]
+    assert shipped[0] == shipped[1], "each time in another folder"
+    folder = tmp_path / "drafter"
+    materialize_drafter(folder)
+    mine = digest(folder)
+    assert mine == digest(folder) != shipped[0]
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert digest(folder) != mine
+
+
+def test_tiny_is_compiled_with_the_drafter_that_ships(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    asked = CompileRequest("tiny", "cpu", "q4f16", package, only="weights", drafter="tiny")
+    compile_model(asked, packages.Silent())
+    build = read(package, abi.PROVENANCE_FILE)["build"]
+    assert (build["source"]["kind"], build["drafter"]["kind"]) == ("tiny", "tiny")
+    asked = replace(asked, output=Path())
+    plan, _ = plan_model(asked)
+    assert plan.drafter is not None
+    shards = read(package, abi.DRAFTER_CACHE_FILE)["records"]
+    stored = sum(record["nbytes"] for shard in shards for record in shard["records"])
+    assert stored == plan.drafter.weights_bytes
+    losses, _ = report_model(asked, packages.Silent())
+    assert "drafter.pre_projection" in {loss.name for loss in losses}
+
+
+@pytest.mark.parametrize(
+    "target", slow_unless(lambda target: target == "webgpu", ("webgpu", "metal", "cuda"))
+)
+def test_every_target_has_kernels_for_tiny_s_drafter(target: str) -> None:
+    asked = CompileRequest("tiny", target, "q4f16", Path(), drafter="tiny")
+    library = lower_library(asked)
+    assert {abi.DRAFT, abi.VERIFY} <= library.calls.keys()

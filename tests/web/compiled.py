@@ -15,6 +15,8 @@ from tests import models, routing
 from tests.shared import made_once
 
 TINY = "tiny"
+DRAFTED = "tiny-drafted"
+"""The same with its drafter."""
 SEEING = "tiny-seeing"
 """The same with its towers."""
 SEEING_LITTLE = "tiny-seeing-little"
@@ -31,6 +33,7 @@ class Sizes:
 
 SIZES = {
     TINY: Sizes(context_length=512, prefill_chunk=24),
+    DRAFTED: Sizes(context_length=512, prefill_chunk=24),
     SEEING: Sizes(context_length=1000, prefill_chunk=300),
     SEEING_LITTLE: Sizes(context_length=512, prefill_chunk=24),
     "e2b": Sizes(context_length=96, prefill_chunk=12),
@@ -86,6 +89,7 @@ class Compiler:
                 limits=limits,
                 modalities=None if model in (SEEING, SEEING_LITTLE) else TEXT_ONLY,
                 image_tokens=70 if model == SEEING_LITTLE else None,
+                drafter=TINY if model == DRAFTED else None,
             )
             compile_model(request, _Silent())
 

@@ -16,7 +16,7 @@ from gemma4_compile.verification.runners import run_on_dawn
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import media_checkpoints
 from tests.packages import Silent
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import DRAFTED, TINY, Compiler
 from tests.web.dawn import HERE, VulkanDriver
 
 pytestmark = [pytest.mark.dawn, pytest.mark.parity]
@@ -40,6 +40,31 @@ def test_layers_and_logits_on_webgpu(
     assert len(layers) == 8
     # float16 rounds somewhere in every layer: a comparison with itself would be exact.
     assert all(0 < layer["relative_error"] < 0.01 for layer in layers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["q4f16", "f16"])
+def test_guesses_and_checked_tokens_on_webgpu(
+    recipe: str,
+    compiled: Compiler,
+    tmp_path: Path,
+    lavapipe: VulkanDriver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in lavapipe.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    package = shutil.copytree(compiled(DRAFTED, "webgpu", recipe), tmp_path / "package")
+    asked = VerifyRequest(package, TINY, steps=16, node_modules=HERE / "node_modules")
+    found = verify_package(asked, Silent())
+    assert found.passed, found.failures
+    content = read_artifact(package / "numerics.json")["drafter"]
+    assert content["source"] == {"kind": "tiny"}
+    drafter = content["arithmetic"]
+    assert drafter["guesses"]["guesses"] > 20
+    assert drafter["logits"]["positions"] > 30
+    # float16 rounds: a comparison with itself would be exact.
+    assert 0 < drafter["guesses"]["relative_error"] < 0.01
+    assert 0 < drafter["states"]["relative_error"] < 0.01
 
 
 def test_subgroups_that_are_too_small_are_told(

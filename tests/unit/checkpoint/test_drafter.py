@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from gemma4_compile.checkpoint.drafter import (
 from gemma4_compile.checkpoint.match import Checkpoint
 from gemma4_compile.errors import CheckpointError, ConfigError, Gemma4CompileError
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.tiny import checkpoint
 from tests import models
 from tests.drafters import drafter_config, random_weights, write_drafter
 
@@ -29,9 +31,10 @@ def target_of(kind: str) -> Gemma4Config:
     return Gemma4Config.from_dict(models.config_file(models.KINDS[kind], "hub", "float32"))
 
 
-def opened(directory: Path, kind: str = "e2b") -> tuple[DrafterSource, Gemma4Config]:
-    source = open_drafter(str(directory), target_of(kind), weights=True)
-    return source, with_drafter(target_of(kind), source)
+def opened(directory: Path | str, kind: str = "e2b") -> tuple[DrafterSource, Gemma4Config]:
+    with open_drafter(str(directory), target_of(kind), weights=True) as source:
+        assert source is not None
+        return source, with_drafter(target_of(kind), source)
 
 
 def matched(directory: Path) -> None:
@@ -52,8 +55,9 @@ def test_a_directory_is_opened_and_matched(tmp_path: Path) -> None:
 
 def test_the_config_alone_needs_no_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(drafter_config("moe")))
-    source = open_drafter(str(tmp_path), target_of("moe"), weights=False)
-    assert source.checkpoint is None
+    with open_drafter(str(tmp_path), target_of("moe"), weights=False) as source:
+        assert source is not None
+        assert source.checkpoint is None
 
 
 def rewrite(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -163,7 +167,35 @@ def test_ids_of_32_bits_are_read_as_well(tmp_path: Path) -> None:
 
 def test_what_is_neither_a_directory_nor_an_id_is_said() -> None:
     with pytest.raises(CheckpointError, match="--drafter: there is no `no such thing`"):
-        open_drafter("no such thing", target_of("e2b"), weights=True)
+        opened("no such thing")
+
+
+def test_where_none_is_named_there_is_none() -> None:
+    with open_drafter(None, target_of("e2b"), weights=True) as source:
+        assert source is None
+
+
+def test_tiny_s_own_drafter_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)  # a directory of its name is another
+    target = Gemma4Config.from_dict(checkpoint.config())
+    with open_drafter("tiny", target, weights=True) as source:
+        assert source is not None
+        assert source.origin == {"kind": "tiny"}
+        assert source.checkpoint is not None
+        assert match_drafter(source.checkpoint, with_drafter(target, source))
+        assert len(list(temporary.iterdir())) == 1
+    assert not list(temporary.iterdir())
+    message = r"--drafter tiny: it guesses for the model `tiny` alone: .*backbone_hidden_size"
+    with pytest.raises(ConfigError, match=message) as raised:
+        opened("tiny")
+    assert "of this very model" in str(raised.value.hint)
+    assert not list(temporary.iterdir())
 
 
 def test_a_tokenizer_of_other_tokens_is_refused(tmp_path: Path) -> None:

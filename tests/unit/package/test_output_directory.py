@@ -59,26 +59,27 @@ def stop(output: Path, error: BaseException, *files: str) -> None:
         ("../model", "the checkpoint `../model`"),
         ("../link", "the checkpoint `../model`"),
         ("../own/deep/..", "your home directory"),
+        ("../drafter", "the checkpoint `../drafter`"),
     ],
 )
 def test_what_must_stay_is_not_replaced(
     output: str, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("here", "own", "model"):
+    for folder in ("here", "own", "model", "drafter"):
         (tmp_path / folder).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "model")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "own"))
     with pytest.raises(UsageError, match=f"would replace {held}"):
-        check_place(Path(output), Path("../model"))
+        check_place(Path(output), [Path("../model"), Path("../drafter")])
     for good in ("out", "../out", "../own/out", "../model/out", "../model2"):
-        check_place(Path(good), Path("../model"))
-    check_place(Path("../model"), None)
+        check_place(Path(good), [Path("../model")])
+    check_place(Path("../model"))
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:
     with pytest.raises(UsageError, match="not UTF-8"):
-        check_place(Path("out\udcff"), None)
+        check_place(Path("out\udcff"))
 
 
 def test_what_cannot_be_replaced_is_said_before(

@@ -8,15 +8,18 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from gemma4_compile.checkpoint.drafter import match_drafter, open_drafter, with_drafter
 from gemma4_compile.checkpoint.match import Checkpoint, match
 from gemma4_compile.model_spec.audio.component import AUDIO
+from gemma4_compile.model_spec.drafter.parameters import parameter_table
 from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.vision.component import VISION
-from gemma4_compile.tiny import checkpoint, materialize
+from gemma4_compile.tiny import checkpoint, materialize, materialize_drafter
 from gemma4_compile.tiny.architecture import tensor_shapes
 
 MOST_BYTES = 10_000_000  # the weights lie in the repository
+MOST_DRAFTER_BYTES = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,23 @@ def test_every_tensor_of_the_architecture_is_there_in_bfloat16_and_trained(tiny:
         assert found == shapes | tower_shapes()
         assert {tensor.get_dtype() for tensor in stored.values()} == {"BF16"}
         assert all(tensor[...].any() for name, tensor in stored.items() if "position" in name)
+
+
+def test_its_drafter_is_small_whole_and_of_its_tokens(tiny: Path, tmp_path: Path) -> None:
+    materialize_drafter(tmp_path)
+    assert sum(file.stat().st_size for file in tmp_path.glob("[cm]*")) <= MOST_DRAFTER_BYTES
+    assert (tmp_path / "tokenizer.json").read_bytes() == (tiny / "tokenizer.json").read_bytes()
+    with safe_open(tmp_path / "model.safetensors", framework="np") as file:
+        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"BF16"}  # noqa: SIM118
+        assert all(file.get_tensor(name).any() for name in file.keys())  # noqa: SIM118
+    target = Gemma4Config.from_dict(checkpoint.config())
+    with open_drafter(str(tmp_path), target, weights=True) as source:
+        assert source is not None
+        assert source.checkpoint is not None
+        found = match_drafter(source.checkpoint, with_drafter(target, source))
+    expected = {source.name for p in parameter_table(with_drafter(target, source))
+                for source in p.sources}  # fmt: skip
+    assert found.keys() == expected
 
 
 def test_it_sees_and_hears_and_is_text_where_nothing_else_is_asked_for(tiny: Path) -> None:

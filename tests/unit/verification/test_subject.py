@@ -160,11 +160,11 @@ def test_a_probe_is_the_same_package_with_another_library(
     request_for: VerifyRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[CompileRequest] = []
-    package = request_for.package
+    package, found = request_for.package, opened(request_for)
     build = {
         "context_length": CONTEXT,
         "activations": "int8",
-        "overrides": [["embed_tokens", "q8f16_1"]],
+        "overrides": [["embed_tokens", "q8f16_1"], ["drafter.*", "q8f16_1"]],
         "modalities": ["text", "image"],
         "media": MediaSettings(
             ImageSettings(1, 2, 3, 4, max_budget=560, client_across=16, client_down=16)
@@ -184,14 +184,14 @@ def test_a_probe_is_the_same_package_with_another_library(
 
     monkeypatch.setattr(subject, "compile_model", compile_one)
     provenance = Provenance.from_json(read_artifact(package / abi.PROVENANCE_FILE))
-    probe = make_probe(request_for, provenance, tmp_path, Silent())
+    probe = make_probe(request_for, replace(found, provenance=provenance), tmp_path, Silent())
 
     (request,) = asked
     assert (request.model, request.only, request.probe) == (request_for.reference, "library", True)
     assert (request.target, request.quant, request.limits) == ("cpu", "q8f16", "default")
     assert (request.context_length, request.activations) == (CONTEXT, "int8")
     assert request.prefill_chunk == provenance.build["prefill_chunk"]
-    assert len(request.overrides) == 1
+    assert request.overrides == (("embed_tokens", "q8f16_1"),), "a probe has no drafter"
     assert request.modalities == frozenset({Modality.TEXT, Modality.IMAGE})
     assert (request.image_tokens, request.image_shape) == (560, "square")
 

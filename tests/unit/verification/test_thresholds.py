@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from gemma4_compile.quantization.dense import DenseScheme
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.scheme import Scheme
 from gemma4_compile.quantization.schemes import RECIPES
-from gemma4_compile.verification.measures import LayerMeasures, LogitMeasures
+from gemma4_compile.verification.measures import DraftMeasures, LayerMeasures, LogitMeasures
 from gemma4_compile.verification.thresholds import (
+    draft_shortfalls,
     rows_bound,
     shortfalls,
     thresholds,
@@ -109,3 +111,28 @@ def test_rounding_stays_within_the_bound_of_stored_rows(scheme: Scheme, size: fl
     if size >= 1e-3:
         lengths = np.linalg.norm(rows[2:], axis=-1)
         assert (allowed[2:] < 0.5 * lengths).all(), "a row that is gone is beyond"
+
+
+GOOD = DraftMeasures(4, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("kl_mean", 2e-3, "mean KL divergence is 0.002, at most 0.001"),
+        ("kl_mean", float("nan"), "mean KL divergence is nan"),
+        ("top1", 0.9, "agreement is 0.9, at least 0.95"),
+        ("candidates", 0.5, "share of the reference's candidates is 0.5"),
+        ("cosine_mean", 0.99, "cosine of the states is 0.99"),
+    ],
+)
+def test_guesses_beyond_a_bound_are_described(name: str, value: float, said: str) -> None:
+    bounds = thresholds("f16", int8=False, whole=False)
+    assert not list(draft_shortfalls(bounds, GOOD, whole=False))
+    values: dict[str, Any] = {name: value}
+    bad = replace(GOOD, **values)
+    (found,) = draft_shortfalls(bounds, bad, whole=False)
+    assert found.startswith(said)
+    # Which token is guessed is no matter of rounded weights, and two models round twice.
+    forgiven = name == "top1" or value == 2e-3
+    assert len(list(draft_shortfalls(bounds, bad, whole=True))) == (not forgiven)

@@ -63,12 +63,15 @@ class Task:
 Answerer = Callable[[Path, Sequence[Task], str], list[bool]]
 
 
-class _Silent:
+class Silent:
+    """A reporter that says nothing."""
+
     def stage(self, text: str) -> None:
         """Say nothing."""
 
     @contextmanager
     def progress(self, text: str, total_bytes: int) -> Iterator[ByteProgress]:
+        """Count nothing."""
         yield lambda count: None
 
 
@@ -178,7 +181,7 @@ def mark(
         request = CompileRequest(
             "tiny", target, recipe, package, prefill_chunk=PREFILL_CHUNK, activations=activations
         )
-        compile_model(request, _Silent())
+        compile_model(request, Silent())
         right = answerer(package, questions, recipe)
     return _table([question.kind for question in questions], right)
 
@@ -187,7 +190,7 @@ def mark_media(recipe: str, parts: Mapping[str, Sequence[MediaTask]]) -> dict[st
     """Compile `tiny` with its towers for the CPU; shares as of `mark`, and of each part's `all`."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "package"
-        compile_model(CompileRequest("tiny", "cpu", recipe, package, modalities=None), _Silent())
+        compile_model(CompileRequest("tiny", "cpu", recipe, package, modalities=None), Silent())
         tables = {
             name: _table([task.kind for task in part], evaluate_media.on_cpu(package, part))
             for name, part in parts.items()

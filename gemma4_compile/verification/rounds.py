@@ -1,0 +1,177 @@
+"""Rounds of guesses on a package, in this process or on WebGPU: what drafter and model return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tvm_ffi
+
+from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.native_library import Forward
+from gemma4_compile.verification.runners import BROWSER, find_node_modules, on_dawn
+
+Float32Array = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+
+GUESSES = 4  # of a round
+
+
+@dataclass(frozen=True)
+class PackageGuess:
+    """One call of `draft_token`.
+
+    Attributes
+    ----------
+    token : the guess
+    state : (hidden_size,) for the next guess
+    logits : of the candidates
+    candidates : their ids; None where every token is one
+    """
+
+    token: int
+    state: Float32Array
+    logits: Float32Array
+    candidates: IntArray | None
+
+
+@dataclass(frozen=True)
+class Round:
+    """Guesses after the token at a position, and the model's run on the text from there on.
+
+    Attributes
+    ----------
+    position : of the token
+    logits : (rows, vocab_size) after it and after each token of the text that follows it
+    states : (rows, hidden_size) of them
+    """
+
+    position: int
+    guesses: tuple[PackageGuess, ...]
+    logits: Float32Array
+    states: Float32Array
+
+
+@dataclass(frozen=True)
+class Move:
+    """A round that is asked for.
+
+    Attributes
+    ----------
+    position : of its first token
+    guesses : how many, and tokens of the text after the first
+    kept : tokens that stay, the first one among them
+    begins : what is before the position is a prompt; otherwise it is there
+    """
+
+    position: int
+    guesses: int
+    kept: int
+    begins: bool
+
+
+Rounds = Callable[[Path, Sequence[int], Sequence[Move]], list[Round]]
+
+
+def plan_rounds(runs: Sequence[range], chunk: int) -> list[Move]:
+    """Rounds along a text.
+
+    The model runs on tokens of the text in the place of the guesses, and keeps some of them, each
+    round another number: so every row of `verify_tokens` is seen, after every number of them. The
+    first round of a run has no guesses: the model's state before it is not known.
+
+    Parameters
+    ----------
+    runs : positions whose logits are looked at; what is before them is the prompt
+    chunk : tokens that a forward of the package takes
+    """
+    found = []
+    for run in runs:
+        position, index = run.start, 0
+        while position < run.stop:
+            guesses = min(GUESSES, chunk - 1, run.stop - 1 - position) if index else 0
+            kept = 1 + min(index % (GUESSES + 1), guesses)
+            found.append(Move(position, guesses, kept, begins=not index))
+            position += kept
+            index += 1
+    return found
+
+
+class _Recorded:
+    """The function of the drafter, whose results are kept."""
+
+    def __init__(self, function: Forward, device: Device) -> None:
+        self._function, self._device = function, device
+        self.guesses: list[PackageGuess] = []
+
+    def __call__(self, *arguments: tvm_ffi.Object) -> tvm_ffi.Array[tvm_ffi.Tensor]:
+        result = self._function(*arguments)
+        token, state, logits, *candidates = (self._device.read(one) for one in result)
+        chosen = candidates[0].reshape(-1) if candidates else None
+        guess = PackageGuess(int(token[0]), state.reshape(-1), logits.reshape(-1), chosen)
+        self.guesses.append(guess)
+        return result
+
+
+def rounds_here(directory: Path, ids: Sequence[int], moves: Sequence[Move]) -> list[Round]:
+    """Guess along a text in this process; errors as those of `Engine`."""
+    engine = Engine.open(directory, graphs=False, drafts=GUESSES)
+    drafter = engine._drafter
+    assert drafter is not None, "a package with a drafter"
+    recorded = drafter._draft = _Recorded(drafter._draft, engine.device)
+    guess = drafter.guess
+
+    def text_instead(token_id: int, position: int, count: int) -> list[int]:
+        guess(token_id, position, count)
+        return list(ids[position + 1 : position + 1 + count])
+
+    drafter.guess = text_instead  # type: ignore[method-assign]  # of this one object
+    found: list[Round] = []
+    for move in moves:
+        if move.begins:
+            engine.clear()
+            engine.prefill(ids[: move.position])
+        recorded.guesses.clear()
+        given, rows = engine.advance(ids[move.position], move.guesses)
+        assert len(given) == move.guesses, "there is room for them"
+        logits = np.stack([rows.read(row) for row in range(len(given) + 1)])
+        found.append(Round(move.position, tuple(recorded.guesses), logits, drafter.states))
+        engine.accept(move.kept - 1)
+    return found
+
+
+def rounds_on_dawn(
+    directory: Path, ids: Sequence[int], moves: Sequence[Move], node_modules: Path
+) -> list[Round]:
+    """Guess along a text on WebGPU; errors as those of `run_on_dawn`."""
+    asked = {"ids": list(ids), "moves": [asdict(move) for move in moves]}
+    with on_dawn(directory, node_modules, lambda _: {"rounds": asked}) as (folder, written):
+        return [
+            _read(move, np.fromfile(folder / f"round-{index}.f32", np.float32), sizes)
+            for index, (move, sizes) in enumerate(zip(moves, written["rounds"], strict=True))
+        ]
+
+
+def _read(move: Move, values: Float32Array, sizes: Sequence[int]) -> Round:
+    """A round whose arrays of these sizes lie one after the other, ids as floats."""
+    logits, states, *rest = np.split(values, np.cumsum(sizes)[:-1])
+    each = len(rest) // max(move.guesses, 1)
+    guesses = []
+    for index in range(move.guesses):
+        token, state, own, *candidates = rest[each * index : each * (index + 1)]
+        chosen = candidates[0].astype(np.int32) if candidates else None
+        guesses.append(PackageGuess(int(token[0]), state, own, chosen))
+    rows = move.guesses + 1
+    return Round(move.position, tuple(guesses), logits.reshape(rows, -1), states.reshape(rows, -1))
+
+
+def rounds_for(device: str, node_modules: Path | None) -> Rounds:
+    """Runner of rounds on packages for a device; errors as those of `runner_for`."""
+    if device != BROWSER:
+        return rounds_here
+    return partial(rounds_on_dawn, node_modules=find_node_modules(node_modules))
