@@ -30,8 +30,8 @@ from gemma4_compile.targets.kernels.linear.int8_lanes import (
     LaneSlice,
     QuantizedVector,
     RowStream,
-    StagedRows,
     StagedQuantizedVector,
+    StagedRows,
 )
 from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import float_vec4s
