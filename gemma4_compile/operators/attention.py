@@ -83,9 +83,9 @@ class QkNormRopeCache(Operator):
         """Shape of K and V."""
         return CacheShape(self.cache_rows, self.kv_heads, self.head_dim)
 
-    def step(self, positions: Buffer, rows: Index, row: Index) -> Expr:
+    def step(self, positions: Buffer, rows: Index, row: Expr) -> Expr:
         """The row of the rotary table for a row of the call."""
-        step = positions[1] - i32(rows) + i32(row)
+        step = positions[1] - i32(rows) + row
         return tirx.max(step, i32(0)) if self.has_copies else step
 
     @property
@@ -124,7 +124,7 @@ class QkNormRopeCache(Operator):
             value = build.arg("value", shape, self.cache_dtype) if self.owns_kv else None
             q = build.arg("q", (rows, self.heads * dim), "float32")
             with T.serial(0, rows) as i:
-                step = bind(self.step(positions, rows, i))
+                step = bind(self.step(positions, rows, i32(i)))
                 slot = bind(self.cache.row(positions[0] + step))
 
                 def write(column: Expr, weight: Buffer | None, rotate: bool, put: Put) -> None:
