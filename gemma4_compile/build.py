@@ -16,19 +16,18 @@ from gemma4_compile.media.sizes import CLIENT_BLOCKS, DEFAULT_BUDGET
 from gemma4_compile.model_spec.component import Component, ExportOptions, model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
 from gemma4_compile.model_spec.export import export_module
-from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import description_of
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.check_limits import kernel_use
 from gemma4_compile.passes.fuse import fuse
+from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.passes.kernel_sources import kernel_sources
 from gemma4_compile.passes.lowering import generate, lower
 from gemma4_compile.quantization.matrix import StoredMatrices
 from gemma4_compile.quantization.recipe import Recipe, StoredParameter, storage_plan
 from gemma4_compile.targets.spec import TargetSpec
 
-CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 SOFTMAX_BLOCKS = 64
 
 
@@ -69,16 +68,6 @@ class LibraryReport:
     kernels: int
     launches_per_token: int
     largest_binding_bytes: int
-
-
-def attention_options(target: TargetSpec) -> AttentionOptions:
-    """Splits of a decode step's keys on a target."""
-    if not target.is_gpu:
-        return CPU_SPLITS
-    tuning = target.tuning.decode_attention
-    return AttentionOptions(
-        tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
-    )
 
 
 def decoder_options(

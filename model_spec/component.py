@@ -20,6 +20,8 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 # Bounds of symbolic lengths: memory is planned for them, once, so that prompts of many lengths do
 # not each leave buffers of their own in the client's pool.
 VAR_BOUNDS_ATTR = "tir_var_upper_bound"
+# The most rows of a function that is called with a few, for which a target may have other kernels.
+FEW_ROWS_ATTR = "gemma4.few_rows"
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,23 @@ class Int8GemvTuning:
 
 
 @dataclass(frozen=True)
+class FewRowTuning:
+    """Matrix times a few rows, floats and int8 groups; not measured on a device yet.
+
+    Attributes
+    ----------
+    threads : of a block, at most
+    items_per_lane : units of 8 channels, or groups of 32 channels of int8, that a lane takes, where
+        a block has enough lanes
+    min_blocks : aim: a block has fewer threads where there would be fewer blocks
+    """
+
+    threads: int = 128
+    items_per_lane: int = 4
+    min_blocks: int = 256
+
+
+@dataclass(frozen=True)
 class GemmTuning:
     """Matrix times the rows of a chunk.
 
@@ -214,6 +231,7 @@ class Tuning:
 
     gemv: GemvTuning = field(default_factory=GemvTuning)
     int8_gemv: Int8GemvTuning = field(default_factory=Int8GemvTuning)
+    few_rows: FewRowTuning = field(default_factory=FewRowTuning)
     gemm: GemmTuning = field(default_factory=GemmTuning)
     int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tvm
 
+from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
 from gemma4_compile.passes.fuse_router import fuse_router
@@ -23,6 +24,7 @@ FUSIONS: Sequence[Fusion] = (
     fuse_norm_linear,
     fuse_attention_combine,
     quantize_unfused,
+    few_rows,
     split_matmuls,
 )
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 from tvm import relax
 
+from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets.kernels.linear.normed_gemv import fused_width
 from gemma4_compile.targets.spec import INT8, UNLIMITED, TargetSpec
 from gemma4_compile.targets.tuning import FusionTuning
+
+CPU_SPLITS = AttentionOptions(sliding_splits=1, full_splits=1)
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,14 @@ class FusionLimits:
     width : channels of the longest vector that a kernel may norm or quantise for itself
     int8 : activations are quantised to int8 where the weights allow it
     tuning : measured sizes
+    few_rows : splits of the keys of a few rows; None where few rows have no kernels of their own
     """
 
     max_buffers: int | None
     width: int = UNLIMITED
     int8: bool = False
     tuning: FusionTuning = field(default_factory=FusionTuning)
+    few_rows: AttentionOptions | None = None
 
     def binds(self, tensors: Sequence[relax.Expr], results: int) -> bool:
         """Return whether a kernel may bind these arguments and as many results."""
@@ -46,7 +51,18 @@ def fusion_limits(target: TargetSpec) -> FusionLimits:
     int8, tuning = target.activations == INT8, target.tuning.fusion
     if not target.is_gpu:
         return FusionLimits(None, UNLIMITED, int8, tuning)
-    return FusionLimits(target.max_storage_buffers, fused_width(target), int8, tuning)
+    width, splits = fused_width(target), attention_options(target)
+    return FusionLimits(target.max_storage_buffers, width, int8, tuning, splits)
+
+
+def attention_options(target: TargetSpec) -> AttentionOptions:
+    """Splits of a decode step's keys on a target."""
+    if not target.is_gpu:
+        return CPU_SPLITS
+    tuning = target.tuning.decode_attention
+    return AttentionOptions(
+        tuning.sliding_splits, tuning.full_splits, tuning.max_blocks, tuning.split_channels
+    )
 
 
 def weight_count(call: OperatorCall[Linear]) -> int:

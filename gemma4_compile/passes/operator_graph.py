@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeGuard, TypeVar
 import tvm
 from tvm import relax, tirx
 
+from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.operators.base import Operator, TensorSpec, description_of, operator_of
 
 _CALL_TIR = "relax.call_tir"
@@ -55,10 +56,16 @@ class OperatorGraph:
     ----------
     module : holds the function and the PrimFuncs that it calls
     name : of the function
+
+    Attributes
+    ----------
+    few_rows : the most rows that the function is called with, None where they may be many
     """
 
     def __init__(self, module: tvm.IRModule, name: str) -> None:
         self._function = module[name]
+        attrs = self._function.attrs or {}
+        self.few_rows = int(attrs[FEW_ROWS_ATTR]) if FEW_ROWS_ATTR in attrs else None
         self.steps: list[Step] = list(_steps(module, self._function))
         self._producers = {
             result: step

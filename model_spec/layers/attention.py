@@ -9,7 +9,6 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.model_spec.layers.norm import Vector, take_last_row
 from gemma4_compile.model_spec.matrices import Matrices
-from gemma4_compile.model_spec.text.attention_config import AttentionKind
 from gemma4_compile.model_spec.text.kv_cache import KvTensors
 from gemma4_compile.model_spec.text.layer_plan import LayerPlan
 from gemma4_compile.operators.attention import (
@@ -46,17 +45,24 @@ class AttentionOptions:
 
     def splits(self, plan: LayerPlan) -> int:
         """Splits for a layer."""
-        sliding = plan.kind is AttentionKind.SLIDING
-        splits = self.sliding_splits if sliding else self.full_splits
-        if self.max_blocks is not None:
-            splits = min(splits, max(1, self.max_blocks // plan.num_key_value_heads))
-        if plan.window is not None:
-            splits = min(splits, -(-plan.window // self.grain(plan)))
-        return splits
+        return self.splits_of(plan.window, plan.num_key_value_heads, plan.head_dim)
 
     def grain(self, plan: LayerPlan) -> int:
         """Keys that a split has a multiple of."""
-        return max(1, self.split_channels // plan.head_dim)
+        return self.grain_of(plan.head_dim)
+
+    def splits_of(self, window: int | None, kv_heads: int, head_dim: int) -> int:
+        """Splits by what they hang on; `window` is None for full attention."""
+        splits = self.full_splits if window is None else self.sliding_splits
+        if self.max_blocks is not None:
+            splits = min(splits, max(1, self.max_blocks // kv_heads))
+        if window is not None:
+            splits = min(splits, -(-window // self.grain_of(head_dim)))
+        return splits
+
+    def grain_of(self, head_dim: int) -> int:
+        """Keys that a split has a multiple of, for heads of so many channels."""
+        return max(1, self.split_channels // head_dim)
 
 
 class RotaryFields(TypedDict):

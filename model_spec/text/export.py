@@ -5,7 +5,12 @@ from __future__ import annotations
 from tvm.relax.frontend import nn
 
 from gemma4_compile import abi
-from gemma4_compile.model_spec.component import VAR_BOUNDS_ATTR, Exported, ExportOptions
+from gemma4_compile.model_spec.component import (
+    FEW_ROWS_ATTR,
+    VAR_BOUNDS_ATTR,
+    Exported,
+    ExportOptions,
+)
 from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
 from gemma4_compile.model_spec.matrices import Matrices
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -104,5 +109,6 @@ def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
     if config.drafter is not None:
-        module[abi.VERIFY] = module[abi.VERIFY].with_attr(VAR_BOUNDS_ATTR, {"n": MAX_VERIFIED})
+        attrs = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}, FEW_ROWS_ATTR: MAX_VERIFIED}
+        module[abi.VERIFY] = module[abi.VERIFY].with_attrs(attrs)
     return Exported(module, tuple(name for name, _ in parameters))

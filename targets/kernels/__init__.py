@@ -40,6 +40,7 @@ from gemma4_compile.targets.kernels.drafting.drafting import (
 )
 from gemma4_compile.targets.kernels.linear.bounded_gemm import make_bounded_gemm
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
+from gemma4_compile.targets.kernels.linear.few_row_gemv import make_few_row_gemv
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
 from gemma4_compile.targets.kernels.linear.int8_gemv import make_int8_gemv
@@ -131,6 +132,7 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_expert_down": make_int8_expert_down,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_gemm": make_expert_gemm,
+    "int8_few_row_linear": make_few_row_gemv,
     "int8_linear": make_gemm,
     "int8_combined_linear": make_int8_gemv,
     "int8_normed_linear": make_int8_gemv,
@@ -138,6 +140,7 @@ FACTORIES: Mapping[str, Factory] = {
     "kept_rows": make_kept_rows,
     "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
+    "few_row_linear": make_few_row_gemv,
     "gated_conv": make_pointwise,
     "log_mel": make_pointwise,
     "magnitude": make_pointwise,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,13 @@ def operators(
     return tuple(found)
 
 
-def make_case(operator: Operator, seed: int, before: int = BEFORE) -> KernelCase:
+def make_case(operator: Operator, seed: int, before: int = BEFORE, rows: int = ROWS) -> KernelCase:
     """Fill the arguments, run the definition, and note what it changed.
 
-    `before` is the number of positions that stand before the operator's rows.
+    `before` is the number of positions that stand before the operator's rows, `rows` theirs where
+    the operator leaves it open.
     """
-    args = example_arguments(operator, np.random.default_rng(seed), SIZES)
+    args = example_arguments(operator, np.random.default_rng(seed), replace(SIZES, rows=rows))
     for param, arg in zip(operator.prim_func().params, args, strict=True):
         if is_buffer_var(param) and param.name == "positions":
             assert not isinstance(arg, int)

@@ -8,7 +8,14 @@ import pytest
 from tvm import relax
 
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.passes.fusion_limits import FusionLimits, buffers, fusion_limits, weight_count
+from gemma4_compile.passes.fusion_limits import (
+    CPU_SPLITS,
+    FusionLimits,
+    attention_options,
+    buffers,
+    fusion_limits,
+    weight_count,
+)
 from gemma4_compile.passes.operator_graph import OperatorCall
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import INT8, UNLIMITED
@@ -31,6 +38,15 @@ def test_results_are_buffers_too(max_buffers: int | None, fits: bool) -> None:
 def test_a_cpu_has_no_limits_but_its_tuning() -> None:
     cpu = target_spec("cpu")
     assert fusion_limits(cpu) == FusionLimits(None, UNLIMITED, False, cpu.tuning.fusion)
+
+
+def test_splits_are_the_cpu_s_or_measured() -> None:
+    assert attention_options(target_spec("cpu")) == CPU_SPLITS
+    target = target_spec("webgpu")
+    found, tuning = attention_options(target), target.tuning.decode_attention
+    assert fusion_limits(target).few_rows == found
+    assert (found.sliding_splits, found.full_splits) == (tuning.sliding_splits, tuning.full_splits)
+    assert (found.max_blocks, found.split_channels) == (tuning.max_blocks, tuning.split_channels)
 
 
 @pytest.mark.parametrize("name", ["webgpu", "metal", "cuda"])

@@ -11,8 +11,6 @@ from tvm import tirx
 
 from gemma4_compile import abi
 from gemma4_compile.build import (
-    CPU_SPLITS,
-    attention_options,
     build_module,
     calls_of,
     decoder_options,
@@ -20,6 +18,7 @@ from gemma4_compile.build import (
 )
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import operator_from
+from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.spec import DeviceType
@@ -28,13 +27,6 @@ from tests.models import DENSE_LIKE, config_file
 CONFIG = Gemma4Config.from_dict(config_file(DENSE_LIKE, "hub", "float32"))
 WEBGPU, CPU = target_spec("webgpu"), target_spec("cpu")
 Q4F16 = RECIPES["q4f16"]
-
-
-def test_splits_are_the_cpu_s_or_measured() -> None:
-    assert attention_options(CPU) == CPU_SPLITS
-    found, tuning = attention_options(WEBGPU), WEBGPU.tuning.decode_attention
-    assert (found.sliding_splits, found.full_splits) == (tuning.sliding_splits, tuning.full_splits)
-    assert (found.max_blocks, found.split_channels) == (tuning.max_blocks, tuning.split_channels)
 
 
 def test_the_decoder_s_options_come_from_recipe_and_target() -> None:

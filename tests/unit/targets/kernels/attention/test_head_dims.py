@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gemma4_compile.build import attention_options
 from gemma4_compile.errors import Gemma4CompileError, LoweringError
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
@@ -20,6 +19,7 @@ from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.activation_quantization import QuantizedCombine, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
+from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.groups import GroupScheme
 from gemma4_compile.quantization.schemes import RECIPES

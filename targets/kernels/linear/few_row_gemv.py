@@ -1,0 +1,265 @@
+"""Matrix times a few rows: each weight is read and decoded once, for all of them.
+
+A block's threads are divided into groups of lanes. A group takes OWN_ROWS rows of the matrix at a
+time; its lanes stride over the channels, decode what they read of those rows, and go over the rows
+of x, so that each load of x is for all rows of the matrix. A lane's sums are vectors of OWN_ROWS,
+one for each row of x that there may be: rows that there are not are skipped, which is the same in
+all threads. Lanes' sums meet in shared memory, a few rows of x at a time.
+
+Definitions: `Linear.definition` in gemma4_compile/operators/linear.py and `Int8Linear.definition`
+in int8_linear.py, of a symbolic number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    barrier,
+    launch,
+    local,
+    strided,
+    zero,
+)
+from gemma4_compile.targets.kernels.common.builtins import dot4
+from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
+from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_shape import (
+    OWN_ROWS,
+    FewRowShape,
+    few_row_shape,
+)
+from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.spec import TargetSpec
+
+_OWN = Vectors(OWN_ROWS)
+_WORDS = Vectors(WIDEST)
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """One lane's part of a block's product.
+
+    Attributes
+    ----------
+    lane, lanes : its number among those that share a row, and their number
+    rows : of the matrix, those of its group
+    first : row of the block that is in the same split as all of them
+    count : rows of x
+    most : rows of x that there may be
+    """
+
+    lane: Expr
+    lanes: int
+    rows: Sequence[Expr]
+    first: Expr
+    count: Expr
+    most: int
+
+    def each_row(self) -> Iterator[int]:
+        """The rows of x, each as the text that it needs, under its condition."""
+        for i in range(self.most):
+            if i == 0:
+                yield i  # there is one
+            else:
+                with when(self.count > i):
+                    yield i
+
+
+def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
+    """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
+
+    Grid: W's rows / tile. Shared: the lanes' partial sums of a few rows of x. Definition: the
+    operator's `definition`.
+    """
+    n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
+    ple = operator.epilogue == Epilogue.GELU_GATE.value
+    is_int8 = isinstance(operator, Int8FewRowLinear)
+    with function(scheduled=True) as build:
+        x = left_args(build, (n, cols), operator.in_dtype, is_int8)
+        weights = WeightReader(build, operator.layout)
+        gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
+        layer = build.scalar_arg("layer") if ple else None
+        y = build.arg("y", (n, operator.outputs), "float32")
+        items = cols // GROUP if is_int8 else weights.units
+        shape = few_row_shape(rows, items, operator.most_rows, spec)
+        tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
+        with launch(shape.block.threads, -(-rows // tile)) as (index, _, thread):
+            block, count = Block(thread, shape.block.threads, spec.simd_width), bind(i32(n))
+            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
+            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+            if rows % tile:
+                owned = [tirx.min(row, rows - 1) for row in owned]
+            lane = _Lane(
+                bind(tirx.floormod(thread, lanes)),
+                lanes,
+                [bind(row) for row in owned],
+                first,
+                count,
+                operator.most_rows,
+            )
+            totals = local((operator.most_rows * OWN_ROWS,))
+            for i in range(operator.most_rows):
+                store(totals, _OWN.splat(zero()), _OWN.at(i))
+            if is_int8:
+                _add_int8(lane, weights, x[0], x[1], totals)
+            else:
+                _add_floats(lane, weights, x[0], totals)
+
+            def finish(i: Expr, row: Expr, sums: Sequence[Expr]) -> None:
+                apply_epilogue(operator, y, i, bind(first + row), sums, gate, layer, rows)
+
+            pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
+            _finish(shape, block, lane, slot, totals, 2 if pairs else 1, finish)
+    return build.result
+
+
+def _add_floats(lane: _Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> None:
+    """Add the lane's products of float rows, unit by unit of channels."""
+    size, lanes = weights.unit, lane.lanes
+    channels = Vectors.dividing(size)
+    values, scales = local((size * OWN_ROWS,)), local((OWN_ROWS,))
+
+    def read(unit: Expr) -> Callable[[Sequence[Buffer], int], None]:
+        def of_split(split: Sequence[Buffer], begin: int) -> None:
+            units = [weights.read_unit(split, bind(row - begin), unit) for row in lane.rows]
+            for j in range(size):
+                column = _OWN.join([bind(decoded[j]) for decoded, _ in units])
+                store(values, column, _OWN.at(j))
+            store(scales, _OWN.join([scale for _, scale in units]), _OWN.at(0))
+
+        return of_split
+
+    with T.serial(0, -(-weights.units // lanes)) as iteration:
+        unit = bind(iteration * lanes + lane.lane)
+        with when(unit < weights.units):
+            weights.in_split(lane.first, read(unit))
+            for i in lane.each_row():
+                dot = local((OWN_ROWS,))
+                store(dot, _OWN.splat(zero()), _OWN.at(0))
+                for at in range(0, size, channels.size):
+                    item = x[i, channels.from_channel(unit * size + at)]
+                    inputs = bind(channels.cast(item, "float32"))
+                    for j, value in enumerate(channels.lanes(inputs)):
+                        product = values[_OWN.at(at + j)] * _OWN.splat(value)
+                        store(dot, dot[_OWN.at(0)] + product, _OWN.at(0))
+                added = dot[_OWN.at(0)] * scales[_OWN.at(0)]
+                store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
+
+
+def _add_int8(
+    lane: _Lane, weights: WeightReader, words: Buffer, x_scales: Buffer, totals: Buffer
+) -> None:
+    """Add the lane's products of packed rows, group by group; integers are summed exactly."""
+    layout, lanes = weights.layout, lane.lanes
+    groups, size = layout.cols // GROUP, layout.bits  # words of a group of weights
+    # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
+    offset = layout.zero_point - (0 if layout.bits == 4 else 128)
+    stored, scales = local((OWN_ROWS * size,), "uint32"), local((OWN_ROWS,))
+    integers = local((OWN_ROWS * VEC4S,), "uint32")
+
+    def read(group: Expr) -> Callable[[Sequence[Buffer], int], None]:
+        def of_split(split: Sequence[Buffer], begin: int) -> None:
+            own = []
+            for m, row in enumerate(lane.rows):
+                local_row = bind(row - begin)
+                for at in range(0, size, WIDEST):
+                    vec4 = split[0][local_row, _WORDS.from_channel(group * size + at)]
+                    store(stored, vec4, _WORDS.from_channel(m * size + at))
+                own.append(bind(as_f32(split[1][local_row, group])))
+            store(scales, _OWN.join(own), _OWN.at(0))
+
+        return of_split
+
+    with T.serial(0, -(-groups // lanes)) as iteration:
+        group = bind(iteration * lanes + lane.lane)
+        with when(group < groups):
+            weights.in_split(lane.first, read(group))
+            _unpack(layout, stored, integers)
+            for i in lane.each_row():
+                vec4s = [
+                    bind(words[i, _WORDS.from_channel(group * VEC4S + at)])
+                    for at in range(0, VEC4S, WIDEST)
+                ]
+                mine = [bind(word) for vec4 in vec4s for word in _WORDS.lanes(vec4)]
+                total = LocalVar("int32", i32(0))
+                for word in mine:
+                    total.add(dot4(word, tirx.const(0x01010101, "uint32")))
+                zeros = bind(total.value * -offset)
+                sums = []
+                for m in range(OWN_ROWS):
+                    dot = zeros
+                    for k, word in enumerate(mine):
+                        dot = dot + dot4(integers[m * VEC4S + k], word)
+                    sums.append(as_f32(dot))
+                own = bind(x_scales[i, group])
+                added = scales[_OWN.at(0)] * _OWN.splat(own) * _OWN.join(sums)
+                store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
+
+
+def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
+    """Words of bytes in the order of packed x, from all words of weights."""
+    if layout.bits == 8:
+        for place in range(OWN_ROWS * VEC4S):
+            flipped = tirx.bitwise_xor(stored[place], tirx.const(0x80808080, "uint32"))
+            store(integers, flipped, place)
+        return
+    low, high = tirx.const(0x0F0F, "uint32"), tirx.const(0x0F0F0000, "uint32")
+    for place in range(OWN_ROWS * layout.bits):
+        word = bind(stored[place])
+        # Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7.
+        parts = (
+            (word, tirx.shift_left(word, tirx.const(12, "uint32"))),
+            (
+                tirx.shift_right(word, tirx.const(16, "uint32")),
+                tirx.shift_right(word, tirx.const(4, "uint32")),
+            ),
+        )
+        for half, (near, far) in enumerate(parts):
+            four = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.bitwise_and(far, high))
+            store(integers, four, 2 * place + half)
+
+
+def _finish(
+    shape: FewRowShape,
+    block: Block,
+    lane: _Lane,
+    slot: Expr,
+    totals: Buffer,
+    step: int,
+    body: Callable[[Expr, Expr, Sequence[Expr]], None],
+) -> None:
+    """Add the lanes' sums; ``body(row of x, row of the tile, step sums)`` all over the block."""
+    tile, slots, outputs = shape.block.tile, shape.block.slots, shape.block.tile // step
+    sums = RowSums(shape.sums, block)
+    for begin in range(0, lane.most, shape.at_once):
+        with when(lane.count > begin):
+            if begin:
+                barrier()  # the rows before may still be being read
+            for i in range(begin, min(begin + shape.at_once, lane.most)):
+                parts = _OWN.lanes(bind(totals[_OWN.at(i)]))
+                for m, part in enumerate(parts):
+                    sums.put((i - begin) * tile + m * slots + slot, lane.lane, part)
+            sums.finish()
+            with strided(block, outputs * shape.at_once) as item:
+                i = bind(tirx.floordiv(item, outputs) + begin)
+                with when(i < lane.count):
+                    row = bind(tirx.floormod(item, outputs) * step)
+                    place = bind((i - begin) * tile + row)
+                    body(i, row, [sums.total(place + index) for index in range(step)])

@@ -1,0 +1,131 @@
+"""Matmuls of one to nine rows: the definitions against NumPy, the kernels against both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.operators.activation_quantization import GROUP, byte_of
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.tuning import FewRowTuning
+from tests.fixed_scheme import FixedLayout
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.linear.test_linear import close, gelu, stored
+from tests.web.dawn import SUBGROUP, VulkanDriver
+
+MOST = 9
+PAIRS = Epilogue.GELU_PAIRS.value
+GATE = Epilogue.GELU_GATE.value
+CAPPED = Epilogue.SOFTCAP.value
+FewRow = FewRowLinear | Int8FewRowLinear
+
+
+def exact(layout: WeightLayout, in_dtype: str, **fields: Any) -> FewRowLinear:
+    return FewRowLinear(None, layout, in_dtype, most_rows=MOST, **fields)
+
+
+def int8(
+    bits: int, cols: int, rows: tuple[int, ...], dtype: str = "float16", **fields: Any
+) -> Int8FewRowLinear:
+    layout = WeightLayout(bits, dtype, GROUP, cols, rows)
+    return Int8FewRowLinear(None, layout, PACKED, most_rows=MOST, **fields)
+
+
+def quantized(bits: int, dtype: str, cols: int, *rows: int) -> WeightLayout:
+    return WeightLayout(bits, dtype, GROUP, cols, rows)
+
+
+# No two neighbours alike in what they try; the rows of x are 1 to 9 by their place in this list.
+OPERATORS: list[FewRow] = [
+    # Units that end within a lane's iterations, rows that end within a tile, several splits.
+    exact(quantized(4, "float16", 416, 64, 64, 40), "float16"),
+    int8(4, 416, (64, 64, 40)),
+    exact(quantized(8, "float16", 160, 200), "float32", epilogue=PAIRS),
+    int8(8, 416, (72,), "float32"),
+    exact(quantized(4, "float32", 96, 40), "float32", epilogue=GATE, ple_width=5 * 40),
+    int8(4, 96, (70,), epilogue=PAIRS),
+    exact(WeightLayout(0, "float16", 0, 44, (70,)), "float16", epilogue=CAPPED, cap=30.0),
+    int8(8, 160, (40,), epilogue=GATE, ple_width=5 * 40),
+    # Channels that no vector divides, nine rows.
+    exact(WeightLayout(0, "float32", 0, 37, (101,)), "float32", suppressed=(3, 100)),
+    int8(4, 32, (6,)),
+    exact(FixedLayout(0, "float32", 0, 96, (64, 40)), "float32"),
+    int8(4, 1536, (1000,), epilogue=CAPPED, cap=30.0, suppressed=(3, 77)),
+    # Rows so long that lanes go over them several times.
+    exact(quantized(4, "float16", 8192, 6), "float16"),
+    int8(4, 21504, (6,)),
+]
+
+
+def cases_of(operators: Sequence[FewRow]) -> list[KernelCase]:
+    return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in enumerate(operators)]
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(4, "float16"), (8, "float32"), (0, "float16")])
+def test_rows_of_floats(bits: int, dtype: str) -> None:
+    tensors, matrix = stored(bits, dtype, (64, 40))
+    layout = WeightLayout(bits, dtype, GROUP if bits else 0, matrix.shape[1], (64, 40))
+    x = np.random.default_rng(1).normal(size=(5, layout.cols)).astype(np.float16)
+    y, gated = np.zeros((5, 104), np.float32), np.zeros((5, 52), np.float32)
+
+    run(exact(layout, "float16"), x, *tensors, y)
+    run(exact(layout, "float16", epilogue=PAIRS), x, *tensors, gated)
+
+    sums = x.astype(np.float64) @ matrix.T
+    close(y, sums)
+    close(gated, gelu(sums[:, 0::2]) * sums[:, 1::2])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_packed_integers(bits: int) -> None:
+    tensors, matrix = stored(bits, "float16", (64, 40))
+    cols = matrix.shape[1]
+    rng = np.random.default_rng(2)
+    integers = rng.integers(-127, 128, (3, cols), dtype=np.int8)
+    scales = rng.uniform(0.01, 0.02, (3, cols // GROUP)).astype(np.float32)
+    order = [4 * word + byte_of(byte, bits == 4) for word in range(cols // 4) for byte in range(4)]
+    y = np.zeros((3, 104), np.float32)
+
+    words = np.ascontiguousarray(integers[:, order]).view(np.uint32)
+    run(int8(bits, cols, (64, 40)), words, scales, *tensors, y)
+
+    close(y, integers * np.repeat(scales, GROUP, axis=1).astype(np.float64) @ matrix.T)
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("limits", ["default", "compat"])
+def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    cases = cases_of(OPERATORS)
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize(
+    "tuning",
+    [FewRowTuning(threads=256, items_per_lane=1), FewRowTuning(threads=64, min_blocks=1)],
+    ids=["many lanes", "many rows"],
+)
+def test_kernels_of_other_divisions(
+    tuning: FewRowTuning, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(one, seed, rows=MOST - seed) for seed, one in enumerate(OPERATORS[:4])]
+    spec = replace(target_spec("webgpu", "subgroups"), simd_width=SUBGROUP)
+    spec = replace(spec, tuning=replace(spec.tuning, few_rows=tuning))
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)

@@ -1,0 +1,102 @@
+"""Before and Expected of functions with a few rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile import abi
+from gemma4_compile.build import build_module, calls_of, decoder_options
+from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
+from gemma4_compile.operators.activation_quantization import quantized_specs
+from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
+from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.passes.few_rows import few_rows
+from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
+from gemma4_compile.passes.split_matmuls import split_matmuls
+from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.spec import INT8
+from tests.passes.operator_modules import (
+    F32,
+    Tensors,
+    assert_same,
+    call,
+    kinds,
+    module,
+    rewritten,
+    weights,
+)
+from tests.unit.model_spec.drafter.test_parameters import drafted
+
+MOST = 9
+LAYOUT = WeightLayout(4, "float16", 32, 64, (16, 16, 8))
+LIMITS = FusionLimits(None, few_rows=CPU_SPLITS)
+N = tirx.Var("n", "int64")
+INPUTS = {
+    "x": ((N, 64), F32),
+    "words": quantized_specs(64, N)[0],
+    "scales": quantized_specs(64, N)[1],
+    **weights(LAYOUT),
+}
+TENSORS = list(weights(LAYOUT))
+
+
+def of_few_rows(whole: tvm.IRModule) -> tvm.IRModule:
+    whole["main"] = whole["main"].with_attr(FEW_ROWS_ATTR, MOST)
+    return whole
+
+
+def before(x: Tensors) -> list[nn.Tensor]:
+    of_weights = [x[name] for name in TENSORS]
+    floats = Linear(None, LAYOUT, F32, suppressed=(3, 33))
+    packed = Int8Linear(None, LAYOUT, PACKED)
+    return [
+        *call(floats, [x["x"], *of_weights], ((N, 40), F32)),
+        *call(packed, [x["words"], x["scales"], *of_weights], ((N, 40), F32)),
+    ]
+
+
+def expected(x: Tensors) -> list[nn.Tensor]:
+    of_weights = [x[name] for name in TENSORS]
+    floats = FewRowLinear(None, LAYOUT, F32, suppressed=(3, 33), most_rows=MOST)
+    packed = Int8FewRowLinear(None, LAYOUT, PACKED, most_rows=MOST)
+    return [
+        *call(floats, [x["x"], *of_weights], ((N, 40), F32)),
+        *call(packed, [x["words"], x["scales"], *of_weights], ((N, 40), F32)),
+    ]
+
+
+def test_matmuls_of_all_rows_are_of_few() -> None:
+    after = rewritten(of_few_rows(module(INPUTS, before)), LIMITS, few_rows)
+    assert_same(after, of_few_rows(module(INPUTS, expected)))
+
+
+def test_functions_that_may_have_many_rows_and_targets_without_such_kernels_stay() -> None:
+    many = module(INPUTS, before)
+    assert_same(rewritten(many, LIMITS, few_rows), many)
+    few = of_few_rows(module(INPUTS, before))
+    assert_same(rewritten(few, replace(LIMITS, few_rows=None), few_rows), few)
+
+
+def test_they_are_divided_where_buffers_are_too_few() -> None:
+    limits = replace(LIMITS, max_buffers=7)
+    after = rewritten(of_few_rows(module(INPUTS, before)), limits, few_rows, split_matmuls)
+    found = [kind for kind in kinds(after) if kind != "relax.concat"]
+    assert found == ["few_row_linear"] * 2 + ["int8_few_row_linear"] * 2
+
+
+@pytest.mark.parametrize("activations", ["float", INT8])
+def test_of_a_model_only_the_check_of_guesses_has_few_rows(activations: str) -> None:
+    config, recipe = drafted("e2b"), RECIPES["q4f16"]
+    target = replace(target_spec("webgpu"), activations=activations)
+    whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
+    for name in (abi.VERIFY, abi.PREFILL, abi.DECODE, abi.DRAFT, abi.EMBED):
+        found = [kernel for kernel in calls_of(whole, name) if kernel.startswith("few_row")]
+        assert bool(found) == (name == abi.VERIFY), name
+    assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith("gemm")]
