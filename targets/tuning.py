@@ -68,7 +68,7 @@ class Int8GemvTuning:
 
 @dataclass(frozen=True)
 class FewRowTuning:
-    """Matrix times a few rows, floats and int8 groups; not measured on a device yet.
+    """Matmuls and attention of a few rows; not measured on a device yet.
 
     Attributes
     ----------
@@ -76,11 +76,13 @@ class FewRowTuning:
     items_per_lane : units of 8 channels, or groups of 32 channels of int8, that a lane takes, where
         a block has enough lanes
     min_blocks : aim: a block has fewer threads where there would be fewer blocks
+    queries : of an attention block, at most: query heads of rows; K and V are read once for them
     """
 
     threads: int = 128
     items_per_lane: int = 4
     min_blocks: int = 256
+    queries: int = 8
 
 
 @dataclass(frozen=True)

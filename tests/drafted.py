@@ -34,17 +34,21 @@ class Drafted:
 
 
 def drafted_package(
-    factory: pytest.TempPathFactory, kind: str, recipe: str = "f32", activations: str = "float"
+    factory: pytest.TempPathFactory,
+    kind: str,
+    recipe: str = "f32",
+    activations: str = "float",
+    target: str = "cpu",
 ) -> Drafted:
     """Compile a kind of `models.KINDS` with its drafter."""
     folder = factory.mktemp(f"drafted-{kind}")
-    target = models.write_checkpoint(folder / "target", models.KINDS[kind])
+    checkpoint = models.write_checkpoint(folder / "target", models.KINDS[kind])
     drafter = drafters.write_drafter(folder / "drafter", kind)
 
     def compile_it(output: Path) -> None:
         request = CompileRequest(
-            model=str(target.path),
-            target="cpu",
+            model=str(checkpoint.path),
+            target=target,
             quant=recipe,
             output=output,
             context_length=CONTEXT,
@@ -54,9 +58,9 @@ def drafted_package(
         )
         compile_model(request, packages.Silent())
 
-    name = f"{kind}-{recipe}-{activations}"
+    name = f"{kind}-{recipe}-{activations}-{target}"
     package = made_once(shared_folder(factory) / "drafted" / name, compile_it)
-    return Drafted(kind, package, target, drafter)
+    return Drafted(kind, package, checkpoint, drafter)
 
 
 class Replies:

@@ -279,9 +279,14 @@ class SplitAttention(_OverCache):
     splits: int = 1
     grain: int = 1
 
-    def split_range(self, position: Expr, split: Expr) -> tuple[Expr, Expr]:
-        """Keys [begin, end) of a split."""
-        first = self.first_key(position)
+    def split_range(
+        self, position: Expr, split: Expr, first_position: Expr | None = None
+    ) -> tuple[Expr, Expr]:
+        """Keys [begin, end) of a split.
+
+        Of the positions from `first_position` to `position`, or of the one.
+        """
+        first = self.first_key(position if first_position is None else first_position)
         count = position + 1 - first
         whole = self.splits * self.grain
         size = tirx.floordiv(count + i32(whole - 1), i32(whole)) * self.grain
@@ -292,8 +297,7 @@ class SplitAttention(_OverCache):
         self,
         o_partial: Buffer,
         split_lse: Buffer,
-        s: Expr,
-        h: Expr,
+        place: tuple[Expr, ...],
         total: Buffer,
         highest: LocalVar,
         weights: LocalVar,
@@ -301,9 +305,9 @@ class SplitAttention(_OverCache):
         is_empty = weights.value == f32(0.0)
         share = bind(tirx.Select(is_empty, f32(0.0), f32(1.0) / weights.value))
         with T.serial(0, self.head_dim) as d:
-            store(o_partial, (total[d] * share).astype(self.cache_dtype), s, h, d)
-        store(split_lse, highest.value, s, h, 0)
-        store(split_lse, weights.value, s, h, 1)
+            store(o_partial, (total[d] * share).astype(self.cache_dtype), *place, d)
+        store(split_lse, highest.value, *place, 0)
+        store(split_lse, weights.value, *place, 1)
 
     def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim
@@ -317,7 +321,7 @@ class SplitAttention(_OverCache):
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (bind(bound) for bound in self.split_range(bind(positions[2] - 1), s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                self._store_split(o_partial, split_lse, s, h, total, highest, weights)
+                self._store_split(o_partial, split_lse, (s, h), total, highest, weights)
         return build.result
 
 
@@ -384,5 +388,5 @@ class DecodeAttention(SplitAttention):
             with T.serial(0, self.splits) as s, T.serial(0, self.heads) as h:
                 begin, end = (bind(bound) for bound in self.split_range(position, s))
                 total, highest, weights = self._online(q, key, value, 0, h, begin, end)
-                self._store_split(o_partial, split_lse, s, h, total, highest, weights)
+                self._store_split(o_partial, split_lse, (s, h), total, highest, weights)
         return build.result

@@ -4,22 +4,35 @@ Such a function has the attribute FEW_ROWS_ATTR, the most rows that it is called
 
     y = linear(x, weights)                      of n rows
     y = int8_linear(words, scales, weights)     of n rows
+    y = prefill_attention(q, key, value, positions)
 
 After::
 
     y = few_row_linear(x, weights)
     y = int8_few_row_linear(words, scales, weights)
+    o_partial, split_lse = few_row_attention(q, key, value, positions)
+    y = combine_few_rows(o_partial, split_lse)
 
 Their meaning is the same. Only GPUs have kernels for few rows.
 """
 
 from __future__ import annotations
 
+from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.passes.fusion_limits import FusionLimits
-from gemma4_compile.passes.operator_graph import OperatorCall, OperatorGraph, fields_of
+from gemma4_compile.passes.operator_graph import (
+    AnyCall,
+    OperatorCall,
+    OperatorGraph,
+    fields_of,
+    result_vars,
+)
 
 FORMS: tuple[tuple[type[Linear], type[FewRowLinear | Int8FewRowLinear]], ...] = (
     (Linear, FewRowLinear),
@@ -32,6 +45,8 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
     most = graph.few_rows
     if most is None or limits.few_rows is None:
         return
+    for attention in graph.calls(PrefillAttention):
+        graph.replace([attention], _in_splits(attention, most, limits.few_rows))
     for many, few in FORMS:
         for linear in graph.calls(many):
             if linear.operator.rows is None:
@@ -39,3 +54,36 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
                     **fields_of(linear.operator, linear.operator.in_dtype), most_rows=most
                 )
                 graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
+
+
+def _in_splits(
+    attention: OperatorCall[PrefillAttention], most: int, options: AttentionOptions
+) -> list[AnyCall]:
+    """The attention over splits of the keys, and their combination."""
+    operator = attention.operator
+    heads, dim, dtype = operator.heads, operator.head_dim, operator.out_dtype
+    splits = options.splits_of(operator.window, operator.kv_heads, dim)
+    partial = FewRowAttention(
+        rows=None,
+        heads=heads,
+        kv_heads=operator.kv_heads,
+        head_dim=dim,
+        window=operator.window,
+        cache_dtype=operator.cache_dtype,
+        cache_rows=operator.cache_rows,
+        splits=splits,
+        grain=options.grain_of(dim),
+        most_rows=most,
+    )
+    assert operator.cache_dtype == dtype, "both are the dtype of the activations"
+    rows = attention.args[0].ty.shape[0]
+    specs: list[TensorSpec] = [
+        ((rows, splits, heads, dim), dtype),
+        ((rows, splits, heads, 2), "float32"),
+    ]
+    results = result_vars("splits", specs)
+    combine = CombineFewRows(heads, dim, splits, dtype, most)
+    return [
+        OperatorCall(partial, attention.args, results),
+        OperatorCall(combine, list(results), attention.results),
+    ]

@@ -18,6 +18,10 @@ from gemma4_compile.targets.kernels.attention.decode import (
     make_decode_attention,
     make_split_attention,
 )
+from gemma4_compile.targets.kernels.attention.few_rows import (
+    make_combine_few_rows,
+    make_few_row_attention,
+)
 from gemma4_compile.targets.kernels.attention.last_visible_rows import make_last_visible_rows
 from gemma4_compile.targets.kernels.attention.padded_rows import (
     make_kept_rows,
@@ -121,6 +125,7 @@ FACTORIES: Mapping[str, Factory] = {
     "clipped_norm": make_clipped_norm,
     "cluster_tokens": make_cluster_tokens,
     "top_k_experts": make_top_k_experts,
+    "combine_few_rows": make_combine_few_rows,
     "combine_experts": make_combine_experts,
     "decode_attention": make_decode_attention,
     "embedding": make_embedding,
@@ -140,6 +145,7 @@ FACTORIES: Mapping[str, Factory] = {
     "kept_rows": make_kept_rows,
     "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
+    "few_row_attention": make_few_row_attention,
     "few_row_linear": make_few_row_gemv,
     "gated_conv": make_pointwise,
     "log_mel": make_pointwise,

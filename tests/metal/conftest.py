@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 import tvm
+
+from gemma4_compile.runtime import device
+from gemma4_compile.targets import TARGETS, Target, cpu
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +20,22 @@ def metal_device() -> tvm.runtime.Device:
     if sys.platform == "win32":
         pytest.skip("the emulated device needs POSIX's contexts and memory mapping")
     return emulator.install()
+
+
+@pytest.fixture(scope="module")
+def metal_packages(metal_device: tvm.runtime.Device) -> Iterator[None]:
+    """Packages as `--target metal` makes them, but for their host code, which is this machine's."""
+    from tests.metal import emulator
+
+    del metal_device  # stands where a Mac's process loads TVM's library for Metal
+    load = device._load_tvm
+
+    def load_others(name: str, mode: int) -> None:
+        if name != "tvm_runtime_metal":
+            load(name, mode)
+
+    here = Target({"default": emulator.SPEC}, emulator.link, cpu.this_machine)
+    with pytest.MonkeyPatch.context() as patch, emulator.fast_math():
+        patch.setitem(TARGETS, "metal", here)
+        patch.setattr(device, "_load_tvm", load_others)
+        yield

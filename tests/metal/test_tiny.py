@@ -6,12 +6,10 @@ Kernels are compiled with fast math, as on a Mac.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import read_artifact
@@ -19,7 +17,6 @@ from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions, devic
 from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
-from gemma4_compile.targets import TARGETS, Target, cpu
 from tests import packages
 from tests.metal import emulator
 from tests.tiny_answers import CONVERSATIONS
@@ -31,23 +28,9 @@ ASKED = {"sum": 1, "brief": 1, "memory": 2}
 
 
 @pytest.fixture(scope="module")
-def package(
-    metal_device: tvm.runtime.Device, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
-    """As `--target metal` makes it, but for its host code, which is for this machine."""
-    del metal_device  # stands where a Mac's process loads TVM's library for Metal
-    load = device._load_tvm
-
-    def load_others(name: str, mode: int) -> None:
-        if name != "tvm_runtime_metal":
-            load(name, mode)
-
-    here = Target({"default": emulator.SPEC}, emulator.link, cpu.this_machine)
+def package(metal_packages: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "package"
-    with pytest.MonkeyPatch.context() as patch, emulator.fast_math():
-        patch.setitem(TARGETS, "metal", here)
-        patch.setattr(device, "_load_tvm", load_others)
-        yield packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
+    return packages.compile_package("tiny", "q4f16", folder, context_length=256, target="metal")
 
 
 def test_it_is_a_package_for_metal(package: Path) -> None:

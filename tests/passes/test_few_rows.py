@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import tvm
@@ -12,7 +13,10 @@ from tvm.relax.frontend import nn
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
+from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import quantized_specs
+from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
@@ -84,6 +88,36 @@ def test_functions_that_may_have_many_rows_and_targets_without_such_kernels_stay
     assert_same(rewritten(few, replace(LIMITS, few_rows=None), few_rows), few)
 
 
+def test_attention_is_in_splits_of_its_keys() -> None:
+    cache = ((64, 2, 16), "float16")
+    inputs = {
+        "q": ((N, 64), F32),
+        "key": cache,
+        "value": cache,
+        "positions": ((4,), "int32"),
+    }
+    common: dict[str, Any] = {
+        "rows": None, "heads": 4, "kv_heads": 2, "head_dim": 16, "window": 40,
+        "cache_dtype": "float16", "cache_rows": 64,
+    }  # fmt: skip
+    options = AttentionOptions(sliding_splits=8, full_splits=2, max_blocks=10, split_channels=128)
+
+    def whole(x: Tensors) -> list[nn.Tensor]:
+        operator = PrefillAttention(**common, out_dtype="float16")
+        return call(operator, [x[name] for name in inputs], ((N, 64), "float16"))
+
+    def divided(x: Tensors) -> list[nn.Tensor]:
+        operator = FewRowAttention(**common, splits=5, grain=8, most_rows=MOST)
+        results = ((N, 5, 4, 16), "float16"), ((N, 5, 4, 2), F32)
+        partial = call(operator, [x[name] for name in inputs], *results)
+        combine = CombineFewRows(4, 16, 5, "float16", MOST)
+        return call(combine, partial, ((N, 64), "float16"))
+
+    limits = replace(LIMITS, few_rows=options)
+    after = rewritten(of_few_rows(module(inputs, whole)), limits, few_rows)
+    assert_same(after, of_few_rows(module(inputs, divided)))
+
+
 def test_they_are_divided_where_buffers_are_too_few() -> None:
     limits = replace(LIMITS, max_buffers=7)
     after = rewritten(of_few_rows(module(INPUTS, before)), limits, few_rows, split_matmuls)
@@ -97,6 +131,7 @@ def test_of_a_model_only_the_check_of_guesses_has_few_rows(activations: str) -> 
     target = replace(target_spec("webgpu"), activations=activations)
     whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
     for name in (abi.VERIFY, abi.PREFILL, abi.DECODE, abi.DRAFT, abi.EMBED):
-        found = [kernel for kernel in calls_of(whole, name) if kernel.startswith("few_row")]
+        found = [kernel for kernel in calls_of(whole, name) if "few_row" in kernel]
         assert bool(found) == (name == abi.VERIFY), name
-    assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith("gemm")]
+    of_chunks = ("gemm", "int8_gemm", "prefill_attention")
+    assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith(of_chunks)]

@@ -15,12 +15,9 @@ from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr
-from gemma4_compile.targets.kernels.attention.decode_block import (
-    DecodeBlock,
-    DecodeShape,
-    decode_shape,
-)
+from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
+from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, decode_shape
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     barrier,

@@ -1,178 +1,32 @@
-"""One thread block of an attention of one position: how it divides its keys, and what it does.
+"""One thread block of an attention of one position, or of a few: what it does with its keys.
 
-Of attention_decode.py, where the kernels are.
+Its division: decode_shape.py. The kernels: decode.py, few_rows.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.attention import SplitAttention
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index, Operation
-from gemma4_compile.targets.kernels.attention.head_dims import check_head_dim
+from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     add,
     barrier,
     local,
-    power_of_two_at_most,
     shared,
     strided,
     tree,
     zero,
 )
 from gemma4_compile.targets.kernels.common.tile_loaders import below
-from gemma4_compile.targets.kernels.common.vectors import Vectors
-from gemma4_compile.targets.spec import TargetSpec
-
-MAX_LANES = 16  # threads that share the dot products of one key: 128 bytes of float16
-MAX_KEYS = 64  # of a tile
-MAX_TURNS = 4  # keys of a tile that one thread helps to score: their loads stand in the text
-MIN_THREADS = 32
-
-
-@dataclass(frozen=True)
-class DecodeShape:
-    """Division of a block's work.
-
-    Attributes
-    ----------
-    threads : of the block
-    heads : query heads of the block, all of one KV head
-    keys : of a tile: scored together, then used together
-    lanes : threads that share the dot products of one key; those beyond its vectors multiply by 0
-    columns : vectors of a key
-    vectors : channels of a vector
-    """
-
-    threads: int
-    heads: int
-    keys: int
-    lanes: int
-    columns: int
-    vectors: Vectors
-
-    @property
-    def keys_at_once(self) -> int:
-        """Keys that the block loads at a time."""
-        return self.threads // self.lanes
-
-    @property
-    def iterations(self) -> int:
-        """Keys of a tile that one thread helps to score."""
-        return self.keys // self.keys_at_once
-
-    @property
-    def chunks(self) -> int:
-        """Vectors of a key that one thread multiplies."""
-        return -(-self.columns // self.lanes)
-
-    @property
-    def padding(self) -> int:
-        """Vectors of zeros after a query head, which the lanes beyond the last vector read."""
-        return self.chunks * self.lanes - self.columns
-
-    @property
-    def query_width(self) -> int:
-        """Channels of a query head in shared memory."""
-        return self.chunks * self.lanes * self.vectors.size
-
-    @property
-    def key_groups(self) -> int:
-        """Groups of threads that divide the values of a tile; each has a thread a column."""
-        return min(power_of_two_at_most(self.threads // self.columns), self.keys)
-
-    @property
-    def spare_groups(self) -> int:
-        """Groups whose columns need memory in the end; one has that of q, one keeps its own."""
-        return max(0, self.key_groups - 2)
-
-    @property
-    def own_keys(self) -> int:
-        """Values of a tile that one thread weighs."""
-        return self.keys // self.key_groups
-
-    @property
-    def pack(self) -> Vectors:
-        """Weights that are read at once: keys u, u + keys / 4, ... of a tile."""
-        return Vectors.dividing(self.own_keys)
-
-    @property
-    def packs(self) -> int:
-        """Vectors of weights of a head."""
-        return self.keys // self.pack.size
-
-    def fits(self, operator: SplitAttention, spec: TargetSpec) -> bool:
-        """Return whether every thread has work, and shared memory is enough."""
-        threads, most_bytes = self.threads, spec.max_shared_memory_bytes
-        is_even = threads <= self.keys * self.lanes <= threads * MAX_TURNS
-        has_owners = self.keys * self.heads <= threads and self.columns <= threads
-        return is_even and has_owners and self.shared_bytes(operator) <= most_bytes
-
-    def shared_bytes(self, operator: SplitAttention) -> int:
-        """Shared memory of the kernel."""
-        item = 2 if operator.cache_dtype == "float16" else 4
-        scores = self.keys * self.heads
-        rows = self.query_width + self.spare_groups * operator.head_dim
-        floats = self.heads * (rows + 1) + scores * (self.lanes + 3) + self.threads
-        return 4 * floats + 2 * item * operator.head_dim
-
-
-def decode_shape(operator: SplitAttention, spec: TargetSpec) -> DecodeShape:
-    """The most heads and keys of a block that shared memory and registers allow.
-
-    Fewer heads where the blocks would be too few to fill the device. Lanes that divide a key's
-    vectors go first; where they are too few to score a tile, the key is padded.
-
-    Raises
-    ------
-    LoweringError
-        If the target has no kernel for such heads.
-    """
-    check_head_dim(operator.head_dim, spec)
-    vectors = Vectors.dividing(operator.head_dim // 2)
-    columns = operator.head_dim // vectors.size
-    most = next(n for n in (MAX_LANES, 8, 4, 2, 1) if columns % n == 0)
-    padded = sorted((MAX_LANES, MAX_LANES // 2), key=lambda n: (-columns % n, -n))
-    for lanes in ((most, max(1, most // 2)), padded):
-        shape = _shape_of_lanes(operator, spec, vectors, lanes)
-        if shape is not None:
-            return shape
-    raise LoweringError(
-        f"`{operator.kind}`: no block of `{spec.name}` holds heads of {operator.head_dim}"
-    )
-
-
-def _shape_of_lanes(
-    operator: SplitAttention, spec: TargetSpec, vectors: Vectors, lane_counts: Sequence[int]
-) -> DecodeShape | None:
-    """The shape with one of these numbers of lanes, the first that fits."""
-    tuning, dim = spec.tuning.decode_attention, operator.head_dim
-    columns = dim // vectors.size
-    loads = tuning.loads if operator.cache_dtype == "float16" else max(1, tuning.loads // 2)
-    group = operator.heads // operator.kv_heads
-    most = min(tuning.threads, spec.max_threads_per_block)
-    threads = min(most, max(MIN_THREADS, power_of_two_at_most(2 * columns - 1)))
-    threads = max(threads, min(most, power_of_two_at_most(dim)))
-    for heads in (n for n in range(min(group, tuning.heads), 0, -1) if group % n == 0):
-        if operator.splits * operator.heads // heads < tuning.min_blocks and heads > 1:
-            continue
-        keys = power_of_two_at_most(max(1, min(loads * threads // columns, MAX_KEYS)))
-        while keys:
-            for lanes in lane_counts:
-                shape = DecodeShape(threads, heads, keys, lanes, columns, vectors)
-                if shape.fits(operator, spec):
-                    return shape
-            keys //= 2
-    return None
 
 
 class DecodeBlock:
@@ -306,7 +160,7 @@ class DecodeBlock:
                 first = bind((h * shape.keys + place) * (shape.lanes + 1))
                 shares = [self.partial[first + lane] for lane in range(shape.lanes)]
                 score = bind(tree(shares, add))
-                scores.append(tirx.Select(base + place < end, score, f32(LOWEST)))
+                scores.append(tirx.Select(self._is_seen(base + place, end), score, f32(LOWEST)))
             store(self.scores, pack.join(scores), pack.at(0))
             lanes = pack.lanes(bind(self.scores[pack.at(0)]))
             store(self.tops, tree(lanes, tirx.max), mine)
@@ -317,7 +171,7 @@ class DecodeBlock:
             weights = []
             for place, score in zip(places, pack.lanes(bind(self.scores[pack.at(0)])), strict=True):
                 weight = tirx.exp(score - higher)
-                weights.append(tirx.Select(base + place < end, weight, zero()))
+                weights.append(tirx.Select(self._is_seen(base + place, end), weight, zero()))
             store(self.scores, pack.join(weights), pack.at(0))
             added = bind(self.scores[pack.at(0)])
             store(self.weights, added, pack.at(mine))
@@ -326,6 +180,10 @@ class DecodeBlock:
             with when(u == 0):
                 store(self.factors, keep, h)
         barrier()
+
+    def _is_seen(self, key: Expr, end: Expr) -> Expr:
+        """Return whether the query that this thread weighs keys for sees one of a split."""
+        return key < end
 
     def _over_head(self, h: Index, combine: Operation) -> Expr:
         """`combine` over the threads of one head."""
@@ -372,8 +230,23 @@ class DecodeBlock:
                 self.load_keys(base + shape.keys, last, g)
             self.accumulate()
 
-    def finish(self, o_partial: Buffer, split_lse: Buffer, split: Expr, first_head: Expr) -> None:
-        """Add the groups' columns, through the memory of q, and store the split's results."""
+    def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
+        """Where the results of a split and of a query of the launch are."""
+        return split, query
+
+    def _if_exists(self, query: Expr) -> AbstractContextManager[None]:
+        """Open the condition that a query of the block is one."""
+        return nullcontext()
+
+    def _share(self, weight_sum: Expr) -> Expr:
+        """The factor of a sum of weighted values."""
+        return f32(1.0) / weight_sum
+
+    def finish(self, o_partial: Buffer, split_lse: Buffer, split: Expr, first: Expr) -> None:
+        """Add the groups' columns, through the memory of q, and store the split's results.
+
+        `first` is the number of the block's first query.
+        """
         shape, vectors, thread = self.shape, self.vectors, self.thread
         place = vectors.at(self.column)
         with when(thread < self.scored):
@@ -389,10 +262,13 @@ class DecodeBlock:
                 total = self.total[vectors.at(h)]
                 for memory in places:
                     total = total + memory[h, place]
-                share = vectors.splat(f32(1.0) / self._over_head(h, add))
+                share = vectors.splat(self._share(self._over_head(h, add)))
                 mean = vectors.cast(total * share, self.operator.cache_dtype)
-                store(o_partial, mean, split, first_head + h, place)
+                with self._if_exists(first + h):
+                    store(o_partial, mean, *self._place_of(split, first + h), place)
         with when((thread < self.scored) & (tirx.floormod(thread, shape.packs) == 0)):
             own = bind(tirx.floordiv(below(thread, self.scored), shape.packs))
-            store(split_lse, self.highest.value, split, first_head + own, 0)
-            store(split_lse, self._over_head(own, add), split, first_head + own, 1)
+            with self._if_exists(first + own):
+                where = self._place_of(split, first + own)
+                store(split_lse, self.highest.value, *where, 0)
+                store(split_lse, self._over_head(own, add), *where, 1)

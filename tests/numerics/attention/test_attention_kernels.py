@@ -10,7 +10,7 @@ import pytest
 from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention, SplitAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
+from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case

@@ -27,7 +27,7 @@ from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets import TARGETS, TargetSpec, target_spec
 from gemma4_compile.targets.kernels import make_kernel
-from gemma4_compile.targets.kernels.attention.decode_block import decode_shape
+from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
 from gemma4_compile.targets.kernels.attention.prefill_shape import chunk_shape
 from gemma4_compile.targets.spec import FLOAT, INT8
 from tests import models

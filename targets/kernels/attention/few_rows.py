@@ -1,0 +1,211 @@
+"""Attention of a few rows: flash decoding whose blocks share their keys among rows and heads.
+
+A query is a query head of a row. The queries of one KV head are numbered row by row; a block takes
+some of them, as that of one position takes some query heads, and a split of the keys that any row
+sees. K and V are read once for all queries of a block. Definitions: `FewRowAttention.definition`
+and `CombineFewRows.definition` in gemma4_compile/operators/few_row_attention.py.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from gemma4_compile.operators.attention_splits import LOWEST
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.few_row_attention import (
+    CombineFewRows,
+    FewRowAttention,
+    declare_row_splits,
+)
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
+from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
+from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, shape_of_heads
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, strided, zero
+from gemma4_compile.targets.kernels.common.tile_loaders import below
+from gemma4_compile.targets.spec import TargetSpec
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The queries of one KV head in one launch.
+
+    Attributes
+    ----------
+    g, group : the KV head, and query heads that read it
+    count : of queries
+    first_position : position of the first row
+    """
+
+    g: Expr
+    group: int
+    count: Expr
+    first_position: Expr
+
+    def row(self, query: Expr) -> Expr:
+        """The row of a query; those after the last have the last one's."""
+        return tirx.floordiv(tirx.min(query, self.count - 1), self.group)
+
+    def head(self, query: Expr) -> Expr:
+        """The query head of a query."""
+        own = tirx.floormod(tirx.min(query, self.count - 1), self.group)
+        return self.g * self.group + own
+
+
+class FewRowBlock(DecodeBlock):
+    """A block whose heads are queries, each of which sees keys of its own."""
+
+    def __init__(
+        self,
+        operator: FewRowAttention,
+        shape: DecodeShape,
+        cache: tuple[Buffer, Buffer],
+        block: Block,
+        queries: Queries,
+        first: Expr,
+    ) -> None:
+        super().__init__(operator, shape, *cache, block)
+        self.queries = queries
+        weighed = tirx.floordiv(below(block.thread, self.scored), shape.packs)
+        own = bind(queries.first_position + queries.row(first + weighed))
+        self._last_key = materialize(own)
+        self._first_key = None if operator.window is None else materialize(operator.first_key(own))
+
+    def _is_seen(self, key: Expr, end: Expr) -> Expr:
+        seen = (key < end) & (key <= self._last_key)
+        return seen if self._first_key is None else seen & (key >= self._first_key)
+
+    def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
+        return self.queries.row(query), split, self.queries.head(query)
+
+    def _if_exists(self, query: Expr) -> AbstractContextManager[None]:
+        return when(query < self.queries.count)
+
+    def _share(self, weight_sum: Expr) -> Expr:
+        total = bind(weight_sum)  # 0 where the query sees no key of the split
+        return tirx.Select(total > zero(), f32(1.0) / tirx.max(total, f32(1e-30)), zero())
+
+    def load_query(self, q: Buffer, first: Expr) -> None:
+        """Copy the block's queries to shared memory; ends with a barrier."""
+        shape, vectors, dim = self.shape, self.vectors, self.operator.head_dim
+        self.pad_query()
+        with strided(self.block, shape.heads * shape.columns) as item:
+            h = bind(tirx.floordiv(item, shape.columns))
+            place = bind(tirx.floormod(item, shape.columns))
+            row, head = bind(self.queries.row(first + h)), bind(self.queries.head(first + h))
+            values = q[row, vectors.from_channel(head * dim + place * vectors.size)]
+            store(self.query, values, h, vectors.at(place))
+        barrier()
+
+    def store_empty(self, o_partial: Buffer, split_lse: Buffer, split: Expr, first: Expr) -> None:
+        """The results of a split without keys."""
+        shape, vectors, queries = self.shape, self.vectors, self.queries
+        with strided(self.block, shape.heads * shape.columns) as item:
+            query = bind(first + tirx.floordiv(item, shape.columns))
+            column = tirx.floormod(item, shape.columns)
+            nothing = vectors.splat(tirx.const(0, self.operator.cache_dtype))
+            with when(query < queries.count):
+                store(o_partial, nothing, *self._place_of(split, query), vectors.at(column))
+        query = bind(first + self.thread)
+        with when((self.thread < shape.heads) & (query < queries.count)):
+            place = self._place_of(split, query)
+            store(split_lse, f32(LOWEST), *place, 0)
+            store(split_lse, zero(), *place, 1)
+
+
+def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
+    """The shape of a block, which has a power of two of queries."""
+    most = min(spec.tuning.few_rows.queries, operator.most_rows * operator.heads)
+    counts = [1 << power for power in reversed(range(most.bit_length()))]
+    return shape_of_heads(operator, spec, counts)
+
+
+def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.PrimFunc:
+    """Online softmax over one split's keys, for some queries of one KV head.
+
+    Grid: splits x KV heads * blocks of queries. Shared: as `make_split_attention`. Definition:
+    `FewRowAttention.definition`.
+    """
+    dim, heads, group = operator.head_dim, operator.heads, operator.heads // operator.kv_heads
+    n, shape = symbolic_rows(operator.rows), few_row_shape(operator, spec)
+    with function(scheduled=True) as build:
+        q = build.arg("q", (n, heads * dim), "float32")
+        cache = operator.cache.shape()
+        key = build.arg("key", cache, operator.cache_dtype)
+        value = build.arg("value", cache, operator.cache_dtype)
+        positions = build.arg("positions", (4,), "int32")
+        o_partial, split_lse = declare_row_splits(build, operator, n, operator.cache_dtype)
+        blocks = tirx.floordiv(n * group + (shape.heads - 1), shape.heads)
+        with launch(shape.threads, operator.splits, operator.kv_heads * blocks) as (
+            split,
+            part,
+            thread,
+        ):
+            last, rows = materialize(positions[2] - 1), bind(i32(n))
+            first_position = materialize(positions[2] - rows)
+            bounds = operator.split_range(last, split, first_position)
+            begin, end = (materialize(bound) for bound in bounds)
+            per_head = bind(tirx.floordiv(rows * group + (shape.heads - 1), shape.heads))
+            g = bind(tirx.floordiv(part, per_head))
+            first = bind(tirx.floormod(part, per_head) * shape.heads)
+            queries = Queries(g, group, bind(rows * group), first_position)
+            block = Block(thread, shape.threads, spec.simd_width)
+            attention = FewRowBlock(operator, shape, (key, value), block, queries, first)
+            with T.If(begin < end):
+                with T.Then():
+                    attention.load_keys(begin, end - 1, g)
+                    attention.load_query(q, first)
+                    attention.run(begin, end, end - 1, last, g)
+                    attention.finish(o_partial, split_lse, split, first)
+                with T.Else():
+                    attention.store_empty(o_partial, split_lse, split, first)
+    return build.result
+
+
+@dataclass(frozen=True)
+class _OneRow:
+    """One row of an argument, read as an argument of its own."""
+
+    rows: Buffer
+    row: Expr
+
+    @property
+    def shape(self) -> list[Index]:
+        return list(self.rows.shape)[1:]
+
+    @property
+    def dtype(self) -> str:
+        return self.rows.dtype
+
+    def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr:
+        places = indices if isinstance(indices, tuple) else (indices,)
+        return self.rows[(self.row, *places)]
+
+
+def make_combine_few_rows(operator: CombineFewRows, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_combine_splits` for each row.
+
+    Grid: heads * slices of channels x rows. Definition: `CombineFewRows.definition`.
+    """
+    dim, heads, n = operator.head_dim, operator.heads, symbolic_rows(None)
+    shape = combine_shape(dim, operator.splits, spec)
+    vectors = shape.vectors
+    with function(scheduled=True) as build:
+        o_partial, split_lse = declare_row_splits(build, operator, n, operator.out_dtype)
+        out = build.arg("out", (n, heads * dim), operator.out_dtype)
+        with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
+            h = bind(tirx.floordiv(part, shape.slices))
+            slice_ = bind(tirx.floormod(part, shape.slices))
+            own = _OneRow(o_partial, i), _OneRow(split_lse, i)
+            combined = combine_slice(shape, *own, h, slice_, thread)
+            column = bind(slice_ * shape.width + thread)
+            with when((thread < shape.width) & (column < shape.columns)):
+                result = vectors.cast(combined, operator.out_dtype)
+                store(out, result, i, vectors.at(h * shape.columns + column))
+    return build.result

@@ -1,0 +1,58 @@
+"""A few rows at a time on the emulated Metal device: what one token after the other gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gemma4_compile.runtime import Engine, Package
+from tests import models, tolerances
+from tests.drafted import drafted_package, let_guess
+from tests.marks import slow_unless
+
+# Rows of a step. A window is of 16 keys or fewer, and wraps.
+ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)
+QUICK = (("e2b", "q4f16"), ("moe", "q4f16"))
+CASES = [
+    *((kind, "q4f16") for kind in models.KINDS),
+    *(("e2b", recipe) for recipe in ("f32", "f16", "q4f32", "q8f16")),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    slow_unless(lambda *case: case in QUICK, CASES),
+)
+def test_rows_have_the_logits_of_single_tokens(
+    kind: str,
+    recipe: str,
+    metal_packages: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = Package.open(drafted_package(tmp_path_factory, kind, recipe, target="metal").package)
+    plain, engine = Engine(package, drafts=0), Engine(package)
+    text = models.prompt(30 + sum(ROUNDS), seed=13).tolist()
+    for one in (plain, engine):
+        one.clear()
+        one.prefill(text[:29])
+    engine.advance(text[29], 0)
+    engine.accept(0)
+    expected = [plain.decode(token) for token in text[29:]]
+    begin = 30
+
+    def guess(_token: int, position: int, count: int) -> Sequence[int]:
+        return text[position + 1 : position + 1 + count]
+
+    let_guess(monkeypatch, engine, guess)
+    for count in ROUNDS:
+        guesses, rows = engine.advance(text[begin], count - 1)
+        assert len(guesses) == count - 1
+        for row in range(count):
+            found = rows.read(row)
+            error = np.abs(found - expected[begin + row - 29]).max()
+            assert error <= tolerances.ACTIVATIONS[recipe], f"row {row} of {count}"
+        engine.accept(count - 1)
+        begin += count

@@ -1,0 +1,117 @@
+"""Attention of one to nine rows: the definitions against a chunk's, the kernels against them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.examples import SUM_F32
+from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
+from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.web.dawn import SUBGROUP, VulkanDriver
+
+MOST = 9
+LENGTHS = [0, 1, 63, 1200]  # positions before the rows
+
+
+def few(
+    heads: int, kv_heads: int, dim: int, window: int | None, splits: int, grain: int, **fields: Any
+) -> FewRowAttention:
+    ring = None if window is None else window + 33
+    return FewRowAttention(
+        rows=None, heads=heads, kv_heads=kv_heads, head_dim=dim, window=window, cache_rows=ring,
+        splits=splits, grain=grain, most_rows=MOST, **{"cache_dtype": "float16", **fields},
+    )  # fmt: skip
+
+
+SHAPES = {
+    "E2B sliding": few(8, 1, 256, 512, 8, 64),
+    "E2B full": few(8, 1, 512, None, 16, 32),
+    "26B sliding": few(8, 4, 256, 1024, 4, 64, cache_dtype="float32"),
+    "31B full": few(8, 1, 512, None, 3, 1),
+    "groups of three": few(6, 2, 64, 40, 3, 16),
+    "groups of five": few(5, 1, 96, None, 4, 8, cache_dtype="float32"),
+    # Windows of fewer keys than there are rows: of some splits a row sees nothing.
+    "small windows": few(4, 2, 16, 7, 4, 1),
+    "padded keys": few(3, 1, 264, 70, 3, 8),
+}
+
+
+def cases_of(name: str) -> list[KernelCase]:
+    """Every length, each with another number of rows."""
+    rows = {0: 3, 1: 9, 63: 1, 1200: 6} if len(name) % 2 else {0: 9, 1: 2, 63: 5, 1200: 8}
+    return [make_case(SHAPES[name], n, n, rows[n]) for n in LENGTHS]
+
+
+def combinations() -> list[CombineFewRows]:
+    shapes = [(8, 512, 128), (3, 256, 1), (2, 16, 7), (5, 20, 300)]
+    return [
+        CombineFewRows(heads, dim, splits, dtype, MOST)
+        for (heads, dim, splits), dtype in zip(shapes, ["float16", "float32"] * 2, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("before", [0, 1, 1200])
+def test_splits_put_together_are_the_attention_of_a_chunk(name: str, before: int) -> None:
+    operator = replace(SHAPES[name], cache_dtype="float32")
+    case = make_case(operator, 1, before, 7)
+    q, key, value, positions, o_partial, split_lse = (arg.copy() for arg in case.arrays)
+    run(operator, q, key, value, positions, o_partial, split_lse)
+    heads, kv_heads, dim = operator.heads, operator.kv_heads, operator.head_dim
+    chunk = PrefillAttention(
+        None, heads, kv_heads, dim, operator.window, "float32", operator.cache_rows
+    )
+    found, expected = np.zeros_like(q), np.zeros_like(q)
+
+    run(CombineFewRows(heads, dim, operator.splits, "float32", MOST), o_partial, split_lse, found)
+    run(chunk, q, key, value, positions, expected)
+
+    np.testing.assert_allclose(found, expected, rtol=0, atol=SUM_F32 * np.abs(expected).max())
+
+
+def test_a_row_that_sees_nothing_of_a_split_says_so() -> None:
+    case = make_case(SHAPES["small windows"], 0, 63, MOST)
+    *_, o_partial, split_lse = case.expected
+    nothing = split_lse[..., 1] == 0
+    assert nothing.any()
+    assert not nothing.all(axis=1).any()
+    assert not o_partial[nothing].any()
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_at_every_length(
+    name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = cases_of(name)
+
+    results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+@pytest.mark.dawn
+def test_rows_put_together(lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    cases = [make_case(one, seed, rows=1 + 3 * seed) for seed, one in enumerate(combinations())]
+    spec = replace(target_spec("webgpu", "subgroups"), simd_width=SUBGROUP)
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+def test_blocks_share_keys_among_rows() -> None:
+    """The queries of a block are of several rows where a KV head has few query heads."""
+    spec = target_spec("webgpu")
+    assert few_row_shape(SHAPES["26B sliding"], spec).heads > 8 // 4
