@@ -14,7 +14,7 @@ from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Engine, Package
 from gemma4_compile.runtime.generation import Generation, Generator
 from gemma4_compile.runtime.sampling import SamplingOptions, make_sampler
-from tests import drafters, models, packages
+from tests import drafters, models, packages, routing
 from tests.drafters import Drafter
 from tests.shared import made_once, shared_folder
 
@@ -39,10 +39,15 @@ def drafted_package(
     recipe: str = "f32",
     activations: str = "float",
     target: str = "cpu",
+    limits: str = "default",
 ) -> Drafted:
     """Compile a kind of `models.KINDS` with its drafter."""
     folder = factory.mktemp(f"drafted-{kind}")
-    checkpoint = models.write_checkpoint(folder / "target", models.KINDS[kind])
+    weights = models.random_weights(models.KINDS[kind]) if kind == "moe" else None
+    if weights is not None and activations == "int8":
+        # Where vectors are rounded, two ways of summing may choose either of two near experts.
+        weights = routing.decided_by_token(weights)
+    checkpoint = models.write_checkpoint(folder / "target", models.KINDS[kind], weights=weights)
     drafter = drafters.write_drafter(folder / "drafter", kind)
 
     def compile_it(output: Path) -> None:
@@ -54,11 +59,12 @@ def drafted_package(
             context_length=CONTEXT,
             prefill_chunk=CHUNK,
             activations=activations,
+            limits=limits,
             drafter=str(drafter.path),
         )
         compile_model(request, packages.Silent())
 
-    name = f"{kind}-{recipe}-{activations}-{target}"
+    name = f"{kind}-{recipe}-{activations}-{target}-{limits}"
     package = made_once(shared_folder(factory) / "drafted" / name, compile_it)
     return Drafted(kind, package, checkpoint, drafter)
 

@@ -2,6 +2,7 @@
 //
 // Job: {package, library, contextLength, output, steps}. Steps, by `op`:
 //   prefill {ids, chunk?, save?}    decode {id, save?}    clear    pop {count}
+//   verify {ids, save}              logits after each of a few tokens, of a package with a drafter
 //   greedy {ids, count, stop?}      prompt, then up to `count` greedy tokens; the stop token is kept
 //   renew {contextLength?, chunk?}                        a fresh state
 //   keep {name}     the state's checkpoint                restore {name, change?}    into the state
@@ -46,6 +47,19 @@ const operations = {
   },
   async decode(model, { id, save: name }) {
     await save(name, await model.read(model.decode(id)));
+  },
+  async verify(model, { ids, save: name }) {
+    const count = ids.length;
+    const logits = model.scoped(() => {
+      const embeddings = model.functions.embed_tokens(model.upload([count], "int32", ids), model.params);
+      const rows = embeddings.view([1, count, embeddings.shape[1]]);
+      model.beginForward(count);
+      const idRow = model.upload([1, count], "int32", ids);
+      const outputs = model.named("verify_tokens")(rows, idRow, model.kv, model.params);
+      model.state.end_forward(model.kv);
+      return outputs.get(0);
+    });
+    await save(name, await model.read(logits));
   },
   async clear(model) {
     model.clear();
