@@ -16,12 +16,17 @@ from tests import models
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
 from tests.numerics.attention.test_attention_kernels import DECODE, PADDED_DECODE
+from tests.numerics.attention.test_few_row_attention import SHAPES as FEW_ROWS
+from tests.numerics.attention.test_few_row_attention import cases_of as few_row_cases
+from tests.numerics.attention.test_few_row_attention import combinations
 from tests.numerics.attention.test_patch_kernels import OPERATORS as PATCHES
 from tests.numerics.attention.test_picture_attention_kernels import all_rows_cases, cases_of
 from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.drafting.test_drafting_kernels import OPERATORS as DRAFTING
 from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
+from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
+from tests.numerics.linear.test_few_row_linear import exact_operators
 from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
 
 PART_BYTES = 1 << 14  # matrices of some operators come in several parts
@@ -65,7 +70,10 @@ def _is_small(operator: Operator) -> bool:
 def cases() -> list[KernelCase]:
     made = [make_case(operator, seed) for seed, operator in enumerate(all_operators())]
     shapes = ("tiny heads", "groups of three", "heads of 26 vectors")
-    return [*made, *all_rows_cases(), *(case for name in shapes for case in cases_of(name))]
+    made += all_rows_cases() + [case for name in shapes for case in cases_of(name)]
+    made += few_row_matmuls(exact_operators())
+    made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
+    return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.spec import FLOAT, INT8
 from gemma4_compile.targets.tuning import GemmTuning
 from tests.numerics import tensor_cores, test_kernels
-from tests.numerics.attention import test_patch_kernels
+from tests.numerics.attention import test_few_row_attention, test_patch_kernels
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import (
     SHAPES,
@@ -32,7 +32,12 @@ from tests.numerics.attention.test_picture_attention_kernels import (
 )
 from tests.numerics.drafting import test_drafting_kernels
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
-from tests.numerics.linear import test_bounded_kernels, test_gemm_kernels, test_int8_kernels
+from tests.numerics.linear import (
+    test_bounded_kernels,
+    test_few_row_linear,
+    test_gemm_kernels,
+    test_int8_kernels,
+)
 from tests.numerics.moe import test_expert_kernels
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
@@ -111,6 +116,16 @@ def picture_operators() -> list[Operator]:
     return list(dict.fromkeys([*around, *matmuls, *tensor_cores.OPERATORS]))
 
 
+def _few_rows() -> Group:
+    """Matmuls and attention of one to nine rows."""
+    cases = test_few_row_linear.cases_of(test_few_row_linear.OPERATORS)
+    for name in test_few_row_attention.SHAPES:
+        cases += test_few_row_attention.cases_of(name)
+    combinations = enumerate(test_few_row_attention.combinations())
+    cases += [make_case(one, seed, rows=1 + 2 * seed) for seed, one in combinations]
+    return Group(CUDA, cases, differences)
+
+
 def _gemm(tuning: str) -> Group:
     spec = replace(CUDA, tuning=replace(CUDA.tuning, gemm=test_gemm_kernels.TUNINGS[tuning]))
     found = [make_case(op, seed) for seed, op in enumerate(test_gemm_kernels.OPERATORS)]
@@ -163,6 +178,7 @@ GROUPS: Mapping[str, Callable[[], Group]] = {
     "around experts": lambda: _group(test_expert_kernels.matmuls_around_experts()),
     "attention": _attention,
     "attention of pictures": _pictures,
+    "few rows": _few_rows,
     "drafters": lambda: Group(CUDA, test_drafting_kernels.all_cases(), differences),
     "pictures": lambda: _group(picture_operators()),
 }

@@ -15,11 +15,12 @@ from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.targets import link, target_spec
 from gemma4_compile.targets.linker import ptx
 from tests.numerics import cuda_cases
+from tests.numerics.attention import test_few_row_attention
 from tests.numerics.attention.test_attention_kernels import CHUNK, DECODE, PADDED_DECODE
 from tests.numerics.attention.test_picture_attention_kernels import SHAPES
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, make_case
-from tests.numerics.linear import test_gemm_kernels, test_int8_kernels
+from tests.numerics.linear import test_few_row_linear, test_gemm_kernels, test_int8_kernels
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,9 @@ def test_kernels_of_odd_shapes_compile(tmp_path: Path) -> None:
         *PADDED_DECODE,
         *(CHUNK[name] for name in ("groups of three", "heads of two vectors")),
         *(LastVisibleRows(), SHAPES["groups of three"]),
+        *test_few_row_linear.OPERATORS,
+        *test_few_row_attention.SHAPES.values(),
+        *test_few_row_attention.combinations(),
     ]
     shapes += cuda_cases.picture_operators()
     cases = [make_case(operator, seed) for seed, operator in enumerate(shapes)]

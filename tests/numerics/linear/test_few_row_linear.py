@@ -68,6 +68,10 @@ OPERATORS: list[FewRow] = [
 ]
 
 
+def exact_operators() -> list[FewRow]:
+    return [one for one in OPERATORS if isinstance(one, FewRowLinear)]
+
+
 def cases_of(operators: Sequence[FewRow]) -> list[KernelCase]:
     return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in enumerate(operators)]
 
