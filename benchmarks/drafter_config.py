@@ -35,7 +35,7 @@ def drafter_values(preset: str) -> dict[str, Any]:
         "intermediate_size": intermediate,
         "num_attention_heads": heads,
         "num_hidden_layers": len(LAYERS),
-        "layer_types": LAYERS,
+        "layer_types": list(LAYERS),
         "num_kv_shared_layers": len(LAYERS),
         "hidden_size_per_layer_input": 0,
         "vocab_size_per_layer_input": 0,

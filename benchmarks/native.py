@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tvm_ffi import Array
 
 from benchmarks.environment import environment
 from benchmarks.samples import summary
@@ -29,7 +30,9 @@ from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
+from gemma4_compile.runtime.drafting import Drafter
 from gemma4_compile.runtime.engine import Engine
+from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
 
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
@@ -71,7 +74,7 @@ class Measurement:
     """One package, loaded once."""
 
     def __init__(self, package: Package, options: argparse.Namespace, graphs: bool) -> None:
-        self.options = options
+        self.package, self.options = package, options
         self.graphs = graphs
         Device.open(package.device)
         self.memory_before = device_memory_bytes(package.device)
@@ -185,6 +188,27 @@ class Measurement:
         result["tokens_per_second"] = round(1e3 / result["sampled_ahead_ms"]["median"], 1)
         return result
 
+    def verify(self, context: int, rows: int) -> dict[str, Any]:
+        """Some tokens at once after `context` others, as guesses are checked; nothing is read."""
+        engine = self.engine
+        library = NativeLibrary(self.package.library_path, engine.device)
+        of_rows = Drafter(library, engine.device, engine._state, engine._params, Array([]))
+        repeats = max(1, self.options.tokens // rows)
+
+        def checked() -> None:
+            for index in range(repeats):
+                ids = self.ids[index * rows : (index + 1) * rows]
+                engine._begin_forward(engine._state, rows)
+                of_rows.run(ids)
+                engine._end_forward(engine._state)
+            engine.device.wait()
+
+        samples = []
+        for _ in range(self.options.repeats + 1):
+            self._fill(context)
+            samples.append(timed(checked) / repeats)
+        return {"context": context, "rows": rows, "launched_ms": summary(samples[1:])}
+
     def _fill(self, count: int) -> Any:
         self.engine.clear()
         return self.engine.prefill(self.ids[:count])
@@ -197,6 +221,9 @@ def main() -> None:
     parser.add_argument("--model", help="name in the result lines (default: the package's source)")
     parser.add_argument("--folder", type=Path, help="where random weights are written and left")
     parser.add_argument("--context", default="32,1024", help="tokens before the decoded ones")
+    parser.add_argument(
+        "--verify", default="", help="rows of steps that check guesses, for a drafter's package"
+    )
     parser.add_argument("--prefill", type=int, default=1024, help="length of a prompt")
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
     parser.add_argument("--tokens", type=int, default=32, help="decoded in a sample")
@@ -251,6 +278,8 @@ def main() -> None:
             report("prefill", measurement.prefill(options.prefill))
             for context in map(int, options.context.split(",")):
                 report("decode", measurement.decode(context))
+                for rows in filter(None, options.verify.split(",")):
+                    report("verify", measurement.verify(context, int(rows)))
             report("memory", measurement.memory())
             del measurement
         if len(digests) != 1:

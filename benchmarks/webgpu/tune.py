@@ -2,7 +2,7 @@
 
 `prepare` writes every candidate's WGSL with what `tune.mjs` needs to launch it, so that the
 device's machine needs Node alone; `choose` reads the results and writes a tuning.
-What is searched: CANDIDATES. What is measured: ../README.md.
+What is searched: candidates.py. What is measured: ../README.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
+from benchmarks.drafter_config import drafter_values
+from benchmarks.webgpu.candidates import CANDIDATES, Family
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.errors import LoweringError
+from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
 from gemma4_compile.passes.check_limits import check_limits
@@ -40,111 +42,6 @@ CHUNK = 512
 CONTEXTS = (1023, 8191)  # positions before a decoded token
 PREFILL_BEFORE = 512
 CODE = "ffi.Module.create.webgpu"  # TVM hands its WGSL to this function, if somebody registers it
-
-
-@dataclass(frozen=True)
-class Family:
-    """Operators that a part of the tuning belongs to.
-
-    Attributes
-    ----------
-    kinds : of the operators
-    is_prefill : whether their chunk form is meant, or that of one position
-    candidates : values to try
-    """
-
-    kinds: tuple[str, ...]
-    is_prefill: bool
-    candidates: Sequence[dict[str, Any]]
-
-
-def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
-    """All combinations of some fields' values."""
-    return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
-
-
-GEMVS = ("linear", "combined_linear", "normed_linear", "routed_linear")
-ATTENTION = (
-    "decode_attention",
-    "int8_combined_linear",
-    "combine_splits",
-    "combined_linear",
-    "quantized_combine",
-)
-ONE_FOR_ALL = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}  # matrices
-CANDIDATES: dict[str, Family] = {
-    "gemv": Family(
-        GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
-    ),
-    "int8_gemv": Family(
-        ("int8_linear", "int8_combined_linear", "int8_normed_linear", "int8_routed_linear"),
-        False,
-        [
-            *every(rows=(2, 4, 8), groups_per_lane=(3, 4)),
-            *every(min_blocks=(192, 768)),
-            *every(threads=(256,)),
-            *every(wide_threads=(128,)),
-        ],
-    ),
-    "gemm": Family(
-        ("linear", "expert_gemm"),
-        True,
-        [
-            {
-                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
-                **{"threads": max(128, m * n // (i * j)), **ONE_FOR_ALL},
-            }
-            for m, n, i, j in (
-                *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 8), (64, 96, 8, 12)),
-                *((128, 64, 8, 8), (64, 128, 8, 16), (128, 64, 16, 8), (128, 128, 8, 16)),
-            )
-            for k in (16, 32)
-        ],
-    ),
-    "int8_gemm": Family(
-        ("int8_linear", "int8_expert_gemm"),
-        True,
-        [
-            {
-                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
-                **{"threads": max(128, m * n // (i * j)), "unroll": unroll, **ONE_FOR_ALL},
-            }
-            for m, n, i, j in (
-                *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 4), (64, 64, 8, 8)),
-                *((128, 64, 8, 8), (64, 128, 8, 8), (128, 128, 8, 8), (128, 128, 16, 8)),
-            )
-            for k, unroll in ((32, 4), (64, 1), (64, 4), (128, 1))
-        ],
-    ),
-    "decode_attention": Family(
-        ATTENTION,
-        False,
-        [
-            {},
-            {"threads": 128},
-            {"loads": 8},
-            {"heads": 8},
-            {"heads": 2},
-            {"heads": 1},
-            {"heads": 1, "sliding_splits": 4},
-            {"heads": 2, "threads": 128},
-            {"heads": 2, "loads": 8},
-            {"heads": 8, "full_splits": 64},
-            {"full_splits": 64},
-            {"full_splits": 256, "max_blocks": 512},
-            {"heads": 2, "full_splits": 64},
-            {"min_blocks": 32},
-            {"min_blocks": 16},
-            {"sliding_splits": 4, "min_blocks": 32},
-            {"sliding_splits": 16, "split_channels": 8192, "min_blocks": 128},
-            {"sliding_splits": 16},
-            {"sliding_splits": 4},
-        ],
-    ),
-    "prefill_attention": Family(
-        ("prefill_attention",), True, every(threads=(128, 256), rows=(16, 32, 64), keys=(32, 64))
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -173,13 +70,13 @@ class Case:
     uniforms: list[tuple[str, float]]
 
 
-def operators_of(
-    preset: str, quant: str, spec: TargetSpec, is_prefill: bool
-) -> dict[Operator, int]:
+def operators_of(preset: str, quant: str, spec: TargetSpec, function: str) -> dict[Operator, int]:
     """The operators of one step of a model, with the number of their launches."""
     config, recipe = Gemma4Config.from_preset(preset), RECIPES[quant]
+    if function == abi.VERIFY:
+        config = replace(config, drafter=read_drafter(drafter_values(preset)))
     module = build_module(config, recipe, spec, decoder_options(recipe, spec, CHUNK))
-    names = Counter(calls_of(module, abi.PREFILL if is_prefill else abi.DECODE))
+    names = Counter(calls_of(module, function))
     found = ((operator_of(module[name]), count) for name, count in names.items())
     return {operator: count for operator, count in found if operator is not None}
 
@@ -232,7 +129,12 @@ def grid_of(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> tuple[int, int]:
 
 
 def make_case(
-    operator: Operator, spec: TargetSpec, context: int, capacity: int, facts: Mapping[str, Any]
+    operator: Operator,
+    spec: TargetSpec,
+    context: int,
+    capacity: int,
+    facts: Mapping[str, Any],
+    few: int = 0,
 ) -> Case:
     """Compile one operator's kernel and describe its launch in a state of `capacity` positions.
 
@@ -243,7 +145,7 @@ def make_case(
     """
     func = make_kernel(operator, spec)
     check_limits(tvm.IRModule({operator.name: func}), spec)
-    rows = 1 if getattr(operator, "rows", 1) == 1 else CHUNK
+    rows = few or (1 if getattr(operator, "rows", 1) == 1 else CHUNK)
     sizes = {"n": rows, "m": 1, "layer": 3, "capacity": capacity, "chunk": CHUNK}
     sizes["packGridDimX"] = 2**31 - 1
     text = wgsl_of(func, spec)
@@ -305,18 +207,19 @@ def _cases(
     spec: TargetSpec,
     contexts: Sequence[int],
 ) -> list[Case]:
-    found = operators_of(preset, quant, spec, family.is_prefill)
+    found = operators_of(preset, quant, spec, family.function)
     contexts = (PREFILL_BEFORE,) if family.is_prefill else contexts
     capacity = max(contexts) + 1 + CHUNK
     cases = []
     for operator, launches in found.items():
         is_chunk = getattr(operator, "rows", 1) is None
-        if operator.kind not in family.kinds or is_chunk != family.is_prefill:
+        is_meant = bool(family.few) or is_chunk == family.is_prefill
+        if operator.kind not in family.kinds or not is_meant:
             continue
         facts = {"family": name, "values": values, "preset": preset, "launches": launches}
         sees_context = "attention" in operator.kind
         cases += [
-            make_case(operator, spec, context, capacity, facts)
+            make_case(operator, spec, context, capacity, facts, family.few)
             for context in (contexts if sees_context else contexts[:1])
         ]
     return cases

@@ -9,6 +9,8 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.model_spec.text.layer_plan import layer_plans
+from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
 from gemma4_compile.targets.spec import TargetSpec
@@ -21,7 +23,8 @@ class DrafterPlan:
     Attributes
     ----------
     weights_bytes : in the chosen recipe; 0 where that cannot store it, for the reason `problem`
-    activation_bytes : of a draft, and of the logits of all tokens that are held against drafts
+    activation_bytes : of a draft, and of all tokens that are held against drafts: their logits, and
+        on a GPU the splits of their attention
     """
 
     parameters: int
@@ -44,6 +47,21 @@ def plan_drafter(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> Dr
     return DrafterPlan(
         parameters=sum(prod(parameter.shape) for parameter in table),
         weights_bytes=weights,
-        activation_bytes=max(map(sum, memory.together)) + verified,
+        activation_bytes=max(map(sum, memory.together))
+        + verified
+        + _splits_bytes(config, recipe, target),
         problem=problem,
     )
+
+
+def _splits_bytes(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> int:
+    """Memory of the attention of all tokens that are held against drafts."""
+    if not target.is_gpu:
+        return 0
+    options, item = attention_options(target), DTYPE_BYTES[recipe.activation_dtype]
+    of_a_head = 2 * DTYPE_BYTES["float32"]  # maximum and sum of a split
+    sizes = (
+        options.splits(plan) * plan.num_attention_heads * (plan.head_dim * item + of_a_head)
+        for plan in layer_plans(config)
+    )
+    return MAX_VERIFIED * max(sizes)

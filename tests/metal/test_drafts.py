@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
@@ -43,7 +41,7 @@ def test_rows_have_the_logits_of_single_tokens(
     expected = [plain.decode(token) for token in text[29:]]
     begin = 30
 
-    def guess(_token: int, position: int, count: int) -> Sequence[int]:
+    def guess(_token: int, position: int, count: int) -> list[int]:
         return text[position + 1 : position + 1 + count]
 
     let_guess(monkeypatch, engine, guess)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.webgpu.tune import CANDIDATES, Family, choose, prepare
+from benchmarks.webgpu.candidates import CANDIDATES, Family
+from benchmarks.webgpu.tune import choose, prepare
 from gemma4_compile.targets.tuning import Tuning, from_fields
 from tests.web.dawn import HERE, VulkanDriver, run_node
 
@@ -70,3 +71,16 @@ def test_kernels_of_a_candidate_are_timed(
     assert [item["operator"] for item in lines] == [case.operator for case in cases]
     assert all(item["microseconds"] > 0 for item in lines)
     assert {item["context"] for item in lines} == set(contexts)
+
+
+def test_steps_that_check_guesses_have_their_rows() -> None:
+    """The product's own sizes, of a recipe's exact kernels and of the attention."""
+    family = CANDIDATES["few_rows"]
+    few = Family(family.kinds, False, [{}], family.few)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CANDIDATES, "few_rows", few)
+        cases = list(prepare([PRESET], "q4f16", "default", ["few_rows"], (1023,)))
+    kinds = {case.operator.split("(")[0] for case in cases}
+    assert kinds == {"FewRowLinear", "FewRowAttention", "CombineFewRows"}
+    assert {case.rows for case in cases} == {family.few}
+    assert all(case.groups[0] * case.groups[1] > 0 for case in cases)

@@ -258,8 +258,9 @@ def _finish(
                     sums.put((i - begin) * tile + m * slots + slot, lane.lane, part)
             sums.finish()
             with strided(block, outputs * shape.at_once) as item:
-                i = bind(tirx.floordiv(item, outputs) + begin)
-                with when(i < lane.count):
+                own = bind(tirx.floordiv(item, outputs))
+                with when(own + begin < lane.count):
                     row = bind(tirx.floormod(item, outputs) * step)
-                    place = bind((i - begin) * tile + row)
-                    body(i, row, [sums.total(place + index) for index in range(step)])
+                    place = bind(own * tile + row)
+                    added = [sums.total(place + index) for index in range(step)]
+                    body(bind(own + begin), row, added)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.text.config import Gemma4Config
+from gemma4_compile.quantization.schemes import RECIPES
+from gemma4_compile.reports.drafter_plan import plan_drafter
 from gemma4_compile.reports.plan import make_plan
 from gemma4_compile.reports.plan_report import plan_json, plan_text
 from gemma4_compile.targets import target_spec
@@ -43,3 +45,11 @@ def test_people_and_programs_are_told() -> None:
     _, drafted = plans()
     assert "and the drafter, if it is used" in plan_text(drafted, "E2B")
     assert plan_json(drafted, {})["drafter"]["weights_bytes"] == drafted.drafter.weights_bytes
+
+
+def test_a_gpu_has_the_splits_of_the_attention_besides() -> None:
+    drafted = replace(Gemma4Config.from_preset("gemma-4-E2B-it"), drafter=read_drafter(E2B))
+    found = [plan_drafter(drafted, RECIPES["q4f16"], target_spec(t)) for t in ("webgpu", "cpu")]
+    # 9 tokens, 128 splits of a full layer, 8 heads of 512 channels with maximum and sum.
+    splits = 9 * 128 * 8 * (512 * 2 + 8)
+    assert found[0].activation_bytes - found[1].activation_bytes == splits

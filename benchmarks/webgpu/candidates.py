@@ -1,0 +1,132 @@
+"""What the search for sizes of kernels tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from gemma4_compile import abi
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators that a part of the tuning belongs to.
+
+    Attributes
+    ----------
+    kinds : of the operators
+    is_prefill : whether their chunk form is meant, or that of one position
+    candidates : values to try
+    few : rows of those of a step that checks guesses; 0 for the other steps
+    """
+
+    kinds: tuple[str, ...]
+    is_prefill: bool
+    candidates: Sequence[dict[str, Any]]
+    few: int = 0
+
+    @property
+    def function(self) -> str:
+        """The exported function whose operators are meant."""
+        return abi.VERIFY if self.few else abi.PREFILL if self.is_prefill else abi.DECODE
+
+
+def every(**fields: Sequence[Any]) -> list[dict[str, Any]]:
+    """All combinations of some fields' values."""
+    return [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
+
+
+GEMVS = ("linear", "combined_linear", "normed_linear", "routed_linear")
+ATTENTION = (
+    "decode_attention",
+    "int8_combined_linear",
+    "combine_splits",
+    "combined_linear",
+    "quantized_combine",
+)
+ONE_FOR_ALL = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}  # matrices
+CANDIDATES: dict[str, Family] = {
+    "gemv": Family(
+        GEMVS, False, every(rows=(2, 4, 8), units_per_lane=(2, 4, 8), min_blocks=(256, 512))
+    ),
+    "int8_gemv": Family(
+        ("int8_linear", "int8_combined_linear", "int8_normed_linear", "int8_routed_linear"),
+        False,
+        [
+            *every(rows=(2, 4, 8), groups_per_lane=(3, 4)),
+            *every(min_blocks=(192, 768)),
+            *every(threads=(256,)),
+            *every(wide_threads=(128,)),
+        ],
+    ),
+    "few_rows": Family(
+        ("few_row_linear", "int8_few_row_linear", "few_row_attention", "combine_few_rows"),
+        False,
+        [
+            *every(threads=(64, 128, 256), items_per_lane=(2, 4, 8)),
+            *every(min_blocks=(128, 512)),
+            *every(queries=(4, 16)),
+        ],
+        few=4,
+    ),
+    "gemm": Family(
+        ("linear", "expert_gemm"),
+        True,
+        [
+            {
+                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
+                **{"threads": max(128, m * n // (i * j)), **ONE_FOR_ALL},
+            }
+            for m, n, i, j in (
+                *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 8), (64, 96, 8, 12)),
+                *((128, 64, 8, 8), (64, 128, 8, 16), (128, 64, 16, 8), (128, 128, 8, 16)),
+            )
+            for k in (16, 32)
+        ],
+    ),
+    "int8_gemm": Family(
+        ("int8_linear", "int8_expert_gemm"),
+        True,
+        [
+            {
+                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
+                **{"threads": max(128, m * n // (i * j)), "unroll": unroll, **ONE_FOR_ALL},
+            }
+            for m, n, i, j in (
+                *((32, 32, 4, 4), (32, 64, 4, 8), (64, 64, 8, 4), (64, 64, 8, 8)),
+                *((128, 64, 8, 8), (64, 128, 8, 8), (128, 128, 8, 8), (128, 128, 16, 8)),
+            )
+            for k, unroll in ((32, 4), (64, 1), (64, 4), (128, 1))
+        ],
+    ),
+    "decode_attention": Family(
+        ATTENTION,
+        False,
+        [
+            {},
+            {"threads": 128},
+            {"loads": 8},
+            {"heads": 8},
+            {"heads": 2},
+            {"heads": 1},
+            {"heads": 1, "sliding_splits": 4},
+            {"heads": 2, "threads": 128},
+            {"heads": 2, "loads": 8},
+            {"heads": 8, "full_splits": 64},
+            {"full_splits": 64},
+            {"full_splits": 256, "max_blocks": 512},
+            {"heads": 2, "full_splits": 64},
+            {"min_blocks": 32},
+            {"min_blocks": 16},
+            {"sliding_splits": 4, "min_blocks": 32},
+            {"sliding_splits": 16, "split_channels": 8192, "min_blocks": 128},
+            {"sliding_splits": 16},
+            {"sliding_splits": 4},
+        ],
+    ),
+    "prefill_attention": Family(
+        ("prefill_attention",), True, every(threads=(128, 256), rows=(16, 32, 64), keys=(32, 64))
+    ),
+}
