@@ -129,6 +129,9 @@ def write_shards(weights: list[Weight], folder: Path, shard_bytes: int) -> Mappi
         with (folder / name).open("wb") as file:
             while waiting and (not records or size + waiting[0].nbytes <= shard_bytes):
                 weight = waiting.pop(0)
+                padding = -size % ALIGNMENT
+                file.write(b"\0" * padding)
+                size += padding
                 records.append(
                     {
                         "name": weight.name,
@@ -141,9 +144,7 @@ def write_shards(weights: list[Weight], folder: Path, shard_bytes: int) -> Mappi
                 )
                 for piece in filler.pieces(weight):
                     file.write(piece.data)
-                padding = -weight.nbytes % ALIGNMENT
-                file.write(b"\0" * padding)
-                size += weight.nbytes + padding
+                size += weight.nbytes
         entries.append(
             {
                 "dataPath": name,
