@@ -13,24 +13,37 @@ After::
     o_partial, split_lse = few_row_attention(q, key, value, positions)
     y = combine_few_rows(o_partial, split_lse)
 
-Their meaning is the same. Only GPUs have kernels for few rows.
+and where a matmul quantises what a norm or a combine makes for it alone::
+
+    residual, hidden = residual_norm(...)
+    words, scales = quantize_rows(hidden)
+
+becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. Their
+meaning is the same. Only GPUs have kernels for few rows.
 """
 
 from __future__ import annotations
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
+from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.few_row_quantization import (
+    QuantizedFewRowCombine,
+    QuantizedFewRowNorm,
+)
 from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     AnyCall,
     OperatorCall,
     OperatorGraph,
     fields_of,
+    is_call_of,
     result_vars,
 )
 
@@ -54,6 +67,8 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
                     **fields_of(linear.operator, linear.operator.in_dtype), most_rows=most
                 )
                 graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
+    for quantize in graph.calls(QuantizeRows):
+        _quantize_in_producer(graph, quantize, most)
 
 
 def _in_splits(
@@ -87,3 +102,30 @@ def _in_splits(
         OperatorCall(partial, attention.args, results),
         OperatorCall(combine, list(results), attention.results),
     ]
+
+
+def _quantize_in_producer(
+    graph: OperatorGraph, quantize: OperatorCall[QuantizeRows], most: int
+) -> None:
+    """Let the norm or the combine before it round its rows, if nothing else reads them."""
+    vector, order = quantize.args[0], quantize.operator.interleaved
+    before = graph.producer(vector)
+    if before is None or not vector.same_as(before.results[-1]):
+        return
+    if graph.reader_count(before.results[-1]) != 1:
+        return
+    if is_call_of(before, CombineFewRows) and before.operator.head_dim % GROUP == 0:
+        splits = before.operator
+        combine = QuantizedFewRowCombine(
+            splits.heads, splits.head_dim, splits.splits, splits.out_dtype, order, most
+        )
+        graph.replace([before, quantize], [OperatorCall(combine, before.args, quantize.results)])
+        return
+    if not is_call_of(before, ResidualNorm) or before.operator.stacked:
+        return
+    norm, residual = before.operator, before.results[0]
+    if len(before.results) == 1 or graph.is_read_between(residual, before, quantize):
+        return
+    fused = QuantizedFewRowNorm(norm.width, norm.eps, norm.scaled, order, most)
+    call = OperatorCall(fused, before.args, [residual, *quantize.results])
+    graph.replace([before, quantize], [call])

@@ -45,6 +45,10 @@ from gemma4_compile.targets.kernels.drafting.drafting import (
 from gemma4_compile.targets.kernels.linear.bounded_gemm import make_bounded_gemm
 from gemma4_compile.targets.kernels.linear.embedding import make_embedding
 from gemma4_compile.targets.kernels.linear.few_row_gemv import make_few_row_gemv
+from gemma4_compile.targets.kernels.linear.few_row_quantize import (
+    make_quantized_few_row_combine,
+    make_quantized_few_row_norm,
+)
 from gemma4_compile.targets.kernels.linear.gemm import make_gemm
 from gemma4_compile.targets.kernels.linear.gemv import make_gemv
 from gemma4_compile.targets.kernels.linear.int8_gemv import make_int8_gemv
@@ -147,6 +151,8 @@ FACTORIES: Mapping[str, Factory] = {
     "linear": make_gemm,
     "few_row_attention": make_few_row_attention,
     "few_row_linear": make_few_row_gemv,
+    "quantized_few_row_combine": make_quantized_few_row_combine,
+    "quantized_few_row_norm": make_quantized_few_row_norm,
     "gated_conv": make_pointwise,
     "log_mel": make_pointwise,
     "magnitude": make_pointwise,

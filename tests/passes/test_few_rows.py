@@ -14,12 +14,15 @@ from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
-from gemma4_compile.operators.activation_quantization import quantized_specs
+from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
 from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
 from gemma4_compile.passes.split_matmuls import split_matmuls
@@ -116,6 +119,57 @@ def test_attention_is_in_splits_of_its_keys() -> None:
     limits = replace(LIMITS, few_rows=options)
     after = rewritten(of_few_rows(module(inputs, whole)), limits, few_rows)
     assert_same(after, of_few_rows(module(inputs, divided)))
+
+
+NORM_INPUTS: dict[str, TensorSpec] = {
+    "y": ((N, 64), F32),
+    "residual": ((N, 64), F32),
+    "w_branch": ((64,), F32),
+    "w_next": ((64,), F32),
+}
+ROWS, PACKED_SPECS = ((N, 64), F32), quantized_specs(64, N)
+
+
+def test_a_norm_quantises_its_rows_itself() -> None:
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(None, 64, 1e-6, False, F32)
+        residual, hidden = call(norm, [x[name] for name in NORM_INPUTS], ROWS, ROWS)
+        rounding = QuantizeRows(None, 64, F32, True)
+        return [residual, *call(rounding, [hidden], *PACKED_SPECS)]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        norm = QuantizedFewRowNorm(64, 1e-6, False, True, MOST)
+        return call(norm, [x[name] for name in NORM_INPUTS], ROWS, *PACKED_SPECS)
+
+    after = rewritten(of_few_rows(module(NORM_INPUTS, before)), LIMITS, few_rows)
+    assert_same(after, of_few_rows(module(NORM_INPUTS, expected)))
+
+
+def test_a_norm_whose_rows_others_read_does_not() -> None:
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(None, 64, 1e-6, False, F32)
+        _, hidden = call(norm, [x[name] for name in NORM_INPUTS], ROWS, ROWS)
+        return [hidden, *call(QuantizeRows(None, 64, F32, True), [hidden], *PACKED_SPECS)]
+
+    few = of_few_rows(module(NORM_INPUTS, before))
+    assert kinds(rewritten(few, LIMITS, few_rows)) == ["residual_norm", "quantize_rows"]
+
+
+@pytest.mark.parametrize(("dim", "is_fused"), [(32, True), (16, False)])
+def test_a_combine_quantises_whole_groups_itself(dim: int, is_fused: bool) -> None:
+    cache = ((64, 2, dim), F32)
+    q = ((N, 4 * dim), F32)
+    inputs = {"q": q, "key": cache, "value": cache, "positions": ((4,), "int32")}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        operator = PrefillAttention(None, 4, 2, dim, 40, F32, 64)
+        attended = call(operator, [x[name] for name in inputs], q)
+        rounding = QuantizeRows(None, 4 * dim, F32, True)
+        return call(rounding, attended, *quantized_specs(4 * dim, N))
+
+    after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)
+    fused = ["quantized_few_row_combine"]
+    assert kinds(after)[1:] == (fused if is_fused else ["combine_few_rows", "quantize_rows"])
 
 
 def test_they_are_divided_where_buffers_are_too_few() -> None:

@@ -169,7 +169,7 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
 
 
 @dataclass(frozen=True)
-class _OneRow:
+class OneRow:
     """One row of an argument, read as an argument of its own."""
 
     rows: Buffer
@@ -177,10 +177,12 @@ class _OneRow:
 
     @property
     def shape(self) -> list[Index]:
+        """Extent of each axis of the row."""
         return list(self.rows.shape)[1:]
 
     @property
     def dtype(self) -> str:
+        """Type of one element."""
         return self.rows.dtype
 
     def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr:
@@ -202,7 +204,7 @@ def make_combine_few_rows(operator: CombineFewRows, spec: TargetSpec) -> tirx.Pr
         with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
             h = bind(tirx.floordiv(part, shape.slices))
             slice_ = bind(tirx.floormod(part, shape.slices))
-            own = _OneRow(o_partial, i), _OneRow(split_lse, i)
+            own = OneRow(o_partial, i), OneRow(split_lse, i)
             combined = combine_slice(shape, *own, h, slice_, thread)
             column = bind(slice_ * shape.width + thread)
             with when((thread < shape.width) & (column < shape.columns)):

@@ -1,0 +1,112 @@
+"""Norm and combine of a few rows, which round their result to int8 in the same launch.
+
+Definitions: gemma4_compile/operators/few_row_quantization.py.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.few_row_attention import declare_row_splits
+from gemma4_compile.operators.few_row_quantization import (
+    QuantizedFewRowCombine,
+    QuantizedFewRowNorm,
+)
+from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
+from gemma4_compile.targets.kernels.attention.few_rows import OneRow
+from gemma4_compile.targets.kernels.common.blocks import (
+    Block,
+    BlockReduction,
+    inverse_rms,
+    launch,
+    row_threads,
+)
+from gemma4_compile.targets.kernels.common.row_slice import RowSlice
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.spec import TargetSpec
+
+
+def _packed(build: FunctionBuilder, width: int, rows: Index) -> list[Buffer]:
+    """Declare the packed result."""
+    specs = zip(("words", "scales"), quantized_specs(width, rows), strict=True)
+    return [build.arg(name, *spec) for name, spec in specs]
+
+
+def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:
+    """`make_residual_norm`, whose block holds a whole row, and the rounding.
+
+    Grid: rows. Shared: a float32 a thread, and one a vec4. Definition: `QuantizedFewRowNorm`.
+    """
+    width, n = operator.width, symbolic_rows(None)
+    threads = row_threads(width // WORD, spec.max_threads_per_block)
+    with function(scheduled=True) as build:
+        y = build.arg("y", (n, width), "float32")
+        residual = build.arg("residual", (n, width), "float32")
+        w_branch = build.arg("w_branch", (width,), "float32")
+        scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
+        w_next = build.arg("w_next", (width,), "float32")
+        out = build.arg("out", (n, width), "float32")
+        words, scales = _packed(build, width, n)
+        with launch(threads, n) as (i, _, thread):
+            block = Block(thread, threads, spec.simd_width)
+            reduce, row_slice = BlockReduction(block), RowSlice(block, width)
+            branch, old = row_slice.load(y, i), row_slice.load(residual, i)
+            weights, next_weights = row_slice.load(w_branch), row_slice.load(w_next)
+            factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
+            squares = reduce(row_slice.dot(branch, branch))
+            scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
+            total = row_slice.map(
+                lambda b, r, w: (r + b * scale * w) * factor, branch, old, weights
+            )
+            row_slice.store(out, total, i)
+            squares = reduce(row_slice.dot(total, total))
+            next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
+            normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weights)
+            round_vec4s(
+                normed,
+                block,
+                width // WORD,
+                operator.interleaved,
+                lambda vec4, word: store(words, word, i, vec4),
+                lambda group, own: store(scales, own, i, group),
+            )
+    return build.result
+
+
+def make_quantized_few_row_combine(
+    operator: QuantizedFewRowCombine, spec: TargetSpec
+) -> tirx.PrimFunc:
+    """`make_quantized_combine` for each row.
+
+    Grid: heads * slices of channels x rows. Definition: `QuantizedFewRowCombine`.
+    """
+    heads, dim, n = operator.heads, operator.head_dim, symbolic_rows(None)
+    shape = combine_shape(dim, operator.splits, spec)
+    width, vec4s = shape.width, dim // WORD
+    assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
+    with function(scheduled=True) as build:
+        o_partial, split_lse = declare_row_splits(build, operator, n, operator.in_dtype)
+        words, scales = _packed(build, heads * dim, n)
+        with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
+            block = Block(thread, shape.threads, spec.simd_width)
+            head = bind(tirx.floordiv(part, shape.slices))
+            slice_ = bind(tirx.floormod(part, shape.slices))
+            first, end = bind(head * vec4s + slice_ * width), bind((head + 1) * vec4s)
+
+            def put_word(vec4: Expr, word: Expr) -> None:
+                with when(first + vec4 < end):
+                    store(words, word, i, first + vec4)
+
+            def put_scale(group: Expr, scale: Expr) -> None:
+                with when(first + group * VEC4S < end):
+                    store(scales, scale, i, tirx.floordiv(first, VEC4S) + group)
+
+            own = OneRow(o_partial, i), OneRow(split_lse, i)
+            combined = bind(combine_slice(shape, *own, head, slice_, thread))
+            round_vec4s([combined], block, width, operator.interleaved, put_word, put_scale)
+    return build.result

@@ -1,0 +1,80 @@
+"""Norm and combine of a few rows that round their result, against the two launches they replace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.few_row_attention import CombineFewRows
+from gemma4_compile.operators.few_row_quantization import (
+    PackedRows,
+    QuantizedFewRowCombine,
+    QuantizedFewRowNorm,
+)
+from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.targets import target_spec
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.web.dawn import SUBGROUP, VulkanDriver
+
+MOST = 9
+OPERATORS: list[PackedRows] = [
+    QuantizedFewRowNorm(288, 1e-6, False, False, MOST),
+    QuantizedFewRowNorm(1536, 1e-6, True, True, MOST),
+    QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST),
+    QuantizedFewRowCombine(2, 256, 20, "float32", False, MOST),
+    QuantizedFewRowNorm(5376, 1e-6, True, False, MOST),
+]
+
+
+def cases() -> list[KernelCase]:
+    return [make_case(one, seed, rows=2 * seed + 1) for seed, one in enumerate(OPERATORS)]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
+    operator = QuantizedFewRowNorm(288, 1e-6, scaled, True, MOST)
+    case = make_case(operator, 1, rows=5)
+    *args, _, _, _ = case.arrays
+    out, words, scales = case.expected
+    same, hidden = np.zeros_like(out), np.zeros_like(out)
+    packed = np.zeros_like(words), np.zeros_like(scales)
+
+    run(ResidualNorm(None, 288, 1e-6, scaled, "float32"), *args, same, hidden)
+    run(QuantizeRows(None, 288, "float32", True), hidden, *packed)
+
+    for found, expected in zip((out, words, scales), (same, *packed), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_combine_is_a_combine_and_its_rounding() -> None:
+    operator = QuantizedFewRowCombine(3, 96, 7, "float32", True, MOST)
+    case = make_case(operator, 1, rows=4)
+    o_partial, split_lse, _, _ = case.arrays
+    words, scales = case.expected
+    x = np.zeros((4, 3 * 96), np.float32)
+    packed = np.zeros_like(words), np.zeros_like(scales)
+
+    run(CombineFewRows(3, 96, 7, "float32", MOST), o_partial, split_lse, x)
+    run(QuantizeRows(None, 288, "float32", True), x, *packed)
+
+    np.testing.assert_allclose(scales, packed[1], rtol=1e-6)
+    moved = np.abs(words.view(np.int8).astype(int) - packed[0].view(np.int8))
+    assert moved.max() <= 1
+    assert moved.mean() <= operator.moved_share()
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("limits", ["default", "compat", "subgroups"])
+def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    made, spec = cases(), target_spec("webgpu", limits)
+    spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))
+
+    results = run_on_dawn(made, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(made, results)), "\n".join(wrong)
