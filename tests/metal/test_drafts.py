@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from gemma4_compile.runtime import Engine, Package
+from gemma4_compile import abi
+from gemma4_compile.runtime import Engine, Package, device
+from gemma4_compile.runtime.kernel_check import check_kernels, kernels_of
+from gemma4_compile.runtime.native_library import NativeLibrary
 from tests import models, tolerances
 from tests.drafted import drafted_package, let_guess
 from tests.marks import slow_unless
@@ -54,3 +59,22 @@ def test_rows_have_the_logits_of_single_tokens(
             assert error <= tolerances.ACTIVATIONS[recipe], f"row {row} of {count}"
         engine.accept(count - 1)
         begin += count
+
+
+def test_the_self_test_of_its_kernels_finds_no_fault(
+    metal_packages: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """`gemma4-chat --diagnose` tries as many rows as such a kernel takes."""
+    made = drafted_package(tmp_path_factory, "e2b", "q4f16", target="metal")
+    package = Package.open(made.package)
+    where = device.Device.open(package.target)
+    library = NativeLibrary(package.library_path, where)
+    kernels = kernels_of(str(library.compiled_function(abi.METADATA)()))
+    kinds = {json.loads(operator)["kind"]: name for name, operator in kernels.items()}
+    few = {"few_row_linear", "few_row_attention", "combine_few_rows"}
+    chosen = {kinds[kind]: kernels[kinds[kind]] for kind in few}
+
+    results = list(check_kernels(library, where, chosen, package.chat_config.prefill_chunk_size))
+
+    assert {result.kind for result in results} == few
+    assert not [result for result in results if result.problem]

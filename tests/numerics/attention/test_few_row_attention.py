@@ -14,6 +14,7 @@ from gemma4_compile.operators.examples import SUM_F32
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -89,7 +90,7 @@ def test_a_row_that_sees_nothing_of_a_split_says_so() -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_rows_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path

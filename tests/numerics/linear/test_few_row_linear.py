@@ -18,6 +18,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from tests.fixed_scheme import FixedLayout
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -108,7 +109,7 @@ def test_rows_of_packed_integers(bits: int) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     cases = cases_of(OPERATORS)
 

@@ -17,6 +17,7 @@ from gemma4_compile.operators.few_row_quantization import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -70,7 +71,7 @@ def test_a_combine_is_a_combine_and_its_rounding() -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat", "subgroups"])
+@pytest.mark.parametrize("limits", [*LIMITS, "subgroups"])
 def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     made, spec = cases(), target_spec("webgpu", limits)
     spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))
