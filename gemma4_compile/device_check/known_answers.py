@@ -22,13 +22,8 @@ from tvm.tirx.buffer import is_buffer_var
 from gemma4_compile.device_check.comparison import error_bounds, is_packed
 from gemma4_compile.device_check.definitions import run
 from gemma4_compile.device_check.known_inputs import (
-    BYTES_BELOW_255,
-    WORDS,
     KnownInput,
-    Spread,
-    around_zero,
     encoded,
-    from_to_twice,
     hashes,
     sample_positions,
 )
@@ -37,7 +32,6 @@ from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.picture_attention import example_last_rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets.spec import TargetSpec
@@ -113,25 +107,6 @@ def _sizes(operator: Operator, chunk: int) -> Sizes:
     return Sizes(rows, _WRAPPED if ring else _BEFORE, _CAPACITY, rows)
 
 
-def _spreads(operator: Operator, name: str, dtype: str) -> tuple[Spread, ...]:
-    """Distribution of an argument's values. Results have some, too: what must be overwritten."""
-    if dtype == "uint32":
-        low_bytes = name.startswith("q_weight") and vars(operator)["layout"].bits == 8
-        return (BYTES_BELOW_255 if low_bytes else WORDS,)
-    if dtype == "int32":
-        return (Spread(20, 0, 1),)
-    if name.startswith("q_scale") or name == "scales":
-        return (from_to_twice(2.0**-8),)
-    if name.startswith("weight"):
-        return (around_zero(2.0**-4),)
-    if name in ("split_lse", "partials"):
-        return around_zero(8.0), from_to_twice(1.0)  # (maximum, sum of weights)
-    if name == "probs":  # their sum is about 1
-        tokens = 2 ** ceil(np.log2(vars(operator)["vocab"]))
-        return (Spread(11, 0, 2.0**-10 / tokens),)
-    return (around_zero(16.0 if name == "logits" else 2.0),)
-
-
 @dataclass(frozen=True)
 class _Kernel:
     """A kernel of the library, with its operator and the sizes that it leaves open."""
@@ -156,14 +131,10 @@ class _Kernel:
 
     def input(self, name: str, shape: tuple[int, ...], dtype: str, seed: int) -> KnownInput:
         """Values of a buffer before the kernel runs."""
-        if name == "positions":
-            before, rows = self.sizes.before, _rows(self.operator) or self.sizes.rows
-            return KnownInput(dtype, shape, data=(before, rows, before + rows, 0))
-        if name == "last_rows":
-            return KnownInput(dtype, shape, data=tuple(example_last_rows(*shape).tolist()))
-        if name == "temperature":
-            return KnownInput(dtype, shape, data=(0.75,))
-        return KnownInput(dtype, shape, _spreads(self.operator, name, dtype), seed)
+        data = self.operator.known_data(name, shape, self.sizes)
+        if data is not None:
+            return KnownInput(dtype, shape, data=tuple(data.ravel().tolist()))
+        return KnownInput(dtype, shape, self.operator.known_spreads(name, dtype), seed)
 
     def scalars(self, func: tirx.PrimFunc) -> dict[str, int]:
         """Values of the scheduled function's scalars and symbolic sizes, by name."""

@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from gemma4_compile.operators.spreads import WORD, Spread
 from gemma4_compile.types import Array, JsonObject
 
 UInt32Array = npt.NDArray[np.uint32]
@@ -25,9 +26,6 @@ PERIOD = 16_381
 """Hashes of a buffer, which then repeat: a prime, so that no two rows of a matrix are equal."""
 
 SAMPLES = 64
-WORD = 2**32
-FLOAT_BITS = 11
-"""Integers of this many bits are exact in float16."""
 
 
 def hashes(seed: int, count: int) -> UInt32Array:
@@ -39,47 +37,6 @@ def hashes(seed: int, count: int) -> UInt32Array:
         value *= np.uint32(factor)
     result: UInt32Array = value ^ (value >> np.uint32(16))
     return result
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Values spread evenly over ``offset * step .. (offset + 2 ** bits) * step``.
-
-    Attributes
-    ----------
-    mask : bits of the hash that are kept
-    """
-
-    bits: int
-    offset: int
-    step: float
-    mask: int = WORD - 1
-
-    def to_json(self) -> dict[str, int | float]:
-        """The fields; the mask only where it drops bits."""
-        fields: dict[str, int | float] = {
-            "bits": self.bits,
-            "offset": self.offset,
-            "step": self.step,
-        }
-        return fields if self.mask == WORD - 1 else {**fields, "mask": self.mask}
-
-
-WORDS = Spread(32, 0, 1)
-"""Words of any value: packed integers."""
-
-BYTES_BELOW_255 = Spread(32, 0, 1, mask=0xFEFEFEFE)
-"""Words of 8-bit weights, among which 255 is never stored."""
-
-
-def around_zero(size: float) -> Spread:
-    """Floats from -size up to size, which is a power of two."""
-    return Spread(FLOAT_BITS, -(2 ** (FLOAT_BITS - 1)), size * 2.0 ** (1 - FLOAT_BITS))
-
-
-def from_to_twice(size: float) -> Spread:
-    """Floats from size, a power of two, up to twice of it."""
-    return Spread(FLOAT_BITS - 1, 2 ** (FLOAT_BITS - 1), size * 2.0 ** (1 - FLOAT_BITS))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from gemma4_compile.operators.norms import (
     NormVector,
     norm_vector,
 )
+from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.types import Expr, Index, IndexT
 from gemma4_compile.types import Array
 
@@ -213,6 +214,9 @@ class QuantizedCombine(Operator):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         return example_lse(shape, LOWEST, rng) if name == "split_lse" else None
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        return LSE if name == "split_lse" else super().known_spreads(name, dtype)
 
     def definition(self) -> tirx.PrimFunc:
         o_partial, split_lse = splits_placeholders(self, self.in_dtype)

@@ -17,9 +17,16 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.attention_splits import LOWEST, declare_splits
 from gemma4_compile.operators.base import Operator, symbolic_rows
-from gemma4_compile.operators.examples import ATTENTION_F32, Sizes, kv_positions, rotary_table
+from gemma4_compile.operators.examples import (
+    ATTENTION_F32,
+    Sizes,
+    kept_positions,
+    kv_positions,
+    rotary_table,
+)
 from gemma4_compile.operators.heads import CacheShape, Head, Put, QkvColumns, norm_and_rotate
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import (
     FunctionBuilder,
     LocalVar,
@@ -39,12 +46,6 @@ def _kv_input(
     if name == "positions":
         return kv_positions(rows, sizes)
     return rotary_table(shape, rng) if name == "rotary" else None
-
-
-def _kept(positions: Array, rows: int) -> Array:
-    """Positions of a call whose first rows are copies."""
-    kept = rows - rows // 3
-    return np.array([positions[0], kept, positions[0] + kept, 0])
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,15 @@ class QkNormRopeCache(Operator):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         values = _kv_input(self.rows, name, shape, rng, sizes)
-        if self.has_copies and name == "positions" and values is not None:
-            return _kept(values, self.rows or sizes.rows)
+        if self.has_copies and name == "positions":
+            return kept_positions(self.rows, sizes)
         if self.has_copies and name == "qkv":
             values = rng.normal(size=shape)
             values[: shape[0] // 3] = values[shape[0] // 3]
         return values
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        return kv_positions(self.rows, sizes) if name == "positions" else None
 
     def definition(self) -> tirx.PrimFunc:
         rows, dim = symbolic_rows(self.rows), self.head_dim
@@ -181,6 +185,12 @@ class _OverCache(Operator):
     ) -> Array | None:
         return _kv_input(self.rows, name, shape, rng, sizes)
 
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        return LSE if name == "split_lse" else super().known_spreads(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        return kv_positions(self.rows, sizes) if name == "positions" else None
+
     def tolerance(self, result: str) -> float:
         return ATTENTION_F32
 
@@ -230,10 +240,9 @@ class PrefillAttention(_OverCache):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        values = super().example_input(name, shape, rng, sizes)
-        if self.has_copies and name == "positions" and values is not None:
-            return _kept(values, self.rows or sizes.rows)
-        return values
+        if self.has_copies and name == "positions":
+            return kept_positions(self.rows, sizes)
+        return super().example_input(name, shape, rng, sizes)
 
     def declare_last_rows(self, build: FunctionBuilder, rows: Index) -> Buffer | None:
         """The argument with the last row that each row sees; None where that is the row itself."""
@@ -264,9 +273,7 @@ class PrefillAttention(_OverCache):
 
 @dataclass(frozen=True)
 class SplitAttention(_OverCache):
-    """Attention of the last position only, its keys divided among `splits`.
-
-    The first half of a decode step.
+    """Attention of the last position, in splits of its keys: the first half of a decode step.
 
     Arguments: q (1, heads * head_dim) f32; key, value caches; positions (4,) int32. Results:
     o_partial (splits, heads, head_dim) cache_dtype, each split's own attention, and split_lse

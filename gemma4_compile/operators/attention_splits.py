@@ -13,6 +13,7 @@ from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes, example_lse
 from gemma4_compile.operators.heads import Splits
 from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, store
 from gemma4_compile.operators.types import Buffer
 from gemma4_compile.types import Array
@@ -57,6 +58,9 @@ class CombineSplits(Operator):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         return example_lse(shape, LOWEST, rng) if name == "split_lse" else None
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        return LSE if name == "split_lse" else super().known_spreads(name, dtype)
 
     def definition(self) -> tirx.PrimFunc:
         dim = self.head_dim

@@ -18,6 +18,7 @@ from tvm.relax.frontend import nn
 from tvm.tirx.buffer import is_buffer_var
 
 from gemma4_compile.operators.examples import MOVED_BYTES, SUM_F32, Sizes, random_values
+from gemma4_compile.operators.spreads import Spread, spreads_of
 from gemma4_compile.operators.types import Index
 from gemma4_compile.types import Array
 
@@ -97,6 +98,17 @@ class Operator(ABC):
             values = random_values(param.name, shape, dtype, rng) if own is None else own
             args.append(values.astype(dtype))
         return tuple(args)
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        """Values of an argument in the self-test on a user's device, of its elements in turn.
+
+        Results have some, too: what must be overwritten.
+        """
+        return spreads_of(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        """All values of an argument in that self-test, where spreads would not do, or None."""
+        return None
 
     def tolerance(self, result: str) -> float:
         """Return how far two right kernels may differ, relative to the largest value."""

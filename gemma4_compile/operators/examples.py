@@ -93,6 +93,13 @@ def kv_positions(rows: int | None, sizes: Sizes) -> Array:
     return np.array([sizes.before, count, sizes.before + count, 0])
 
 
+def kept_positions(rows: int | None, sizes: Sizes) -> Array:
+    """The positions of a call whose first third of the rows are copies."""
+    count = rows or sizes.rows
+    kept = count - count // 3
+    return np.array([sizes.before, kept, sizes.before + kept, 0])
+
+
 def rotary_table(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Cosines and sines."""
     angles = rng.uniform(-3, 3, shape[:-1])

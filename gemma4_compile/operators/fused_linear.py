@@ -18,6 +18,7 @@ from gemma4_compile.operators.norms import (
     NormVector,
     norm_vector,
 )
+from gemma4_compile.operators.spreads import LSE, Spread
 from gemma4_compile.types import Array
 
 
@@ -126,6 +127,9 @@ class CombinedForm(Linear):
         if name == "split_lse":
             return example_lse(shape, LOWEST, rng)
         return super().example_input(name, shape, rng, sizes)
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        return LSE if name == "split_lse" else super().known_spreads(name, dtype)
 
 
 @dataclass(frozen=True)

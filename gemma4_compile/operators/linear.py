@@ -19,6 +19,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.examples import Sizes, stored_bytes
 from gemma4_compile.operators.math import as_f32, f32, gelu_tanh, softcap
 from gemma4_compile.operators.sampling import MASKED
+from gemma4_compile.operators.spreads import BYTES_BELOW_255, Spread
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
@@ -89,6 +90,10 @@ class WeightLayout:
         """Words for which any 32 bits would not do, or None: 8-bit weights never store 255."""
         is_bytes = name.startswith("q_weight") and self.bits == 8
         return stored_bytes(shape, rng) if is_bytes else None
+
+    def known_spreads(self, name: str) -> tuple[Spread, ...]:
+        """As `example_input`; empty where the default does."""
+        return (BYTES_BELOW_255,) if name.startswith("q_weight") and self.bits == 8 else ()
 
     @property
     def label(self) -> str:
@@ -199,6 +204,9 @@ class Linear(Operator):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         return self.layout.example_input(name, shape, rng)
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        return self.layout.known_spreads(name) or super().known_spreads(name, dtype)
 
     def definition(self) -> tirx.PrimFunc:
         rows = symbolic_rows(self.rows)

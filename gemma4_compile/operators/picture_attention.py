@@ -107,3 +107,8 @@ class PicturePrefillAttention(PrefillAttention):
             last_rows = example_last_rows(*shape)
             return np.maximum(last_rows, shape[0] // 3) if self.has_copies else last_rows
         return super().example_input(name, shape, rng, sizes)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        if name == "last_rows":
+            return example_last_rows(*shape)
+        return super().known_data(name, shape, sizes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, TensorSpec, symbolic_rows
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.spreads import FLOAT_BITS, LSE, Spread, around_zero
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Expr
 from gemma4_compile.types import Array
@@ -66,6 +68,16 @@ class VocabularyOperator(Operator):
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         return _example(name, shape, self.vocab, rng)
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        if name == "probs":  # their sum is about 1
+            return (Spread(FLOAT_BITS, 0, 2.0**-10 / 2 ** ceil(log2(self.vocab))),)
+        if name == "logits":
+            return (around_zero(16.0),)
+        return LSE if name == "partials" else super().known_spreads(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        return np.full(shape, 0.75) if name == "temperature" else None
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.device_check.known_inputs import (
+from gemma4_compile.device_check.known_inputs import PERIOD, KnownInput, sample_positions
+from gemma4_compile.operators.spreads import (
     BYTES_BELOW_255,
-    PERIOD,
     WORDS,
-    KnownInput,
     Spread,
     around_zero,
     from_to_twice,
-    sample_positions,
 )
 from tests.child import run_within
 from tests.web.compiled import TINY, Compiler

@@ -14,7 +14,7 @@ from tvm.s_tir import dlight
 
 from gemma4_compile.device_check import known_answers as module_under_test
 from gemma4_compile.device_check.known_answers import VERSION, choose, known_answers
-from gemma4_compile.device_check.known_inputs import KnownInput, Spread, sample_positions
+from gemma4_compile.device_check.known_inputs import KnownInput, sample_positions
 from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.attention import (
     DecodeAttention,
@@ -26,6 +26,7 @@ from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention, example_last_rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
+from gemma4_compile.operators.spreads import Spread
 from gemma4_compile.targets import webgpu
 from gemma4_compile.targets.schedules import schedule_rules
 

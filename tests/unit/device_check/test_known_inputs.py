@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from gemma4_compile.device_check.known_inputs import (
-    BYTES_BELOW_255,
     PERIOD,
     SAMPLES,
-    WORDS,
     KnownInput,
+    hashes,
+    sample_positions,
+)
+from gemma4_compile.operators.spreads import (
+    BYTES_BELOW_255,
+    WORDS,
     Spread,
     around_zero,
     from_to_twice,
-    hashes,
-    sample_positions,
 )
 
 
