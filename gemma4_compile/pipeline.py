@@ -249,7 +249,7 @@ def _chat_config(build: Compilation, checkpoint: Checkpoint) -> JsonObject:
 
 
 def _directories(request: CompileRequest) -> list[Path]:
-    """Where the checkpoints are, if they are directories: `tiny` is none."""
+    """Directories of the checkpoints that have one: `tiny` has none."""
     names = (request.model, request.drafter)
     return [Path(name).expanduser() for name in names if name is not None and name != TINY]
 

@@ -1,4 +1,4 @@
-"""What a package takes besides text."""
+"""Modalities: inputs that a package takes besides text."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class StoredTensor:
 
 
 class Scheme(ABC):
-    """How one matrix is stored. Subclasses are frozen dataclasses, so that they can be compared.
+    """Storage of one matrix. Subclasses are frozen dataclasses, so that they can be compared.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Scheme(ABC):
     @property
     @abstractmethod
     def thresholds(self) -> Thresholds:
-        """How far a model in this scheme may be from its checkpoint."""
+        """Bounds of a model in this scheme next to its checkpoint."""
 
 
 def refuse_rows(bad: npt.NDArray[np.bool_], name: str, first_row: int, what: str) -> None:

@@ -52,7 +52,7 @@ class Kind:
 
     @property
     def is_unified(self) -> bool:
-        """Whether it has no towers."""
+        """Return whether it has no towers."""
         return str(self.text["model_type"]).startswith("gemma4_unified")
 
     @property

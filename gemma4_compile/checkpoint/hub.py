@@ -82,7 +82,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _no_way_there(model: str, revision: str | None) -> Exception | None:
-    """Why the hub cannot be reached, by one request; None if it answers, with any status.
+    """The reason why one request does not reach the hub; None if it answers, with any status.
 
     huggingface_hub itself tries again for half a minute. A hub that was found and is slow to answer
     is left to that patience.

@@ -21,7 +21,7 @@ _MIXED = "compile the package again, with this version"
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How pictures enter a prompt.
+    """Settings by which pictures enter a prompt.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class ImageSettings:
 
 @dataclass(frozen=True)
 class AudioSettings:
-    """How sounds enter a prompt.
+    """Settings by which sounds enter a prompt.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class AudioSettings:
 
 @dataclass(frozen=True)
 class MediaSettings:
-    """What a package takes besides text; None for what it does not take.
+    """Media that a package takes besides text; None for those that it does not take.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What stands between the matmuls of a conformer layer.
+"""Operators between the matmuls of a conformer layer.
 
 Matmuls may be clipped: their bounds are one argument (4,) float32, the least and the largest input,
 the least and the largest result. Streams are float32, so that a clamp at 1e10, which protects

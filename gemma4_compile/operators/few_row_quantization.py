@@ -1,4 +1,4 @@
-"""What makes a few rows of vectors for int8 matmuls, and rounds them itself."""
+"""Norms and combines that make a few rows for int8 matmuls, and round them themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stock client hands over as a picture: one size, as RGB values 0..255.
+"""The picture that the stock client hands over: one size, as RGB values 0..255.
 
 A picture is `across` x `down` blocks, 20 x 14 of 48 pixels for the released models: 960 x 672.
 A plain client stretches any picture to that. A page of ours makes it a *container* instead, one

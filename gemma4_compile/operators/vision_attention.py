@@ -139,7 +139,7 @@ class PatchAttention(Operator):
 
     @property
     def cache(self) -> CacheShape:
-        """Where a patch's K and V are: in its own row."""
+        """Places of a patch's K and V: in its own row."""
         return CacheShape(None, self.heads, self.head_dim)
 
     def first_key(self, position: Expr) -> Expr:

@@ -64,7 +64,7 @@ def _devices(plan: BuildPlan) -> tuple[TypicalDevice, ...]:
 
 
 def _lacks(plan: BuildPlan, device: TypicalDevice) -> list[str]:
-    """Why a device does not run the package; empty if it does."""
+    """Reasons why a device does not run the package; empty if it does."""
     impossible = [] if plan.problem is None else [plan.problem]
     return [*impossible, *device.lacks(plan.requirements)]
 

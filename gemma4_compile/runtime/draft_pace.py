@@ -1,4 +1,4 @@
-"""How many tokens to guess in a round: as many as pay, by what was measured in this reply."""
+"""The number of tokens to guess in a round: as many as pay, measured in this reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-'''What a user types: messages, commands and blocks, from a terminal or from a pipe.
+'''Input of a user: messages, commands and blocks, from a terminal or from a pipe.
 
 In a terminal, pasted lines are one message (bracketed paste), and lines of earlier runs come back
 with the arrow keys. Everywhere `"""` opens a block of lines that ends with `"""`.

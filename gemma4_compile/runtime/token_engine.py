@@ -1,4 +1,4 @@
-"""What generation needs of an engine, and of a chooser of tokens."""
+"""Interfaces that generation needs: of an engine, and of a chooser of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows a sound becomes, and how long it may be."""
+"""Numbers of rows that sounds become, and their longest length."""
 
 from __future__ import annotations
 

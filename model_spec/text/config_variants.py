@@ -1,4 +1,4 @@
-"""What kind of checkpoint a `config.json` is of, and the kinds that are refused."""
+"""Kinds of checkpoints by their `config.json`, and those that are refused."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class FakeCuda:
 
     @property
     def capturing(self) -> bool:
-        """Whether a capture is under way."""
+        """Return whether a capture is under way."""
         return bool(self._library.fake_capturing())
 
 

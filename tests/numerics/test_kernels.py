@@ -123,7 +123,7 @@ EDGES = [(u, p) for u in (0.0, 0.5, 1 - 2.0**-24) for p in (0.0, 0.95, 1.0)]
 
 
 def is_drawn(token: int, probs: Array, uniform: float, top_p: float) -> bool:
-    """Whether a draw is right but for the rounding of masses, by sums in float64.
+    """Return whether a draw is right but for the rounding of masses, by sums in float64.
 
     Their float32 sums differ like a random walk over the tokens, three times that; and the last
     token of the top-p set may be in or out.

@@ -71,7 +71,7 @@ def test_no_machine_paths_and_no_registry_hosts() -> None:
 
 
 def in_a_family(name: Path) -> bool:
-    """Whether a kernel's family, or an operator, has its tests in tests/numerics."""
+    """Return whether a kernel's family, or an operator, has its tests in tests/numerics."""
     tests = ROOT / "tests" / "numerics"
     if name.parts[:2] == ("targets", "kernels") and len(name.parts) == 4:
         return any((tests / name.parts[2]).glob("test_*.py"))

@@ -231,7 +231,7 @@ class DecodeBlock:
             self.accumulate()
 
     def _place_of(self, split: Expr, query: Expr) -> tuple[Expr, ...]:
-        """Where the results of a split and of a query of the launch are."""
+        """Place of the results of a split and of a query of the launch."""
         return split, query
 
     def _if_exists(self, query: Expr) -> AbstractContextManager[None]:

@@ -36,7 +36,7 @@ class ChunkOperator(Protocol):
 
     @property
     def cache(self) -> CacheShape:
-        """Where K and V of a position are."""
+        """Places of K and V of a position."""
 
     @property
     def cache_dtype(self) -> str:

@@ -42,7 +42,7 @@ def _call(name: str, *args: Expr) -> None:
 
 
 def address(buffer: Buffer, *indices: Index) -> Expr:
-    """Where an element is."""
+    """Place of an element."""
     return T.address_of(buffer[tuple(indices)])
 
 

@@ -88,11 +88,11 @@ class _Loader:
         return channel if self.cols % self.size.depth == 0 else tirx.min(channel, last)
 
     def place(self, index: int) -> Expr:
-        """Where a piece goes."""
+        """Place that a piece goes to."""
         return address(self.tile, self.tile_rows[index] * self.size.row_pieces + self.piece)
 
     def raw_at(self, index: int, word: int = 0) -> Expr:
-        """Where a piece waits."""
+        """Place where a piece waits."""
         return address(self.raw, index * PIECE_WORDS + word)
 
 

@@ -127,7 +127,7 @@ def test_a_driver_with_subgroups_of_four(swiftshader: VulkanDriver, tmp_path: Pa
 
 
 def exchanges(operator: Operator, spec: TargetSpec) -> bool:
-    """Whether the operator's kernel exchanges values within a simdgroup."""
+    """Return whether the operator's kernel exchanges values within a subgroup."""
     found = []
 
     def visit(call: Any) -> None:

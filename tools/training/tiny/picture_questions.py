@@ -149,7 +149,7 @@ def where(rng: Random, scene: Scene) -> Asked | None:
 
 
 def is_there(rng: Random, scene: Scene) -> Asked:
-    """Whether there is a shape, a colour, or both."""
+    """Return whether there is a shape, a colour, or both."""
     way, there = rng.random(), scene.shapes and rng.random() < 0.5
     shape = rng.choice(scene.shapes) if there else None
     a_kind = shape.kind if shape else rng.choice(SHAPES)

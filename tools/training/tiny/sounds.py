@@ -234,7 +234,7 @@ def pitch(rng: Random, sound: Sound) -> Asked | None:
 
 
 def is_there(rng: Random, sound: Sound) -> Asked:
-    """Whether there is a beep, of a pitch."""
+    """Return whether there is a beep, of a pitch."""
     name = rng.choice(("beep", "high beep", "low beep"))
     wanted = name.removesuffix("beep").strip()
     beeps = [event.state for event in sound.events if event.from_hz == event.to_hz]
