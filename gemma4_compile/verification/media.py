@@ -40,7 +40,7 @@ from gemma4_compile.verification.thresholds import (
 
 Float32Array = npt.NDArray[np.float32]
 
-COMPONENTS = {"image": VISION, "audio": AUDIO}
+ENCODERS = {"image": VISION, "audio": AUDIO}
 NAMES = {"image": "picture", "audio": "sound"}
 _BLOCK_BYTES = 64 << 20  # of weights that are compared at a time
 
@@ -209,7 +209,7 @@ def _compared(
 
 def stored_parameters(opened: Subject, modality: str) -> Iterator[StoredParameter]:
     """The part of a package's plan that belongs to a modality."""
-    names = {parameter.name for parameter in COMPONENTS[modality].parameters(opened.config)}
+    names = {parameter.name for parameter in ENCODERS[modality].parameters(opened.config)}
     return (stored for stored in opened.plan if stored.parameter.name in names)
 
 
