@@ -21,7 +21,7 @@ from tests.drafted import CONTEXT, Drafted, Replies, drafted_package, knows, let
 from tests.hf import Float32Array
 from tests.marks import slow_unless
 
-KINDS = slow_unless(lambda kind: kind in ("e2b", "moe"), models.KINDS)
+KINDS = slow_unless(lambda kind: kind == "e2b", models.KINDS)
 
 
 @pytest.fixture(scope="module")

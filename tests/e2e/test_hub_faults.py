@@ -171,6 +171,7 @@ def test_a_hub_that_is_slow_is_waited_for(hub: Hub, tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{MODEL} in ")
 
 
+@pytest.mark.slow
 def test_connections_that_drop(hub: Hub, tmp_path: Path) -> None:
     output = tmp_path / "work" / "out"
     options = ["--target", "cpu", "--quant", "q4f16", "--only", "weights", "-o", str(output)]

@@ -71,7 +71,8 @@ def hashes(package: Path) -> dict[str, tuple[str, int]]:
     }
 
 
-@pytest.mark.parametrize("target", ["cpu", pytest.param("webgpu", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["cpu", "webgpu"])
 def test_every_file_has_the_same_hash(target: str, tmp_path: Path) -> None:
     model = models.write_checkpoint(tmp_path / "model", SMALL, dtype="bfloat16").path
     runs = [compile_in(tmp_path, model, target, name) for name in ENVIRONMENTS]

@@ -59,6 +59,7 @@ def test_nineteen_of_twenty_held_out_files(recipe: str, compiled: Compiler) -> N
     assert len(wrong) <= len(tasks) // 20, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_and_plays_what_ships(package: Path) -> None:
     def asked(*arguments: object) -> str:
         command = [sys.executable, "-m", "gemma4_compile.runtime.cli", package, *arguments]

@@ -92,6 +92,7 @@ def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCase
     emulated.check(order)
 
 
+@pytest.mark.slow
 def test_every_kind_of_operator_is_among_the_cases(cases: list[KernelCase]) -> None:
     from gemma4_compile.targets.kernels import FACTORIES
 

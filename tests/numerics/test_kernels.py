@@ -12,7 +12,7 @@ import pytest
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.sampling import RUN, SampleTopP, TopPHistogram
 from gemma4_compile.targets import target_spec
-from tests.marks import LIMITS, slow_unless
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import Array, KernelCase, differences, make_case, operators
@@ -42,10 +42,6 @@ SETTINGS = [
 ]
 
 
-def is_quick(setting: Setting) -> bool:
-    return setting.quant == "q4f16"
-
-
 def config_of(preset: str) -> Gemma4Config:
     config = Gemma4Config.from_preset(preset)
     ple = VOCABULARY if config.hidden_size_per_layer_input else 0
@@ -57,11 +53,8 @@ def config_of(preset: str) -> Gemma4Config:
     )
 
 
-@pytest.mark.parametrize(
-    "setting",
-    slow_unless(is_quick, SETTINGS),
-    ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}",
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"{s.preset}-{s.quant}-{s.limits}")
 def test_every_kernel_computes_its_definition(
     setting: Setting, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

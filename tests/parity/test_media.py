@@ -46,6 +46,7 @@ CONTEXTS: dict[str, Letters] = {
     ),
 }
 NEW_TOKENS = 6
+QUICK_KINDS = slow_unless(lambda kind: kind in ("e2b", "unified"), KINDS)  # the others in test-all
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +66,7 @@ def runs_of(letters: Letters) -> Letters:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind in ("e2b", "unified"), KINDS))
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -> None:
     compiled = case(kind)
     given = compiled.context(runs_of(CONTEXTS[name]))
@@ -89,7 +90,7 @@ def test_recipes_with_f16_activations(case: CaseOf, kind: str, recipe: str) -> N
 
 
 @pytest.mark.parametrize("chunk", [17, 18, 23, 31])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_any_chunk_that_holds_the_pictures_gives_the_whole(
     case: CaseOf, kind: str, chunk: int
 ) -> None:
@@ -108,7 +109,7 @@ def test_causal_pictures_may_be_cut_anywhere(case: CaseOf, kind: str, chunk: int
     compiled.check(given, compiled.prefill(given, 0, len(given), chunk))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_sounds_may_be_cut_anywhere(case: CaseOf, kind: str) -> None:
     compiled = case(kind)
     given = compiled.context(CONTEXTS["a sound"])
@@ -124,7 +125,7 @@ def test_a_picture_longer_than_a_chunk_is_refused(case: CaseOf, kind: str) -> No
         compiled.prefill(given, 0, len(given))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_later_turns_with_pictures(case: CaseOf, kind: str) -> None:
     compiled = case(kind)
     given = compiled.context(
@@ -146,7 +147,7 @@ def test_later_turns_with_pictures(case: CaseOf, kind: str) -> None:
 
 
 @pytest.mark.parametrize("before", [3, 55])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_popped_pictures_leave_no_trace(case: CaseOf, kind: str, before: int) -> None:
     compiled = case(kind)
     kept = (("t", before), ("p", 12), ("t", 4))
@@ -175,7 +176,7 @@ def test_a_pop_into_a_picture_takes_it_whole(case: CaseOf, kind: str) -> None:
     compiled.check(cut, compiled.prefill(cut, kept, len(cut)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_greedy_tokens_are_those_of_generate(case: CaseOf, kind: str) -> None:
     compiled = case(kind)
     for seed in range(3):
@@ -189,7 +190,7 @@ def test_greedy_tokens_are_those_of_generate(case: CaseOf, kind: str) -> None:
             logits = compiled.engine.decode(token)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_a_chunk_without_media_is_that_of_a_package_for_text(case: CaseOf, kind: str) -> None:
     compiled = case(kind)
     given = compiled.context((("t", 50),))
@@ -203,7 +204,7 @@ def test_a_chunk_without_media_is_that_of_a_package_for_text(case: CaseOf, kind:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", QUICK_KINDS)
 def test_reference_equals_transformers(kind: str, name: str) -> None:
     text = KINDS[kind]
     weights, config = models.random_weights(text), config_with_pictures(text)

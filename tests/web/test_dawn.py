@@ -53,7 +53,7 @@ OTHERS = (
 )
 
 # What `make test` runs: a dense and a sparse model, and int8 vectors.
-QUICK = {(TINY, "q4f16", "float"), ("moe", "q4f16", "float"), ("e2b", "q4f16", "int8")}
+QUICK = {(TINY, "q4f16", "float"), ("moe", "q4f16", "float")}
 
 
 def _is_quick(kind: str, case: Case) -> bool:

@@ -11,10 +11,9 @@ import pytest
 from gemma4_compile.targets import target_spec
 from tests import models, tolerances
 from tests.drafted import drafted_package
-from tests.marks import slow_unless
 from tests.web.dawn import SUBGROUP, Step, VulkanDriver, run_on_dawn
 
-pytestmark = pytest.mark.dawn
+pytestmark = [pytest.mark.dawn, pytest.mark.slow]
 
 ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)  # rows of a step; a window is of 16 keys or fewer, and wraps
 PROMPT = 30
@@ -46,7 +45,7 @@ CASES = [
 
 @pytest.mark.parametrize(
     "case",
-    slow_unless(lambda case: case == CASES[0], CASES),
+    CASES,
     ids=lambda case: "-".join((case.kind, case.quant, case.activations, case.limits)),
 )
 def test_rows_have_the_logits_of_single_tokens(

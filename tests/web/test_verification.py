@@ -67,6 +67,7 @@ def test_guesses_and_checked_tokens_on_webgpu(
     assert 0 < drafter["states"]["relative_error"] < 0.01
 
 
+@pytest.mark.slow
 def test_subgroups_that_are_too_small_are_told(
     compiled: Compiler, lavapipe: VulkanDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tests import models
 pytestmark = [pytest.mark.parity, pytest.mark.package]
 
 
+@pytest.mark.slow
 def test_below_the_thresholds_the_command_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,6 @@ from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import media_checkpoints
-from tests.marks import slow_unless
 from tests.media_checkpoints import KINDS
 from tests.packages import Silent
 
@@ -105,7 +104,8 @@ def change_tensor(
     raise AssertionError(f"no tensor {name}")
 
 
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "e2b", KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_good_package_passes(kind: str, request_for: Callable[..., VerifyRequest]) -> None:
     request = request_for(kind)
     found = verify_package(request, Silent())

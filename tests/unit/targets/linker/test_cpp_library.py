@@ -43,6 +43,7 @@ def another_zig(folder: Path) -> Path:
     return folder / "zig"
 
 
+@pytest.mark.slow
 def test_libraries_are_built_once_for_every_environment(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
