@@ -1,8 +1,10 @@
 // Conversations with one package on Dawn in Node, with the module `gemma4-web/fast` or without.
 // usage: node fast_conversation.mjs JOB.json
 //
-// Job: {package, library, output, fast?: path of fast.js, capacity, scene, fake?, count?}. Scenes:
+// Job: {package, library, output, fast?: path of fast.js, capacity, scene, fake?, count?, drafts?}. With `drafts` the
+// package's drafter is used: so many guesses a round, 0 for as many as pay. Scenes:
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
+//   drafted  greedy and sampled turns, pops, aborts, seeds that change, and a context to its end
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
@@ -12,6 +14,7 @@
 // The calls are the client's, in its order: sampled on the device by its three functions, the token read back.
 // Writes result.json: {steps: ["name token digest", ...], stats, errors, ...}.
 import { createHash } from "node:crypto";
+import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
@@ -61,6 +64,11 @@ async function load() {
     contextLength: capacity,
     log: logger,
   });
+  if (job.drafts !== undefined) {
+    const fetchFile = async (url) => new Response(await readFile(new URL(url)));
+    const url = pathToFileURL(`${job.package}/`).href;
+    await fast?.useDrafter(url, { fetch: fetchFile, ...(job.drafts && { drafts: job.drafts }) });
+  }
   return { device, model, tvm: model.tvm };
 }
 
@@ -196,7 +204,31 @@ async function reply(name, count, seed = 5) {
   return turn(name, prompt(15), count);
 }
 
+/** Replies of all kinds, without looking at logits, which other kernels sum in another order. */
+async function drafted() {
+  for (const temperature of [0, 1]) {
+    tvm.setSeed(11);
+    model.clear();
+    const reply = { temperature };
+    let token = await turn(`${temperature}:first`, prompt(20), 60, reply); // past window and ring
+    token = await turn(`${temperature}:second`, prompt(7, 9), 30, reply); // the first was stopped somewhere
+    model.pop(5);
+    for (let i = 0; i < 25; i++) {
+      if (i === 12) tvm.setSeed(99);
+      token = await choose(model.decode(i === 18 ? 21 : token), `${temperature}:popped:${i}`, reply);
+    }
+    model.decode(17).dispose(); // aborted
+    model.clear();
+    await turn(`${temperature}:penalty`, prompt(12, 4), 8, { ...reply, change: "penalty" });
+    await turn(`${temperature}:anew`, prompt(11), 15, reply);
+  }
+  model.renew(64);
+  tvm.setSeed(3);
+  await turn("to the end of the context", prompt(12, 30), 52, { temperature: 0 });
+}
+
 const SCENES = {
+  drafted,
   long: longConversation,
   short: () => reply("short", job.count ?? 24),
   async disable() {

@@ -13,6 +13,8 @@ export interface DriverExports {
   TVMFFIFunctionCall(handle: Handle, args: number, count: number, result: number): number;
   TVMFFIObjectIncRef(handle: Handle): number;
   TVMFFIObjectDecRef(handle: Handle): number;
+  /** Every library of TVM's has it; the module needs it for a drafter alone. */
+  TVMFFIFunctionGetGlobal?(name: number, out: number): number;
   TVMWasmAllocSpace(bytes: number): number;
   gemma4_driver_interface(): number;
   gemma4_driver_tensor(object: Handle): Handle;

@@ -19,23 +19,39 @@ export interface Entry extends StepInputs {
   input(): number | undefined;
 }
 
+/** Runs steps before the client asks for them. */
+export interface Forerunner {
+  readonly isRunning: boolean;
+  /** The client's sampling, as it last was. */
+  sampling: Sampling | undefined;
+  /** The step at `position`, if it ran or runs with this token. */
+  take(position: number, token: number): Entry | undefined;
+  /** Begins with a step whose token the client has. */
+  start(token: number, position: number): boolean;
+  /** Keeps the GPU busy after the step that the client takes now. */
+  refill(position: number): void;
+  /** Forgets the steps that the client did not ask for; their keys and values are after its sequence. */
+  discard(): void;
+  destroy(): void;
+}
+
 /** Numbers as they lie in memory. */
 export interface Sampling {
   readonly temperature: number;
   readonly topP: number;
 }
 
-const bits = (value: number): number => new Int32Array(Float32Array.of(value).buffer)[0]!;
+export const bits = (value: number): number => new Int32Array(Float32Array.of(value).buffer)[0]!;
 
-export class Ahead {
-  /** The client's sampling, as it last was. */
+export class Ahead implements Forerunner {
   sampling: Sampling | undefined;
   private entries: Entry[] = [];
   private slot = 0;
   private batchSize = FIRST_BATCH;
   private randomState = 0;
   private lastArrival = 0;
-  private msPerToken = 0;
+  /** Of a step, once two submissions came back. */
+  msPerToken = 0;
   private staging: GPUBuffer[] = [];
   private isDestroyed = false;
 
@@ -53,7 +69,6 @@ export class Ahead {
     return this.entries.length > 0;
   }
 
-  /** The step at `position`, if it ran or runs with this token. */
   take(position: number, token: number): Entry | undefined {
     const [first] = this.entries;
     if (!first || first.position !== position || first.input() !== token) return undefined;
@@ -61,7 +76,6 @@ export class Ahead {
     return first;
   }
 
-  /** Begins with a step whose token the client has. */
   start(token: number, position: number): boolean {
     this.discard();
     if (!this.sampling || this.random.state === undefined || this.room() < FIRST_BATCH) return false;
@@ -73,7 +87,6 @@ export class Ahead {
     return true;
   }
 
-  /** Keeps the GPU busy after the step that the client takes now. */
   refill(position: number): void {
     while (this.entries.length < this.batchSize) {
       const last = this.entries.at(-1);
@@ -85,7 +98,6 @@ export class Ahead {
     }
   }
 
-  /** Forgets the steps that the client did not ask for; their keys and values are after its sequence. */
   discard(): void {
     counts.discardedSteps += this.entries.length;
     this.entries = [];

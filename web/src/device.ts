@@ -37,7 +37,7 @@ export class Device implements EncoderHost {
   /** Names of the kernels. */
   readonly kernelNames = new WeakMap<GPUComputePipeline, string>();
   /** Launches that are encoded now, if somebody records them; undefined inside: something else was encoded. */
-  recording: { launches: Launch[]; isClean: boolean } | undefined;
+  recording: { launches: Launch[]; isClean: boolean; isDry?: boolean } | undefined;
   /** The known-answer test of the library's kernels. */
   test: DeviceTest | undefined;
   /** Called when the client begins to wait for the host's copy of something. */
@@ -323,6 +323,10 @@ export class Device implements EncoderHost {
     this.encodedCount += 1;
     if (command.kind === "launch") {
       this.lastLaunch = command;
+      if (recording?.isDry) {
+        recording.launches.push(command); // to be run later, on other buffers
+        return undefined;
+      }
       for (const state of command.group.storage) state.keeper?.touched(state);
       recording?.launches.push(command);
       return this.ordered(command);

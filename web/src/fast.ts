@@ -9,10 +9,12 @@
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./abi";
 import { Device, type Owner } from "./device";
+import { type DrafterOptions, tryDrafter } from "./drafter";
 import { Library } from "./library";
 import { because, counts, type Stats } from "./stats";
 import { withSubgroupSize } from "./subgroup_size";
 
+export type { DrafterOptions } from "./drafter";
 export type { Stats } from "./stats";
 
 type Instantiate = (source: BufferSource | WebAssembly.Module, imports?: WebAssembly.Imports) => Promise<unknown>;
@@ -124,6 +126,15 @@ function watchLibraries(): void {
 /** What the module has done so far, for all engines of this thread. */
 export function stats(): Stats {
   return { ...counts, reasons: [...counts.reasons] };
+}
+
+/**
+ * Loads the drafter of the package at `modelUrl`, whose library the client has loaded before: several tokens a step
+ * from then on, where that pays. False, with the reason in `stats().reasons`, where it cannot be.
+ */
+export async function useDrafter(modelUrl: string, options: DrafterOptions = {}): Promise<boolean> {
+  const live = [...libraries].flatMap((reference) => reference.deref() ?? []);
+  return tryDrafter(live.reverse(), modelUrl, options);
 }
 
 /** Ends the module's part for good: models that are loaded, and those that follow, are driven by the client alone. */

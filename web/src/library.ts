@@ -42,6 +42,10 @@ export class Library {
   private metadata: Handle = 0; // the function that costs least
   private prefill: Handle = 0;
   private scratchAddress = 0;
+  /** The virtual machine, of which functions can be asked for. */
+  machine: Handle = 0;
+  /** Weights of the drafter, if it was given one. */
+  drafter: Handle = 0;
   private isPlain = false;
 
   constructor(
@@ -90,6 +94,17 @@ export class Library {
     return status;
   }
 
+  /** The library's metadata; undefined before the client has asked for them. */
+  readMetadata(): string | undefined {
+    if (this.metadata === 0 || this.isPlain) return undefined;
+    const result = this.scratch;
+    this.copyIn(result, new Int32Array(4));
+    if (this.exports.TVMFFIFunctionCall(this.metadata, result + 16, 0, result) !== 0) return undefined;
+    const text = this.text(result);
+    this.exports.TVMFFIObjectDecRef(this.value(result).handle);
+    return text;
+  }
+
   /** A string that a function returned. */
   private text(result: number): string | undefined {
     const { type, handle } = this.value(result);
@@ -129,11 +144,20 @@ export class Library {
         this.describesKernels = made;
       }
       if (role === undefined || this.roles.has(made) || (isNoted(role) && this[role] !== 0)) continue;
+      if (role === "decode") this.noteMachine(args, count);
       // The reference keeps the address from being given to another object.
       this.exports.TVMFFIObjectIncRef(made);
       if (isNoted(role)) this[role] = made;
       else this.roles.set(made, role);
     }
+  }
+
+  /** A function was asked for by name: the first argument is the module that has it. */
+  private noteMachine(args: number, count: number): void {
+    const { type, handle } = this.value(args);
+    if (this.machine !== 0 || count !== 3 || type < this.found.types.object_from) return;
+    this.exports.TVMFFIObjectIncRef(handle);
+    this.machine = handle;
   }
 
   /**

@@ -10,8 +10,22 @@ import type { Native } from "./native";
 import type { Launch, ReadyLaunch } from "./stream";
 import { counts } from "./stats";
 
-/** Inputs of a step, and the token that it draws. */
-export type Region = "token" | "positions" | "rotary" | "temperature" | "uniform" | "top_p" | "drawn";
+/** What a slot takes the place of and a function only reads: inputs of a step, and of a round of guesses. */
+export type InputRegion =
+  | "token"
+  | "positions"
+  | "rotary"
+  | "temperature"
+  | "uniform"
+  | "top_p"
+  | "ids"
+  | "hidden"
+  | "logits";
+/** And what it writes: the token that it draws or guesses; the logits and states of rows. */
+export type OutputRegion = "drawn" | "next_hidden" | "all_logits" | "states";
+export type Region = InputRegion | OutputRegion;
+
+const OUTPUTS: readonly Region[] = ["drawn", "next_hidden", "all_logits", "states"] satisfies OutputRegion[];
 
 export interface Binding {
   readonly buffer: GPUBuffer;
@@ -19,7 +33,7 @@ export interface Binding {
   readonly size: number;
 }
 
-export type Slot = Readonly<Record<Region, Binding>>;
+export type Slot = Readonly<Partial<Record<Region, Binding>>>;
 
 const writtenBy = (group: Group): BufferState[] => group.storage.filter((_, i) => group.writes[i]);
 
@@ -83,7 +97,7 @@ export class FunctionRecord {
     for (const { group } of launches) {
       for (const [i, state] of group.storage.entries()) {
         const region = roles.regions.get(state);
-        if (group.writes[i] && region !== undefined && region !== "drawn") return `writes its input ${region}`;
+        if (group.writes[i] && region !== undefined && !OUTPUTS.includes(region)) return `writes its input ${region}`;
         const isScratch = writtenInAll.has(state) && region === undefined && !roles.kept.has(state);
         if (isScratch && !group.writes[i] && !written.has(state)) return "reads what an earlier call left behind";
       }
@@ -95,6 +109,12 @@ export class FunctionRecord {
     }
     counts.recorded += 1;
     return new FunctionRecord(native, launches, roles, substitutes);
+  }
+
+  /** The same launches with one more buffer from a slot, or why that cannot be. */
+  withRegion(state: BufferState, region: Region, scratch: Scratch): FunctionRecord | string {
+    const regions = new Map(this.roles.regions).set(state, region);
+    return FunctionRecord.make(this.native, this.launches, { regions, kept: this.roles.kept }, scratch);
   }
 
   bind(slot: Slot): ReadyLaunch[] {
@@ -119,7 +139,7 @@ export class FunctionRecord {
     counts.bindGroups += 1;
     const entries: GPUBindGroupEntry[] = group.storage.map((state, binding) => {
       const region = this.roles.regions.get(state);
-      if (region !== undefined) return { binding, resource: slot![region] };
+      if (region !== undefined) return { binding, resource: slot![region]! };
       return { binding, resource: { buffer: this.substitutes.get(state) ?? state.buffer } };
     });
     entries.push({ binding: entries.length, resource: group.uniform });

@@ -35,6 +35,12 @@ export interface Stats {
   discardedSteps: number;
   /** Steps run again because the client looked at values that it is usually not interested in. */
   repeatedSteps: number;
+  /** Rounds with a drafter: forwards of a few tokens, the tokens guessed in them, and those that came true. */
+  draftRounds: number;
+  draftedTokens: number;
+  acceptedTokens: number;
+  /** The drafter's weights on the device. */
+  drafterBytes: number;
 }
 
 export const counts: Stats = {
@@ -60,6 +66,10 @@ export const counts: Stats = {
   batches: 0,
   discardedSteps: 0,
   repeatedSteps: 0,
+  draftRounds: 0,
+  draftedTokens: 0,
+  acceptedTokens: 0,
+  drafterBytes: 0,
 };
 
 const MAX_REASONS = 32;

@@ -4,10 +4,11 @@
 // the recorded calls are kept and handed out again as long as nobody else holds them. A step that ran ahead leaves
 // nothing in them: whoever looks at one makes the module run that step again, into them.
 import type { Handle, Role } from "./abi";
-import { Ahead, type Entry } from "./ahead";
+import type { Entry, Forerunner } from "./ahead";
 import type { BufferState, Dependent, HostRead, Keeper } from "./buffers";
 import type { Device } from "./device";
 import type { Call, Library } from "./library";
+import { Lookahead } from "./lookahead";
 import { type Recorded, Recorder } from "./recorder";
 import { type Region, Scratch } from "./recording";
 import { because, counts } from "./stats";
@@ -34,7 +35,7 @@ export class StepDriver implements Dependent, Keeper {
   private readonly scratch: Scratch;
   private readonly recorder: Recorder;
   private tables: Tables | undefined;
-  private ahead: Ahead | undefined;
+  private ahead: Forerunner | undefined;
   private single: Record<Role, ReadyLaunch[]> | undefined;
   private readonly replayedIn: Record<Role, number> = { decode: 0, softmax: 0, sample: 0 }; // submissions
   private prepared: GPUCommandBuffer | undefined;
@@ -326,17 +327,10 @@ export class StepDriver implements Dependent, Keeper {
       softmax: softmax.record.bind(tables.single),
       sample: sample.record.bind(tables.single),
     };
-    const launches = tables.slots.map((slot) => [decode, softmax, sample].flatMap(({ record }) => record.bind(slot)));
     this.tables = tables;
-    const { exports } = library;
-    this.ahead = new Ahead(
-      device,
-      tables,
-      launches,
-      library.random,
-      () => exports.gemma4_driver_room(state),
-      (length) => void exports.gemma4_driver_wrote(state, length),
-    );
+    const { params, scratch, stateBuffers } = this;
+    const owner = { library, device, state, params, stateBuffers, scratch, dependent: this };
+    this.ahead = new Lookahead(owner, tables, { decode, softmax, sample });
   }
 
   /** Whether nobody but the module holds the results that a step would write. */

@@ -13,7 +13,7 @@ export const SLOTS = 8;
 const SINGLE = SLOTS;
 const POSITION_BYTES = 16;
 
-type Input = Exclude<Region, "drawn">;
+type Input = Extract<Region, "token" | "positions" | "rotary" | "temperature" | "uniform" | "top_p">;
 
 /** Numbers of a step as they lie in memory. */
 export interface StepInputs {

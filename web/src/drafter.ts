@@ -1,0 +1,118 @@
+// The weights of a package's drafter: fetched, compared with what the library takes, and put onto its device.
+import { Calls } from "./calls";
+import type { Library } from "./library";
+import { because, counts } from "./stats";
+
+/** How a file of the package comes; as `fetch`, by default through a cache of the browser's. */
+export type FetchFile = (url: string) => Promise<Response>;
+
+export interface DrafterOptions {
+  /** Guesses of every round; by default as many as pay. */
+  readonly drafts?: number;
+  readonly fetch?: FetchFile;
+}
+
+/** Of the thread's latest `useDrafter`. */
+export const draftOptions: { fixed?: number | undefined } = {};
+
+const INDEX_FILE = "drafter-tensor-cache.json";
+const CACHE = "gemma4-web/drafter";
+
+interface Parameter {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly dtype: string;
+}
+
+interface Weight extends Parameter {
+  readonly format: string;
+  readonly byteOffset: number;
+  readonly nbytes: number;
+}
+
+interface Shard {
+  readonly dataPath: string;
+  readonly nbytes: number;
+  readonly records: readonly Weight[];
+}
+
+async function cached(url: string): Promise<Response> {
+  if (typeof caches === "undefined") return fetch(url);
+  const cache = await caches.open(CACHE);
+  const kept = await cache.match(url);
+  if (kept) return kept;
+  const response = await fetch(url);
+  if (response.ok) await cache.put(url, response.clone()).catch(() => undefined); // no room: fetched again next time
+  return response;
+}
+
+async function opened(get: FetchFile, url: string): Promise<Response> {
+  const response = await get(url);
+  if (!response.ok) throw new Error(`${url}: the server answered ${response.status}`);
+  return response;
+}
+
+const describe = ({ name, shape, dtype }: Parameter): string => `${name} ${shape.join("x")} ${dtype}`;
+
+/** What a library takes for its drafter, in its order; nothing if it has none. */
+function parametersOf(library: Library): readonly Parameter[] {
+  const metadata = JSON.parse(library.readMetadata() ?? "{}") as { drafter?: { params?: Parameter[] } };
+  return metadata.drafter?.params ?? [];
+}
+
+/** Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. */
+export async function loadDrafter(libraries: readonly Library[], url: string, options: DrafterOptions): Promise<void> {
+  const get = options.fetch ?? cached;
+  const base = url.endsWith("/") ? url : `${url}/`;
+  const { records: shards } = (await (await opened(get, `${base}${INDEX_FILE}`)).json()) as { records: Shard[] };
+  const stored = new Set(shards.flatMap(({ records }) => records.map(describe)));
+  const library = libraries
+    .filter((candidate) => candidate.device && candidate.drafter === 0)
+    .find((candidate) => {
+      const wanted = parametersOf(candidate);
+      return wanted.length > 0 && wanted.length === stored.size && wanted.every((one) => stored.has(describe(one)));
+    });
+  if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
+  const calls = new Calls(library);
+  const tensors = new Map<string, number>();
+  try {
+    for (const shard of shards) {
+      const bytes = new Uint8Array(await (await opened(get, `${base}${shard.dataPath}`)).arrayBuffer());
+      if (bytes.byteLength !== shard.nbytes)
+        throw new Error(`${shard.dataPath}: expected ${shard.nbytes} bytes, found ${bytes.byteLength}`);
+      for (const weight of shard.records) tensors.set(weight.name, upload(library, calls, weight, bytes));
+    }
+    draftOptions.fixed = options.drafts;
+    library.drafter = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
+  } finally {
+    calls.release(...tensors.values());
+  }
+  for (const { nbytes } of shards) counts.drafterBytes += nbytes;
+}
+
+function upload(library: Library, calls: Calls, weight: Weight, shard: Uint8Array): number {
+  const { name, shape, dtype, format, byteOffset, nbytes } = weight;
+  if (format !== "raw") throw new Error(`${name}: stored as ${format}, expected raw`);
+  const tensor = calls.tensor(shape, dtype);
+  const state = library.bufferOf(tensor);
+  if (!state) throw new Error(`${name}: its buffer is not known`);
+  const padded = new Uint8Array(Math.ceil(nbytes / 4) * 4); // what the queue takes is whole words
+  padded.set(shard.subarray(byteOffset, byteOffset + nbytes));
+  library.device!.native.writeBuffer(state.buffer, 0, padded);
+  return tensor;
+}
+
+/** As `loadDrafter`; false, with the reason in `stats().reasons`, where it cannot be. */
+export async function tryDrafter(
+  libraries: readonly Library[],
+  url: string,
+  options: DrafterOptions,
+): Promise<boolean> {
+  try {
+    await loadDrafter(libraries, url, options);
+    return true;
+  } catch (error) {
+    because(`no drafter: ${error instanceof Error ? error.message : String(error)}`);
+    return false;
+  }
+}

@@ -1,0 +1,98 @@
+// Runs steps ahead of the client: one after the other, or rounds of guesses where the library has a drafter.
+import { Ahead, type Entry, type Forerunner, type Sampling } from "./ahead";
+import { DraftPace } from "./draft_pace";
+import { draftOptions } from "./drafter";
+import type { Recorded } from "./recorder";
+import { MAX_DRAFTS, RoundKernels, type RoundOwner } from "./round_kernels";
+import { Rounds } from "./rounds";
+import { because } from "./stats";
+import type { Tables } from "./tables";
+
+export interface RecordedStep {
+  readonly decode: Recorded;
+  readonly softmax: Recorded;
+  readonly sample: Recorded;
+}
+
+export class Lookahead implements Forerunner {
+  private readonly ahead: Ahead;
+  private rounds: Rounds | undefined;
+  private pace: DraftPace | undefined;
+  private active: Forerunner;
+  private isWithout = false; // the drafter cannot be used
+
+  constructor(
+    private readonly owner: RoundOwner,
+    tables: Tables,
+    private readonly step: RecordedStep,
+  ) {
+    const { decode, softmax, sample } = step;
+    const launches = tables.slots.map((slot) => [decode, softmax, sample].flatMap(({ record }) => record.bind(slot)));
+    this.ahead = new Ahead(owner.device, tables, launches, owner.library.random, this.room, this.wrote);
+    this.active = this.ahead;
+  }
+
+  private readonly room = (): number => this.owner.library.exports.gemma4_driver_room(this.owner.state);
+  private readonly wrote = (length: number): void =>
+    void this.owner.library.exports.gemma4_driver_wrote(this.owner.state, length);
+
+  get sampling(): Sampling | undefined {
+    return this.ahead.sampling;
+  }
+
+  set sampling(sampling: Sampling | undefined) {
+    this.ahead.sampling = sampling;
+    if (this.rounds) this.rounds.sampling = sampling;
+  }
+
+  get isRunning(): boolean {
+    return this.active.isRunning;
+  }
+
+  take(position: number, token: number): Entry | undefined {
+    const entry = this.active.take(position, token);
+    if (entry && this.active === this.ahead) this.pace?.noteStep();
+    return entry;
+  }
+
+  start(token: number, position: number): boolean {
+    this.discard();
+    this.openRounds();
+    const isForRounds = this.rounds !== undefined && this.wantsRounds();
+    this.active = isForRounds ? this.rounds! : this.ahead;
+    return this.active.start(token, position);
+  }
+
+  /** Where the other way is to go on, what is on its way is the last. */
+  refill(position: number): void {
+    if (this.rounds && (this.active === this.rounds) !== this.wantsRounds()) return;
+    this.active.refill(position);
+  }
+
+  discard(): void {
+    this.active.discard();
+  }
+
+  destroy(): void {
+    this.ahead.destroy();
+    this.rounds?.destroy();
+  }
+
+  private wantsRounds(): boolean {
+    return this.pace!.wantsRounds(this.ahead.msPerToken);
+  }
+
+  private openRounds(): void {
+    if (this.rounds || this.isWithout || this.owner.library.drafter === 0) return;
+    try {
+      const kernels = new RoundKernels(this.owner, this.step.softmax, this.step.sample);
+      const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
+      this.rounds = new Rounds(this.owner, kernels, pace, this.room, this.wrote, () => this.ahead.msPerToken);
+      this.rounds.sampling = this.sampling;
+      this.pace = pace;
+    } catch (error) {
+      this.isWithout = true;
+      because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  }
+}
