@@ -117,7 +117,7 @@ def test_sounds_may_be_cut_anywhere(case: CaseOf, kind: str) -> None:
     compiled.check(given, compiled.prefill(given, 0, len(given), 4))
 
 
-@pytest.mark.parametrize("kind", WHOLE_IMAGES)
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", WHOLE_IMAGES))
 def test_a_picture_longer_than_a_chunk_is_refused(case: CaseOf, kind: str) -> None:
     compiled = case(kind)
     given = compiled.context((("t", 3), ("p", PREFILL_CHUNK + 1), ("t", 2)))

@@ -58,6 +58,7 @@ def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path
     return run
 
 
+@pytest.mark.slow
 def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
     plain, fast = play("long", fast=False), play("long", fast=True)
     assert len(plain.steps) >= 400

@@ -105,7 +105,7 @@ def test_both_sides_make_the_same_inputs(modules: Path, folder: Path) -> None:
 CASES = (
     ("q4f32", "float", "default"),
     ("q4f16", "float", "default"),
-    ("q4f16", "int8", "subgroups-4"),
+    pytest.param("q4f16", "int8", "subgroups-4", marks=pytest.mark.slow),
 )
 
 
