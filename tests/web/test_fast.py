@@ -115,6 +115,7 @@ def test_what_the_module_does_not_know_it_leaves_alone(play: Play, fake: str, re
         assert fast.steps == plain.steps
 
 
+@pytest.mark.slow
 def test_another_random_generator_draws_its_own_tokens(play: Play) -> None:
     fake = "another random generator"
     plain, fast = play("short", fast=False, fake=fake), play("short", fast=True, fake=fake)

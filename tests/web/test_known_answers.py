@@ -119,6 +119,7 @@ def test_a_right_device_passes(
     assert told["cases"] >= 11
 
 
+@pytest.mark.slow
 def test_smaller_subgroups_than_the_package_needs_are_named(compiled: Compiler, run: Run) -> None:
     told = run(compiled(TINY, "webgpu", "q4f16", "float", "subgroups"))
     assert not told["passed"]
