@@ -17,7 +17,7 @@ WORKERS ?= -n auto --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup node docs lock lint fix types tree check test test-all smoke demo wheel npm release bench all clean
+.PHONY: help setup node docs lock lint fix types tree check test test-all quick-tests all-tests smoke demo wheel npm release bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask, also about a picture; PORT=N)"
@@ -110,11 +110,18 @@ PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest $(WORKERS)
 check: $(VENV)/dev.stamp
 	$(PYTEST) -m "not slow and not package" tests/unit tests/passes tests/smoke $(ARGS)
 
-# Every part of the product on every target that a CPU runs; what is marked slow varies that.
-test: setup lint types
+# Every part of the product on every target that a CPU runs; what is marked slow varies that. mypy has one thread
+# and runs beside the first tests.
+test: setup lint
+	+@$(MAKE) --no-print-directory -j2 types quick-tests
+
+test-all: setup lint
+	+@$(MAKE) --no-print-directory -j2 types all-tests
+
+quick-tests:
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: setup lint types
+all-tests:
 	$(PYTEST) $(ARGS)
 
 # --- use ---------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -
     compiled.check(given, found)
 
 
-@pytest.mark.parametrize("recipe", ["f16", "q4f16"])
+@pytest.mark.parametrize("recipe", slow_unless(lambda recipe: recipe == "q4f16", ["f16", "q4f16"]))
 @pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", KINDS))
 def test_recipes_with_f16_activations(case: CaseOf, kind: str, recipe: str) -> None:
     compiled = case(kind, recipe)
@@ -101,7 +101,7 @@ def test_any_chunk_that_holds_the_pictures_gives_the_whole(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in WHOLE_IMAGES])
-@pytest.mark.parametrize("chunk", [1, 2, 5])
+@pytest.mark.parametrize("chunk", slow_unless(lambda chunk: chunk == 5, [1, 2, 5]))
 def test_causal_pictures_may_be_cut_anywhere(case: CaseOf, kind: str, chunk: int) -> None:
     compiled = case(kind)
     given = compiled.context(CONTEXTS["several pictures"])
@@ -117,7 +117,7 @@ def test_sounds_may_be_cut_anywhere(case: CaseOf, kind: str) -> None:
     compiled.check(given, compiled.prefill(given, 0, len(given), 4))
 
 
-@pytest.mark.parametrize("kind", WHOLE_IMAGES)
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", WHOLE_IMAGES))
 def test_a_picture_longer_than_a_chunk_is_refused(case: CaseOf, kind: str) -> None:
     compiled = case(kind)
     given = compiled.context((("t", 3), ("p", PREFILL_CHUNK + 1), ("t", 2)))
@@ -162,7 +162,7 @@ def test_popped_pictures_leave_no_trace(case: CaseOf, kind: str, before: int) ->
     compiled.check(given, compiled.prefill(given, count, len(given)))
 
 
-@pytest.mark.parametrize("kind", WHOLE_IMAGES)
+@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", WHOLE_IMAGES))
 def test_a_pop_into_a_picture_takes_it_whole(case: CaseOf, kind: str) -> None:
     """Rows of a picture that remained would have seen those that are gone."""
     compiled = case(kind)

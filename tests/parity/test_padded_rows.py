@@ -120,7 +120,7 @@ def test_turns_and_tokens_that_are_taken_back(case: Callable[..., MediaCase], ki
     compiled.check(given, found)
 
 
-@pytest.mark.parametrize("recipe", ["f16", "q4f16"])
+@pytest.mark.parametrize("recipe", [pytest.param("f16", marks=pytest.mark.slow), "q4f16"])
 def test_float16(case: Callable[..., MediaCase], recipe: str) -> None:
     compiled = case("unified", recipe)
     given = compiled.context((*CONTEXTS["several"], ("t", NEW_TOKENS)))

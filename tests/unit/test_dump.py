@@ -9,6 +9,7 @@ from gemma4_compile.dump import Dump
 from gemma4_compile.errors import ArtifactError
 from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
+from tests.marks import slow_unless
 from tests.packages import Silent
 
 pytestmark = pytest.mark.package
@@ -32,7 +33,10 @@ def test_a_link_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "suffix", "begins"),
-    [("webgpu", ".wgsl", "@compute"), ("metal", ".metal", "kernel void"), ("cpu", "", "")],
+    slow_unless(
+        lambda target, *_: target != "metal",
+        [("webgpu", ".wgsl", "@compute"), ("metal", ".metal", "kernel void"), ("cpu", "", "")],
+    ),
 )
 def test_phases_are_numbered_and_kernels_have_their_source(
     tmp_path: Path, target: str, suffix: str, begins: str

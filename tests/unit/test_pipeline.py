@@ -77,6 +77,7 @@ def test_package_is_complete_and_its_hashes_are_right(request_for: CompileReques
     assert summary.converses, "the files of `tiny` are gone by now"
 
 
+@pytest.mark.slow
 def test_a_package_in_two_parts_converses_if_it_has_a_chat_template(
     request_for: CompileRequest,
 ) -> None:

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.package
 QUICK = replace(metal.MACOS, name="quick", units=("kv_state.cc",))
 
 
+@pytest.mark.slow
 def test_a_prebuilt_platform_is_found_without_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

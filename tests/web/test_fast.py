@@ -58,6 +58,7 @@ def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path
     return run
 
 
+@pytest.mark.slow
 def test_a_long_conversation_is_the_same_token_by_token(play: Play) -> None:
     plain, fast = play("long", fast=False), play("long", fast=True)
     assert len(plain.steps) >= 400
@@ -114,6 +115,7 @@ def test_what_the_module_does_not_know_it_leaves_alone(play: Play, fake: str, re
         assert fast.steps == plain.steps
 
 
+@pytest.mark.slow
 def test_another_random_generator_draws_its_own_tokens(play: Play) -> None:
     fake = "another random generator"
     plain, fast = play("short", fast=False, fake=fake), play("short", fast=True, fake=fake)

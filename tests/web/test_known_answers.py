@@ -105,7 +105,7 @@ def test_both_sides_make_the_same_inputs(modules: Path, folder: Path) -> None:
 CASES = (
     ("q4f32", "float", "default"),
     ("q4f16", "float", "default"),
-    ("q4f16", "int8", "subgroups-4"),
+    pytest.param("q4f16", "int8", "subgroups-4", marks=pytest.mark.slow),
 )
 
 
@@ -119,6 +119,7 @@ def test_a_right_device_passes(
     assert told["cases"] >= 11
 
 
+@pytest.mark.slow
 def test_smaller_subgroups_than_the_package_needs_are_named(compiled: Compiler, run: Run) -> None:
     told = run(compiled(TINY, "webgpu", "q4f16", "float", "subgroups"))
     assert not told["passed"]

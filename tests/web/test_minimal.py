@@ -16,7 +16,7 @@ from tests.child import first_line, run_within
 from tests.web.cpu_runtime import ENOUGH, MARGIN, Questions, Runtime, assistant, system, user
 from tests.web.dawn import TIMEOUT_S, run_driver
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = Path("examples") / "web-minimal"

@@ -14,7 +14,7 @@ from gemma4_compile.operators.examples import SUM_F32
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
-from tests.marks import LIMITS
+from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -45,6 +45,7 @@ SHAPES = {
     "small windows": few(4, 2, 16, 7, 4, 1),
     "padded keys": few(3, 1, 264, 70, 3, 8),
 }
+QUICK_SHAPES = ("E2B sliding", "26B sliding", "small windows", "groups of five")
 
 
 def cases_of(name: str) -> list[KernelCase]:
@@ -91,7 +92,7 @@ def test_a_row_that_sees_nothing_of_a_split_says_so() -> None:
 
 @pytest.mark.dawn
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK_SHAPES, SHAPES))
 def test_rows_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ def with_few_blocks(spec: TargetSpec) -> TargetSpec:
     return replace(spec, tuning=replace(spec.tuning, int8_gemv=few))
 
 
+@pytest.mark.slow
 def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_path: Path) -> None:
     tiled = several_tiles()
     cases = [make_case(operator, seed) for seed, operator in enumerate(tiled)]

@@ -108,7 +108,7 @@ def matmuls_around_experts() -> list[Operator]:
 @pytest.mark.parametrize(
     ("limits", "simd_width"),
     slow_unless(
-        lambda limits, _: limits != "compat",
+        lambda limits, _: limits == "default",
         [("default", 0), ("compat", 0), ("subgroups", SUBGROUP)],
     ),
 )

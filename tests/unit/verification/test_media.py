@@ -132,6 +132,7 @@ def test_a_good_package_passes(kind: str, request_for: Callable[..., VerifyReque
     assert "too short for it" not in text
 
 
+@pytest.mark.slow
 def test_a_damaged_tower_fails(request_for: Callable[..., VerifyRequest]) -> None:
     request = request_for()
     zeroed = "vision_tower.encoder.layers.1.self_attn.q_proj.linear"
