@@ -87,7 +87,9 @@ export class Lookahead implements Forerunner {
     try {
       const kernels = new RoundKernels(this.owner, this.step.softmax, this.step.sample);
       const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
-      this.rounds = new Rounds(this.owner, kernels, pace, this.room, this.wrote, () => this.ahead.msPerToken);
+      const plainMs = () => this.ahead.msPerToken;
+      const version = () => this.owner.library.exports.gemma4_driver_version(this.owner.state);
+      this.rounds = new Rounds(this.owner, kernels, pace, this.room, this.wrote, plainMs, version);
       this.rounds.sampling = this.sampling;
       this.pace = pace;
     } catch (error) {

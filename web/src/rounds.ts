@@ -36,6 +36,7 @@ export class Rounds implements Forerunner {
   private next: Start | undefined;
   private onItsWay: Round | undefined;
   private isDestroyed = false;
+  private versionOfStep = 0;
   private readonly staging: GPUBuffer[] = [];
 
   constructor(
@@ -45,6 +46,8 @@ export class Rounds implements Forerunner {
     private readonly room: () => number,
     private readonly wrote: (length: number) => void,
     private readonly plainMs: () => number,
+    /** Changes with every token, prompt, pop and abort of the client's. */
+    private readonly version: () => number,
   ) {}
 
   get isRunning(): boolean {
@@ -62,12 +65,14 @@ export class Rounds implements Forerunner {
     this.discard();
     const randomState = this.owner.library.random.state;
     if (!this.sampling || randomState === undefined || this.room() < 1) return false;
+    this.versionOfStep = this.version();
     this.next = { position, token, randomState, row: -1 };
     this.advance(position);
     return this.isRunning;
   }
 
   refill(position: number): void {
+    this.versionOfStep = this.version();
     this.advance(position + 1);
   }
 
@@ -191,6 +196,11 @@ export class Rounds implements Forerunner {
     while (accepted < guesses.length && guesses[accepted] === drawn[accepted]) accepted += 1;
     counts.acceptedTokens += accepted;
     this.onItsWay = undefined;
+    if (this.version() !== this.versionOfStep) {
+      // The client went on with something else: another round would overwrite the keys and values of its prompt.
+      this.discard();
+      return;
+    }
     this.entries.push(...entries.slice(1, accepted + 1));
     const plainMs = this.plainMs();
     this.pace.noteRound(guesses.length, accepted, performance.now() - issued, plainMs);
