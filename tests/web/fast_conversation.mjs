@@ -4,6 +4,7 @@
 // Job: {package, library, output, fast?: path of fast.js, capacity, scene, fake?, count?, drafts?}. With `drafts` the
 // package's drafter is used: so many guesses a round, 0 for as many as pay. Scenes:
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
+//   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds that change, and a context to its end
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   disable  the module is switched off in the middle of a reply
@@ -67,11 +68,13 @@ async function load() {
   if (job.drafts !== undefined) {
     const fetchFile = async (url) => new Response(await readFile(new URL(url)));
     const url = pathToFileURL(`${job.package}/`).href;
-    await fast?.useDrafter(url, { fetch: fetchFile, ...(job.drafts && { drafts: job.drafts }) });
+    const wants = { fetch: fetchFile, ...(job.drafts && { drafts: job.drafts }) };
+    hasDrafter = await fast?.useDrafter(url, wants);
   }
   return { device, model, tvm: model.tvm };
 }
 
+let hasDrafter;
 let { device, model, tvm } = await load();
 const digest = (values) =>
   createHash("sha256")
@@ -227,7 +230,17 @@ async function drafted() {
   await turn("to the end of the context", prompt(12, 30), 52, { temperature: 0 });
 }
 
+async function dialogues() {
+  for (const [i, ids] of job.prompts.entries()) {
+    model.clear();
+    let token = await turn(`${i}`, ids, 0, { temperature: 0 });
+    for (let k = 0; k < job.count && !job.stops.includes(token); k++)
+      token = await choose(model.decode(token), `${i}:${k}`, { temperature: 0 });
+  }
+}
+
 const SCENES = {
+  dialogues,
   drafted,
   long: longConversation,
   short: () => reply("short", job.count ?? 24),
@@ -302,4 +315,4 @@ const main = async () => {
   await settle({ device, errors });
   return found;
 };
-await runJob(job, main, () => ({ steps, stats: fast?.stats() }));
+await runJob(job, main, () => ({ steps, hasDrafter, stats: fast?.stats() }));

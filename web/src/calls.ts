@@ -24,10 +24,19 @@ export function dtype(name: string): Argument {
 }
 
 export class Calls {
+  private static readonly made = new WeakMap<Library, Calls>();
   private readonly functions = new Map<string, Handle>();
+  private readonly compiledFunctions = new Map<string, Handle>();
   private address = 0;
 
-  constructor(private readonly library: Library) {}
+  /** Those of a library: memory for arguments is taken once. */
+  static of(library: Library): Calls {
+    const found = Calls.made.get(library) ?? new Calls(library);
+    Calls.made.set(library, found);
+    return found;
+  }
+
+  private constructor(private readonly library: Library) {}
 
   /** An object as an argument. */
   object(handle: Handle): Argument {
@@ -73,10 +82,13 @@ export class Calls {
   /** A function of the model. */
   compiled(name: string): Handle {
     const { machine } = this.library;
+    const known = this.compiledFunctions.get(name);
+    if (known !== undefined) return known;
     if (machine === 0) throw new Error("the library's virtual machine is not known");
     const asked = [this.object(machine), name, [TYPES.bool, 1] as Argument];
     const { handle } = this.call(this.global("ffi.ModuleGetFunction"), asked);
     if (handle === 0) throw new Error(`the library has no function \`${name}\``);
+    this.compiledFunctions.set(name, handle);
     return handle;
   }
 

@@ -1,10 +1,11 @@
 // The weights of a package's drafter: fetched, compared with what the library takes, and put onto its device.
 import { Calls } from "./calls";
 import type { Library } from "./library";
+import { MAX_DRAFTS } from "./round_kernels";
 import { because, counts } from "./stats";
 
 /** How a file of the package comes; as `fetch`, by default through a cache of the browser's. */
-export type FetchFile = (url: string) => Promise<Response>;
+export type FetchFile = (url: string, sha256?: string) => Promise<Response>;
 
 export interface DrafterOptions {
   /** Guesses of every round; by default as many as pay. */
@@ -16,6 +17,7 @@ export interface DrafterOptions {
 export const draftOptions: { fixed?: number | undefined } = {};
 
 const INDEX_FILE = "drafter-tensor-cache.json";
+const PROVENANCE_FILE = "provenance.json";
 const CACHE = "gemma4-web/drafter";
 
 interface Parameter {
@@ -36,20 +38,45 @@ interface Shard {
   readonly records: readonly Weight[];
 }
 
-async function cached(url: string): Promise<Response> {
+interface Provenance {
+  readonly files: Readonly<Record<string, { readonly sha256: string }>>;
+}
+
+async function cached(url: string, sha256?: string): Promise<Response> {
   if (typeof caches === "undefined") return fetch(url);
   const cache = await caches.open(CACHE);
-  const kept = await cache.match(url);
-  if (kept) return kept;
-  const response = await fetch(url);
-  if (response.ok) await cache.put(url, response.clone()).catch(() => undefined); // no room: fetched again next time
+  // Weights are kept by their contents; a list is the server's, and the kept one only where there is no server.
+  const key = sha256 === undefined ? url : `${url}?${sha256}`;
+  if (sha256 !== undefined) {
+    const kept = await cache.match(key);
+    if (kept) return kept;
+  }
+  const response = await fetch(url).catch(async (error: unknown) => {
+    const kept = await cache.match(key);
+    if (kept) return kept;
+    throw error;
+  });
+  if (response.ok) await cache.put(key, response.clone()).catch(() => undefined); // no room: fetched again next time
   return response;
 }
 
-async function opened(get: FetchFile, url: string): Promise<Response> {
-  const response = await get(url);
+async function opened(get: FetchFile, url: string, sha256?: string): Promise<Response> {
+  const response = await get(url, sha256);
   if (!response.ok) throw new Error(`${url}: the server answered ${response.status}`);
   return response;
+}
+
+/** The bytes of a file, if they are those that the package was compiled with. */
+async function verified(get: FetchFile, base: string, shard: Shard, sha256: string | undefined): Promise<Uint8Array> {
+  const { dataPath, nbytes } = shard;
+  if (sha256 === undefined) throw new Error(`${PROVENANCE_FILE} does not know ${dataPath}`);
+  const bytes = new Uint8Array(await (await opened(get, `${base}${dataPath}`, sha256)).arrayBuffer());
+  if (bytes.byteLength !== nbytes)
+    throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  if (found !== sha256) throw new Error(`${dataPath}: expected sha256 ${sha256}, found ${found}`);
+  return bytes;
 }
 
 const describe = ({ name, shape, dtype }: Parameter): string => `${name} ${shape.join("x")} ${dtype}`;
@@ -62,9 +89,13 @@ function parametersOf(library: Library): readonly Parameter[] {
 
 /** Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. */
 export async function loadDrafter(libraries: readonly Library[], url: string, options: DrafterOptions): Promise<void> {
+  const { drafts } = options;
+  if (drafts !== undefined && !(Number.isInteger(drafts) && drafts >= 0 && drafts <= MAX_DRAFTS))
+    throw new Error(`drafts: expected 0 to ${MAX_DRAFTS}, found ${drafts}`);
   const get = options.fetch ?? cached;
   const base = url.endsWith("/") ? url : `${url}/`;
   const { records: shards } = (await (await opened(get, `${base}${INDEX_FILE}`)).json()) as { records: Shard[] };
+  const { files } = (await (await opened(get, `${base}${PROVENANCE_FILE}`)).json()) as Provenance;
   const stored = new Set(shards.flatMap(({ records }) => records.map(describe)));
   const library = libraries
     .filter((candidate) => candidate.device && candidate.drafter === 0)
@@ -73,21 +104,21 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
       return wanted.length > 0 && wanted.length === stored.size && wanted.every((one) => stored.has(describe(one)));
     });
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
-  const calls = new Calls(library);
+  const calls = Calls.of(library);
   const tensors = new Map<string, number>();
   try {
     for (const shard of shards) {
-      const bytes = new Uint8Array(await (await opened(get, `${base}${shard.dataPath}`)).arrayBuffer());
-      if (bytes.byteLength !== shard.nbytes)
-        throw new Error(`${shard.dataPath}: expected ${shard.nbytes} bytes, found ${bytes.byteLength}`);
+      const bytes = await verified(get, base, shard, files[shard.dataPath]?.sha256);
       for (const weight of shard.records) tensors.set(weight.name, upload(library, calls, weight, bytes));
     }
-    draftOptions.fixed = options.drafts;
+    if (library.drafter !== 0) throw new Error("its drafter was loaded meanwhile");
+    draftOptions.fixed = drafts;
     library.drafter = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
+    library.drafterBytes = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
+    counts.drafterBytes += library.drafterBytes;
   } finally {
     calls.release(...tensors.values());
   }
-  for (const { nbytes } of shards) counts.drafterBytes += nbytes;
 }
 
 function upload(library: Library, calls: Calls, weight: Weight, shard: Uint8Array): number {

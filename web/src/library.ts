@@ -46,6 +46,7 @@ export class Library {
   machine: Handle = 0;
   /** Weights of the drafter, if it was given one. */
   drafter: Handle = 0;
+  drafterBytes = 0;
   private isPlain = false;
 
   constructor(
@@ -56,6 +57,7 @@ export class Library {
 
   makePlain(): void {
     for (const driver of [...this.drivers.values()]) driver.finish();
+    this.releaseDrafter();
     this.isPlain = true;
   }
 
@@ -67,6 +69,14 @@ export class Library {
 
   releaseLater(handle: Handle): void {
     this.released.push(handle);
+  }
+
+  /** Lets go of the drafter's weights, which no record uses any more. */
+  releaseDrafter(): void {
+    if (this.drafter === 0) return;
+    this.releaseLater(this.drafter);
+    this.drafter = 0;
+    counts.drafterBytes -= this.drafterBytes;
   }
 
   // --- Calls of the client into the library ---

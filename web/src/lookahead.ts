@@ -87,14 +87,27 @@ export class Lookahead implements Forerunner {
     try {
       const kernels = new RoundKernels(this.owner, this.step.softmax, this.step.sample);
       const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
-      const plainMs = () => this.ahead.msPerToken;
-      const version = () => this.owner.library.exports.gemma4_driver_version(this.owner.state);
-      this.rounds = new Rounds(this.owner, kernels, pace, this.room, this.wrote, plainMs, version);
+      this.rounds = new Rounds(this.owner, kernels, pace, {
+        room: this.room,
+        wrote: this.wrote,
+        plainMs: () => this.ahead.msPerToken,
+        version: () => this.owner.library.exports.gemma4_driver_version(this.owner.state),
+        failed: (error) => this.giveUp(error),
+      });
       this.rounds.sampling = this.sampling;
       this.pace = pace;
     } catch (error) {
-      this.isWithout = true;
-      because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+      this.giveUp(error);
     }
+  }
+
+  /** Goes on without guesses. Tokens of rounds that came back are kept by who took them. */
+  private giveUp(error: unknown): void {
+    this.isWithout = true;
+    because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+    this.active = this.ahead;
+    this.rounds?.destroy();
+    this.rounds = this.pace = undefined;
+    this.owner.library.releaseDrafter();
   }
 }

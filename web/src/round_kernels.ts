@@ -59,6 +59,8 @@ export class RoundKernels {
   private readonly records: FunctionRecord[] = [];
   private readonly buffers: GPUBuffer[] = [];
   private readonly scratch: Scratch;
+  /** Not the driver itself: what ends with these records is not what ends with its own. */
+  private readonly dependent: Dependent;
 
   /** Throws where the library cannot be recorded. */
   constructor(
@@ -66,9 +68,10 @@ export class RoundKernels {
     softmax: Recorded,
     sample: Recorded,
   ) {
-    const { library, device, state } = owner;
-    this.calls = new Calls(library);
+    const { library, device, state, dependent } = owner;
+    this.calls = Calls.of(library);
     this.scratch = new Scratch(device.native);
+    this.dependent = { bufferGone: () => dependent.bufferGone() };
     this.functions = {
       embed: this.calls.compiled(EMBED),
       draft: this.calls.compiled("draft_token"),
@@ -78,7 +81,6 @@ export class RoundKernels {
     const one = this.forward(1);
     this.rowBytes = 4 * one.vocabulary;
     this.stateBytes = 4 * one.width;
-    if (this.rowBytes % this.stride) throw new Error("rows of logits begin where no buffer can be bound");
     this.rotaryBytes = library.exports.gemma4_driver_step_bytes(state);
     this.tokens = Array.from({ length: MAX_ROWS }, () => this.make(4));
     this.ids = this.make(4 * MAX_ROWS);
@@ -88,9 +90,20 @@ export class RoundKernels {
     this.logits = this.make(this.rowBytes * MAX_ROWS);
     this.inputs = this.make(this.stride * (CELLS.uniform + MAX_ROWS));
     this.rotary = this.make(Math.max(4, this.rotaryBytes * MAX_ROWS));
-    const logitsOfStep = [...softmax.record.external].find((known) => known === this.decodeOutput(softmax));
+    try {
+      this.bindDraws(softmax, sample);
+      this.forwards[1] = this.bindForward(one.record, 1);
+    } catch (error) {
+      this.destroy();
+      throw error;
+    }
+  }
+
+  private bindDraws(softmax: Recorded, sample: Recorded): void {
+    if (this.rowBytes % this.stride) throw new Error("rows of logits begin where no buffer can be bound");
+    const logitsOfStep = this.decodeOutput(softmax);
     if (!logitsOfStep) throw new Error("the sampler reads its logits in a way that the module does not know");
-    const choose = softmax.record.withRegion(logitsOfStep, "logits", owner.scratch);
+    const choose = softmax.record.withRegion(logitsOfStep, "logits", this.owner.scratch);
     if (typeof choose === "string") throw new Error(choose);
     this.keep(choose);
     for (let row = 0; row < MAX_ROWS; row++) {
@@ -102,7 +115,6 @@ export class RoundKernels {
         ...sample.record.bind({ uniform: cell(CELLS.uniform + row), top_p: cell(CELLS.topP), drawn }),
       ]);
     }
-    this.forwards[1] = this.bindForward(one.record, 1);
   }
 
   /** Launches of the guess after token `index` of a round. */
@@ -150,7 +162,7 @@ export class RoundKernels {
   }
 
   destroy(): void {
-    for (const record of this.records) record.release(this.owner.dependent);
+    for (const record of this.records) record.release(this.dependent);
     for (const buffer of this.buffers) buffer.destroy();
     this.scratch.destroy();
   }
@@ -269,7 +281,7 @@ export class RoundKernels {
   }
 
   private keep(record: FunctionRecord): FunctionRecord {
-    record.dependOn(this.owner.dependent);
+    record.dependOn(this.dependent);
     this.records.push(record);
     return record;
   }

@@ -7,7 +7,7 @@ import { bits, type Entry, type Forerunner, type Sampling } from "./ahead";
 import type { DraftPace } from "./draft_pace";
 import { nextState, uniformOf } from "./random";
 import { MAX_ROWS, type RoundKernels, type RoundOwner } from "./round_kernels";
-import { because, counts } from "./stats";
+import { counts } from "./stats";
 import { encode } from "./stream";
 
 /** Tokens that wait for the client; with more, no round begins. */
@@ -20,6 +20,19 @@ interface Start {
   readonly randomState: number;
   /** Of the states of the round before, the last token's; -1 if there is none. */
   readonly row: number;
+}
+
+/** The client's sequence, and what rounds tell about it. */
+export interface Sequence {
+  /** Positions that may be written from its end on. */
+  room(): number;
+  wrote(length: number): void;
+  /** Changes with every token, prompt, pop and abort of the client's. */
+  version(): number;
+  /** Time of a step without guesses; 0 if that is not known yet. */
+  plainMs(): number;
+  /** There can be no more rounds. */
+  failed(error: unknown): void;
 }
 
 interface Round {
@@ -43,11 +56,7 @@ export class Rounds implements Forerunner {
     private readonly owner: RoundOwner,
     private readonly kernels: RoundKernels,
     private readonly pace: DraftPace,
-    private readonly room: () => number,
-    private readonly wrote: (length: number) => void,
-    private readonly plainMs: () => number,
-    /** Changes with every token, prompt, pop and abort of the client's. */
-    private readonly version: () => number,
+    private readonly sequence: Sequence,
   ) {}
 
   get isRunning(): boolean {
@@ -64,15 +73,15 @@ export class Rounds implements Forerunner {
   start(token: number, position: number): boolean {
     this.discard();
     const randomState = this.owner.library.random.state;
-    if (!this.sampling || randomState === undefined || this.room() < 1) return false;
-    this.versionOfStep = this.version();
+    if (!this.sampling || randomState === undefined || this.sequence.room() < 1) return false;
+    this.versionOfStep = this.sequence.version();
     this.next = { position, token, randomState, row: -1 };
     this.advance(position);
     return this.isRunning;
   }
 
   refill(position: number): void {
-    this.versionOfStep = this.version();
+    this.versionOfStep = this.sequence.version();
     this.advance(position + 1);
   }
 
@@ -94,14 +103,14 @@ export class Rounds implements Forerunner {
   private advance(length: number): void {
     const { next, pace } = this;
     if (!next || this.onItsWay || this.entries.length > MOST_WAITING) return;
-    const room = this.room() - (next.position - length) - 1;
+    const room = this.sequence.room() - (next.position - length) - 1;
     if (room < 1) return;
     const guesses = next.row < 0 ? 0 : Math.min(pace.count, room - 1, MAX_ROWS - 1);
     this.next = undefined;
     try {
       this.submit(next, guesses);
     } catch (error) {
-      because(`a round of guesses ended: ${error instanceof Error ? error.message : String(error)}`);
+      this.sequence.failed(error);
     }
   }
 
@@ -119,7 +128,7 @@ export class Rounds implements Forerunner {
       token: start.token,
       uniforms: round.uniformStates.map((state) => bits(uniformOf(state))),
     });
-    this.wrote(start.position + rows);
+    this.sequence.wrote(start.position + rows);
     const staging = this.staging.pop() ?? this.makeStaging();
     const commands: GPUCommandBuffer[] = [];
     if (guesses > 0) {
@@ -196,13 +205,13 @@ export class Rounds implements Forerunner {
     while (accepted < guesses.length && guesses[accepted] === drawn[accepted]) accepted += 1;
     counts.acceptedTokens += accepted;
     this.onItsWay = undefined;
-    if (this.version() !== this.versionOfStep) {
+    if (this.sequence.version() !== this.versionOfStep) {
       // The client went on with something else: another round would overwrite the keys and values of its prompt.
       this.discard();
       return;
     }
     this.entries.push(...entries.slice(1, accepted + 1));
-    const plainMs = this.plainMs();
+    const plainMs = this.sequence.plainMs();
     this.pace.noteRound(guesses.length, accepted, performance.now() - issued, plainMs);
     this.next = {
       position: start.position + accepted + 1,

@@ -355,6 +355,7 @@ export class StepDriver implements Dependent, Keeper {
   // --- End ---
 
   bufferGone(): void {
+    if (this.hasEnded) return;
     counts.dropped += 1;
     this.end();
   }
