@@ -2,7 +2,7 @@
 // usage: node fast_conversation.mjs JOB.json
 //
 // Job: {package, library, output, fast?: path of fast.js, capacity, scene, fake?, count?, drafts?}. With `drafts` the
-// package's drafter is used: so many guesses a round, 0 for as many as pay. Scenes:
+// package's drafter is used, or that at `drafter`: so many guesses a round, 0 for as many as pay. Scenes:
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds that change, and a context to its end
@@ -67,7 +67,7 @@ async function load() {
   });
   if (job.drafts !== undefined) {
     const fetchFile = async (url) => new Response(await readFile(new URL(url)));
-    const url = pathToFileURL(`${job.package}/`).href;
+    const url = pathToFileURL(`${job.drafter ?? job.package}/`).href;
     const wants = { fetch: fetchFile, ...(job.drafts && { drafts: job.drafts }) };
     hasDrafter = await fast?.useDrafter(url, wants);
   }

@@ -12,6 +12,10 @@ export function emptyKernels() {
   };
 }
 
+/** An argument of TVM's, and the type number of a tensor. */
+const ANY_BYTES = 16;
+const TENSOR_TYPE = 70;
+
 /** Changes the exports of every library. */
 function exportsChanged(change) {
   const { instantiate } = WebAssembly;
@@ -55,6 +59,18 @@ export const FAKES = {
       }),
   },
   "library without a function": { below: () => exportsChanged((exports) => delete exports.gemma4_driver_room) },
+  "a drafter that traps": {
+    below: () =>
+      exportsChanged((exports) => {
+        const { TVMFFIFunctionCall: original, memory } = exports;
+        exports.TVMFFIFunctionCall = (handle, args, count, result) => {
+          // Of the functions with five arguments the drafter's alone takes the state.
+          const fourth = new Int32Array(memory.buffer)[(args + 3 * ANY_BYTES) >> 2];
+          if (count === 5 && fourth > TENSOR_TYPE) throw new WebAssembly.RuntimeError("unreachable");
+          return original(handle, args, count, result);
+        };
+      }),
+  },
   "another random generator": {
     above: (tvmjs) => {
       let state = 1;

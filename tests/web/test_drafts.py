@@ -1,19 +1,31 @@
-"""A few rows at a time on WebGPU: what one token after the other gives. Dawn in Node."""
+"""Several tokens a step on WebGPU: what one token after the other gives. Dawn in Node.
+
+The kernels, and the rounds of guesses of `gemma4-web/fast`, with the conversations of
+`fast_conversation.mjs`.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gemma4_compile.runtime import Package
 from gemma4_compile.targets import target_spec
 from tests import models, tolerances
 from tests.drafted import drafted_package
-from tests.web.dawn import SUBGROUP, Step, VulkanDriver, run_on_dawn
+from tests.marks import slow_unless
+from tests.web.compiled import DRAFTED, SIZES, TINY, Compiler
+from tests.web.dawn import SUBGROUP, Step, VulkanDriver, library_of, run_driver, run_on_dawn
+from tools.training.tiny.evaluate import tasks
+from tools.training.tiny.further import all_evaluation_dialogues
 
-pytestmark = [pytest.mark.dawn, pytest.mark.slow]
+pytestmark = pytest.mark.dawn
 
 ROUNDS = (1, 9, 4, 2, 6, 3, 8, 5, 7)  # rows of a step; a window is of 16 keys or fewer, and wraps
 PROMPT = 30
@@ -43,6 +55,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     CASES,
@@ -80,3 +93,130 @@ def test_rows_have_the_logits_of_single_tokens(
             expected = run.logits(f"one-{end - count + row - PROMPT}")
             error = np.abs(logits - expected).max()
             assert error <= case.tolerance, f"row {row} of {count}"
+
+
+# --- Rounds of guesses in a browser ---
+
+MOST_TOKENS = 60
+DIALOGUES = 6
+LEAST_TOKENS_A_ROUND = 2.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Name and token of every step, what `useDrafter` returned, what the module counted."""
+
+    steps: list[str]
+    has_drafter: bool | None
+    stats: dict[str, Any]
+
+    @property
+    def rounds(self) -> tuple[int, int, int]:
+        """Rounds, tokens guessed in them, and how many of these came true."""
+        names = ("draftRounds", "draftedTokens", "acceptedTokens")
+        rounds, guessed, accepted = (int(self.stats[name]) for name in names)
+        return rounds, guessed, accepted
+
+
+Play = Callable[..., Outcome]
+
+
+@pytest.fixture
+def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path: Path) -> Play:
+    """Plays a scene; with `drafts` on the module with the drafter, else in the plain client."""
+
+    def run(scene: str, recipe: str, model: str = DRAFTED, **more: Any) -> Outcome:
+        package = compiled(model, "webgpu", recipe)
+        folder = tmp_path / f"{scene}-{recipe}-{more.get('drafts')}"
+        folder.mkdir()
+        job = {"package": str(package), "output": str(folder), "scene": scene, **more}
+        job |= {"library": library_of(package), "capacity": SIZES[model].context_length}
+        if "drafts" in more:
+            job["fast"] = str(fast_module / "fast.js")
+        result = run_driver("fast_conversation.mjs", job, folder, lavapipe.environment(folder))
+        return Outcome(result["steps"], result.get("hasDrafter"), result.get("stats", {}))
+
+    return run
+
+
+def dialogues(compiled: Compiler, count: int) -> dict[str, Any]:
+    """Held-out questions of the kind that `tiny` and its drafter know, for a scene."""
+    package = Package.open(compiled(DRAFTED, "cpu", "q4f16"))
+    found = tasks(all_evaluation_dialogues(1, seed=7), package.load_tokenizer())
+    prompts = [list(task.prompt) for task in found if len(task.prompt) < 300]
+    stops = sorted(package.stop_token_ids)
+    return {"prompts": prompts[:count], "stops": stops, "count": MOST_TOKENS}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count"),
+    slow_unless(lambda recipe, _: recipe == "q4f16", [("q4f16", DIALOGUES), ("f32", 40)]),
+)
+def test_guesses_on_dialogues_come_true(
+    recipe: str, count: int, compiled: Compiler, play: Play
+) -> None:
+    asked = dialogues(compiled, count)
+    plain = play("dialogues", recipe, **asked)
+    found = play("dialogues", recipe, drafts=4, **asked)
+    assert found.steps == plain.steps
+    assert found.stats["reasons"] == []
+    rounds, guessed, accepted = found.rounds
+    with_guesses = rounds - len(asked["prompts"])  # after a prompt one has none
+    assert guessed > 3 * with_guesses
+    assert accepted + with_guesses >= LEAST_TOKENS_A_ROUND * with_guesses, (
+        "as in the native runtime"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["f32", "q4f16"])
+def test_replies_of_all_kinds_are_those_without_guesses(recipe: str, play: Play) -> None:
+    """Rings wrap, turns, pops, aborts, seeds that change, penalties, the end of a context."""
+    plain = play("drafted", recipe)
+    assert len(plain.steps) > 300
+    for drafts in (0, 1, 4, 8):
+        found = play("drafted", recipe, drafts=drafts)
+        assert found.steps == plain.steps, f"{drafts} guesses"
+        assert found.has_drafter is True
+        assert found.stats["reasons"] == []
+        rounds, guessed, accepted = found.rounds
+        assert rounds > (100 if drafts else 0)
+        assert guessed <= max(drafts, 8) * rounds
+        assert accepted > (20 if drafts else 0)
+
+
+@pytest.mark.slow
+def test_weights_that_are_not_the_package_s_are_refused(
+    compiled: Compiler, play: Play, tmp_path: Path
+) -> None:
+    package = shutil.copytree(compiled(DRAFTED, "webgpu", "q4f16"), tmp_path / "broken")
+    shard = package / "params_shard_drafter_0.bin"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    plain = play("short", "q4f16")
+    found = play("short", "q4f16", drafts=4, drafter=str(package))
+    assert found.has_drafter is False
+    assert any(
+        "params_shard_drafter_0.bin: expected sha256" in why for why in found.stats["reasons"]
+    )
+    assert found.steps == plain.steps
+    assert found.stats["drafterBytes"] == 0
+
+
+@pytest.mark.slow
+def test_a_model_without_its_drafter_goes_on(compiled: Compiler, play: Play) -> None:
+    drafted = compiled(DRAFTED, "webgpu", "q4f16")
+    plain = play("short", "q4f16", TINY)
+    found = play("short", "q4f16", TINY, drafts=4, drafter=str(drafted))
+    assert found.has_drafter is False
+    assert any("no loaded model takes these weights" in why for why in found.stats["reasons"])
+    assert found.steps == plain.steps
+
+
+@pytest.mark.slow
+def test_a_trap_ends_the_guesses_alone(play: Play) -> None:
+    plain = play("short", "q4f16", count=40)
+    found = play("short", "q4f16", count=40, drafts=4, fake="a drafter that traps")
+    assert found.steps == plain.steps
+    assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
+    assert found.stats["draftedTokens"] == found.stats["drafterBytes"] == 0
+    assert found.stats["aheadSteps"] > 20
