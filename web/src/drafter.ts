@@ -71,8 +71,7 @@ async function verified(get: FetchFile, base: string, shard: Shard, sha256: stri
   const { dataPath, nbytes } = shard;
   if (sha256 === undefined) throw new Error(`${PROVENANCE_FILE} does not know ${dataPath}`);
   const bytes = new Uint8Array(await (await opened(get, `${base}${dataPath}`, sha256)).arrayBuffer());
-  if (bytes.byteLength !== nbytes)
-    throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);
+  if (bytes.byteLength !== nbytes) throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
   if (found !== sha256) throw new Error(`${dataPath}: expected sha256 ${sha256}, found ${found}`);

@@ -133,7 +133,13 @@ export class Rounds implements Forerunner {
     const commands: GPUCommandBuffer[] = [];
     if (guesses > 0) {
       const first = native.createCommandEncoder();
-      first.copyBufferToBuffer(kernels.states, start.row * kernels.stateBytes, kernels.hidden[0]!, 0, kernels.stateBytes);
+      first.copyBufferToBuffer(
+        kernels.states,
+        start.row * kernels.stateBytes,
+        kernels.hidden[0]!,
+        0,
+        kernels.stateBytes,
+      );
       commands.push(first.finish());
       const gather = (encoder: GPUCommandEncoder) => {
         for (let j = 1; j < rows; j++) encoder.copyBufferToBuffer(kernels.tokens[j]!, 0, kernels.ids, 4 * j, 4);
