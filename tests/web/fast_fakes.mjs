@@ -12,7 +12,7 @@ export function emptyKernels() {
   };
 }
 
-/** An argument of TVM's, and the type number of a tensor. */
+/** Bytes of an argument of TVM's, and the type number of a tensor. */
 const ANY_BYTES = 16;
 const TENSOR_TYPE = 70;
 
@@ -21,6 +21,7 @@ function exportsChanged(change) {
   const { instantiate } = WebAssembly;
   WebAssembly.instantiate = async (...args) => {
     const made = await instantiate.apply(WebAssembly, args);
+    if (!made.instance?.exports.TVMFFIFunctionCall) return made; // of Node's own
     const exports = { ...made.instance.exports };
     change(exports);
     const instance = Object.create(WebAssembly.Instance.prototype, { exports: { value: exports } });
@@ -63,10 +64,14 @@ export const FAKES = {
     below: () =>
       exportsChanged((exports) => {
         const { TVMFFIFunctionCall: original, memory } = exports;
+        let params;
         exports.TVMFFIFunctionCall = (handle, args, count, result) => {
-          // Of the functions with five arguments the drafter's alone takes the state.
-          const fourth = new Int32Array(memory.buffer)[(args + 3 * ANY_BYTES) >> 2];
-          if (count === 5 && fourth > TENSOR_TYPE) throw new WebAssembly.RuntimeError("unreachable");
+          // Two functions take a state as the fourth of five arguments: prefill, which comes first, and the drafter's.
+          const words = new Int32Array(memory.buffer, args, (5 * ANY_BYTES) / 4);
+          if (count === 5 && words[12] > TENSOR_TYPE) {
+            params ??= words[18];
+            if (words[18] !== params) throw new WebAssembly.RuntimeError("unreachable");
+          }
           return original(handle, args, count, result);
         };
       }),
