@@ -24,6 +24,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.spreads import Spread, around_zero, near
 from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
@@ -32,6 +33,10 @@ PADDING = 3e38  # a finite float32 that no embedding comes near; what overflowed
 DIGIT = 1024  # a number is kept as two, which float16 holds
 DIGITS = 2
 BITS = 17  # of a number of padding rows: contexts have at most 131,072 positions
+
+_KNOWN_DIGITS = Spread(7, 0, 1), Spread(2, DIGIT - 4, 1)  # a few rows on, the second is 0 again
+_KNOWN_SHIFT = 0x16A69  # of its 17 bits nine are set
+_KNOWN_TURNS = Spread(9, 3 << 9, 2.0**-11), around_zero(0.5)  # lengths of about 1, as turns have
 
 
 def padding_before(padding: Buffer, position: Expr) -> Expr:
@@ -115,6 +120,19 @@ class KeptRows(Operator):
             embeddings[0, 0] = PADDING
         return embeddings
 
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        if name == "embeddings":  # padding, and what comes nearest to it
+            return (near(PADDING),)
+        if name == "padding":
+            return _KNOWN_DIGITS
+        return super().known_spreads(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        return kv_positions(self.rows, sizes) if name == "positions" else None
+
+    def tolerance(self, result: str) -> float:
+        return 0.0  # they are numbers of rows
+
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             args = self.declare(build)
@@ -176,6 +194,16 @@ class ShiftedRotary(Operator):
             return None
         first, count, *_ = kv_positions(self.rows, sizes)
         first -= 5 * (name == "kept_positions")
+        return np.array([first, count, first + count, 0])
+
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        return _KNOWN_TURNS if name == "shifts" else super().known_spreads(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        if not name.endswith("positions"):
+            return None
+        first, count, *_ = kv_positions(self.rows, sizes)
+        first += _KNOWN_SHIFT * (name == "positions")
         return np.array([first, count, first + count, 0])
 
     def definition(self) -> tirx.PrimFunc:
