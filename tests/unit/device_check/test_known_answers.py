@@ -181,6 +181,14 @@ def test_angles_are_turned_back_by_every_bit_of_the_padding() -> None:
     for bit in range(len(turns)):
         if shift >> bit & 1:
             angles *= turns[bit].conj()
+    frequencies = given["frequencies"].astype(np.float64)
+    client, own = (
+        np.outer(given[name][0] + np.arange(19), frequencies)
+        for name in ("positions", "kept_positions")
+    )
+    more = (client - client.astype(np.float32)) - (own - own.astype(np.float32))
+    assert np.abs(more).max() > 1e-3
+    angles *= np.exp(1j * more)
     expected = np.stack([angles.real, angles.imag], axis=-1).reshape(-1)
     (result,) = case["results"]
     assert (result["name"], result["first"], result["count"]) == ("out", 0, 19 * 12)
