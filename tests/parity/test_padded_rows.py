@@ -142,7 +142,7 @@ def add_in_chunks(compiled: MediaCase, given: Context) -> dict[int, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["e2b", "unified"])
 def test_a_long_conversation(case: Callable[..., MediaCase], kind: str) -> None:
-    """Sixty pictures in two turns, whose padding is more than one digit of its number holds."""
+    """64 pictures in two turns, whose padding is more than one digit of its number holds."""
     compiled = case(kind, context_length=LONG_CONTEXT)
     pictures: list[Letters] = [(("t", 5), ("p", 1 + 5 * at % 13)) for at in range(64)]
     first, second = (
