@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm_ffi import Array
 
 from benchmarks.environment import environment
 from benchmarks.samples import summary
@@ -30,14 +29,15 @@ from benchmarks.synthetic_package import synthetic_package
 from gemma4_compile import abi
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.runtime.device import Device
-from gemma4_compile.runtime.drafting import Drafter
 from gemma4_compile.runtime.engine import Engine
-from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
 
 RESULTS = Path(__file__).resolve().parent / "results" / "native.jsonl"
 TEMPERATURE, TOP_P = 1.0, 0.95
 SAME_STEPS, SAME_BREAK = 96, 24
+SAME_ROUNDS, SAME_DRAFTS = 12, 4
+ACCEPTANCE = (0.6, 0.7, 0.8)
+ACCEPTED = 0.7  # of the guesses in a round that is timed
 
 
 def timed(action: Callable[[], Any]) -> float:
@@ -120,6 +120,15 @@ class Measurement:
         for token in self.ids[: SAME_STEPS // SAME_BREAK]:
             digest.update(repr(self._ahead(SAME_BREAK)).encode())
             digest.update(self.engine.decode(token).tobytes())
+        if self.engine.most_drafts:
+            self._begin_rounds(begin)
+            options, uniforms = (TEMPERATURE, TOP_P), np.random.default_rng(4).random(9).tolist()
+            for token in self.ids[:SAME_ROUNDS]:
+                found = self.engine.advance_drawn(
+                    token, SAME_DRAFTS, options, lambda rows: uniforms[:rows]
+                )
+                digest.update(repr(found).encode())
+                self.engine.accept(1)
         return {
             "finite": finite,
             "logits_deviation": round(deviation, 4),
@@ -190,24 +199,89 @@ class Measurement:
 
     def verify(self, context: int, rows: int) -> dict[str, Any]:
         """Some tokens at once after `context` others, as guesses are checked; nothing is read."""
-        engine = self.engine
-        library = NativeLibrary(self.package.library_path, engine.device)
-        of_rows = Drafter(library, engine.device, engine._state, engine._params, Array([]))
+        engine, drafter = self.engine, self.engine._drafter
+        assert drafter is not None, "a library with a drafter"
         repeats = max(1, self.options.tokens // rows)
 
         def checked() -> None:
             for index in range(repeats):
-                ids = self.ids[index * rows : (index + 1) * rows]
                 engine._begin_forward(engine._state, rows)
-                of_rows.run(ids)
+                drafter.put(self.ids[index * rows : (index + 1) * rows])
+                drafter.run(rows)
                 engine._end_forward(engine._state)
             engine.device.wait()
 
+        samples = self._samples(lambda: self._fill(context), checked, repeats)
+        return {"context": context, "rows": rows, "launched_ms": samples}
+
+    def draft(self, context: int, drafts: int) -> dict[str, Any]:
+        """Guesses after `context` tokens, several in one go; nothing is read."""
+        engine, drafter = self.engine, self.engine._drafter
+        assert drafter is not None, "a library with a drafter"
+
+        def guessed() -> None:
+            for token in self.ids[: self.options.tokens]:
+                engine._begin_forward(engine._state, drafts + 1)
+                drafter.guess(token, context + 1, drafts)
+                engine._end_forward(engine._state)
+                engine._pop_n(engine._state, drafts + 1)
+            engine.device.wait()
+
+        of_tokens = self.options.tokens * drafts
+        samples = self._samples(lambda: self._begin_rounds(context), guessed, of_tokens)
+        return {"context": context, "drafts": drafts, "token_ms": samples}
+
+    def round(self, context: int, drafts: int) -> dict[str, Any]:
+        """Whole rounds as a sampled reply has them, until what was drawn is on the host.
+
+        Random weights guess wrong, so how many guesses count as accepted is drawn here. What a
+        round takes hardly hangs on it; how many tokens it gives is computed for each share.
+        """
+        engine, count = self.engine, self.options.tokens
+        rng, options = np.random.default_rng(3), (TEMPERATURE, TOP_P)
+
+        def peek(rows: int) -> list[float]:
+            return rng.random(rows).tolist()
+
+        def rounds() -> None:
+            for token in self.ids[:count]:
+                guesses, _ = engine.advance_drawn(token, drafts, options, peek)
+                wrong = np.flatnonzero(rng.random(len(guesses)) >= ACCEPTED)
+                engine.accept(int(wrong[0]) if len(wrong) else len(guesses))
+
+        samples = self._samples(lambda: self._begin_rounds(context), rounds, count)
+        tokens = {share: sum(share**n for n in range(drafts + 1)) for share in ACCEPTANCE}
+        speeds = {
+            f"{share:.0%}": round(1e3 * given / samples["median"], 1)
+            for share, given in tokens.items()
+        }
+        return {
+            "context": context,
+            "drafts": drafts,
+            "round_ms": samples,
+            "tokens_per_second": speeds,
+            "launches_in_graphs": self._round_launches(),
+        }
+
+    def _round_launches(self) -> list[int]:
+        drafter = self.engine._drafter
+        return [] if drafter is None else list(drafter.calls.kernels)
+
+    def _begin_rounds(self, context: int) -> None:
+        """Add tokens, so that the state after them is known."""
+        self._fill(context)
+        self.engine.advance(self.ids[context], 0)
+        self.engine.accept(0)
+
+    def _samples(
+        self, prepare: Callable[[], Any], action: Callable[[], Any], count: int
+    ) -> dict[str, float]:
+        """Milliseconds of an action that does something `count` times; the first is left out."""
         samples = []
         for _ in range(self.options.repeats + 1):
-            self._fill(context)
-            samples.append(timed(checked) / repeats)
-        return {"context": context, "rows": rows, "launched_ms": summary(samples[1:])}
+            prepare()
+            samples.append(timed(action) / count)
+        return summary(samples[1:])
 
     def _fill(self, count: int) -> Any:
         self.engine.clear()
@@ -223,6 +297,9 @@ def main() -> None:
     parser.add_argument("--context", default="32,1024", help="tokens before the decoded ones")
     parser.add_argument(
         "--verify", default="", help="rows of steps that check guesses, for a drafter's package"
+    )
+    parser.add_argument(
+        "--drafts", default="", help="guesses of rounds that are timed, for a drafter's package"
     )
     parser.add_argument("--prefill", type=int, default=1024, help="length of a prompt")
     parser.add_argument("--capacity", type=int, default=8192, help="positions of the state")
@@ -280,6 +357,9 @@ def main() -> None:
                 report("decode", measurement.decode(context))
                 for rows in filter(None, options.verify.split(",")):
                     report("verify", measurement.verify(context, int(rows)))
+                for drafts in map(int, filter(None, options.drafts.split(","))):
+                    report("draft", measurement.draft(context, drafts))
+                    report("round", measurement.round(context, drafts))
             report("memory", measurement.memory())
             del measurement
         if len(digests) != 1:

@@ -35,7 +35,15 @@ class Weight:
     @classmethod
     def listed(cls, metadata: Mapping[str, Any]) -> list[Weight]:
         """Return the weights that a library's metadata names."""
-        listed = metadata["params"]
+        return cls._of(metadata["params"])
+
+    @classmethod
+    def of_drafter(cls, metadata: Mapping[str, Any]) -> list[Weight]:
+        """Return those of its drafter; none where it has none."""
+        return cls._of(metadata.get("drafter", {}).get("params", []))
+
+    @classmethod
+    def _of(cls, listed: list[dict[str, Any]]) -> list[Weight]:
         return [cls(item["name"], tuple(item["shape"]), item["dtype"]) for item in listed]
 
     @property
@@ -77,6 +85,8 @@ class Filler:
             return ("between", weight.dtype, 0.8 * scale, 1.2 * scale)
         if weight.name.endswith(".bounds.weight"):
             return ("bounds",)
+        if weight.dtype == "int32":  # the tokens of clusters
+            return ("tokens", math.prod(weight.shape))
         if len(weight.shape) == 1:
             middle = 0.5 if "layer_scalar" in weight.name else 1.0
             return ("between", weight.dtype, 0.9 * middle, 1.1 * middle)
@@ -97,6 +107,10 @@ class Filler:
             elif kind[0] == "bounds":
                 count = BLOCK_BYTES // BOUNDS.nbytes
                 self._blocks[kind] = np.tile(BOUNDS, count).view(np.uint8)
+            elif kind[0] == "tokens":
+                tokens = self._random.permutation(kind[1]).astype(np.int32)
+                repeats = -(-BLOCK_BYTES // tokens.nbytes)
+                self._blocks[kind] = np.tile(tokens, repeats).view(np.uint8)
             else:
                 _, dtype, low, high = kind
                 count = BLOCK_BYTES // np.dtype(dtype).itemsize
@@ -116,14 +130,16 @@ def vocabulary_of(weights: list[Weight]) -> int:
     return sum(rows)
 
 
-def write_shards(weights: list[Weight], folder: Path, shard_bytes: int) -> Mapping[str, Any]:
-    """Write the shards; return the tensor cache as in its file."""
+def write_shards(
+    weights: list[Weight], folder: Path, shard_bytes: int, stem: str = "params_shard_"
+) -> Mapping[str, Any]:
+    """Write the shards, files that begin with `stem`; return the tensor cache as in its file."""
     filler = Filler(weights)
     folder.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, object]] = []
     waiting = list(weights)
     while waiting:
-        name = f"params_shard_{len(entries)}.bin"
+        name = f"{stem}{len(entries)}.bin"
         records: list[dict[str, object]] = []
         size = 0
         with (folder / name).open("wb") as file:

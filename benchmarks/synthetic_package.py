@@ -35,6 +35,10 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     metadata = library_metadata(directory, target)
     weights = Weight.listed(metadata)
     cache = TensorCache.from_json(write_shards(weights, folder, SHARD_BYTES))
+    drafter = None
+    if own := Weight.of_drafter(metadata):
+        shards = write_shards(own, folder, SHARD_BYTES, "params_shard_drafter_")
+        drafter = TensorCache.from_json(shards)
     config = ChatConfig(
         model_type=metadata["model_type"],
         quantization=metadata["quantization"],
@@ -46,4 +50,6 @@ def synthetic_package(directory: Path, folder: Path) -> Package:
     )
     library = provenance.library
     assert library is not None
-    return Package(folder, directory / library, target, target, config, cache)
+    return Package(
+        folder, directory / library, target, target, config, cache, drafter_cache=drafter
+    )

@@ -68,14 +68,15 @@ class Int8GemvTuning:
 
 @dataclass(frozen=True)
 class FewRowTuning:
-    """Matmuls and attention of a few rows; not measured on a device yet.
+    """Matmuls and attention of a few rows; measured on CUDA alone.
 
     Attributes
     ----------
     threads : of a block, at most
     items_per_lane : units of 8 channels, or groups of 32 channels of int8, that a lane takes, where
         a block has enough lanes
-    min_blocks : aim: a block has fewer threads where there would be fewer blocks
+    min_blocks : aim: a block has fewer threads, and a row more lanes, where there would be fewer
+        blocks
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     """
 

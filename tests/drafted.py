@@ -108,4 +108,10 @@ def knows(text: Sequence[int], wrong: float, seed: int = 0) -> Guess:
 
 
 def let_guess(monkeypatch: pytest.MonkeyPatch, engine: Engine, guess: Guess) -> None:
-    monkeypatch.setattr(engine._drafter, "guess", guess)
+    drafter = engine._drafter
+    assert drafter is not None, "a package with a drafter"
+
+    def put(token_id: int, position: int, count: int) -> None:
+        drafter.put([token_id, *guess(token_id, position, count)])
+
+    monkeypatch.setattr(drafter, "guess", put)

@@ -32,12 +32,13 @@ def error_bounds(operator: Operator, expected: Array, name: str) -> tuple[float,
 
     `name` is that of the argument which holds the result.
     """
-    if not np.issubdtype(expected.dtype, np.floating):
+    share = operator.tolerance(name)
+    if share == 0 or not np.issubdtype(expected.dtype, np.floating):
         return 0.0, 0.0
     values = expected.astype(np.float64)
     last_bit = 2 * HALF_ULP_F16 if expected.dtype == np.float16 else 0.0
     shown = np.abs(values)[values > _NO_TOKEN]
-    return operator.tolerance(name) * float(shown.max(initial=0.0)), last_bit
+    return share * float(shown.max(initial=0.0)), last_bit
 
 
 def allowed_error(operator: Operator, expected: Array, name: str) -> Array:

@@ -96,6 +96,8 @@ ROLES = (
         variant=_weights,
     ),
     _Role("softmax", ("softmax_partials",)),
+    _Role("rows without padding", ("kept_rows",), variant=_rows),
+    _Role("angles without padding", ("shifted_rotary",), variant=_rows),
 )
 """Kernels that are tested, besides the draw of a token. Kernels of experts are left out: their
 operands are all experts' weights, which take longer to make than a page may take to load."""

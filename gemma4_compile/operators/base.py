@@ -111,7 +111,10 @@ class Operator(ABC):
         return None
 
     def tolerance(self, result: str) -> float:
-        """Return how far two right kernels may differ, relative to the largest value."""
+        """Return how far two right kernels may differ, relative to the largest value.
+
+        0: not at all, also where a result is float16 and its last bit could be rounded.
+        """
         return SUM_F32
 
     @property

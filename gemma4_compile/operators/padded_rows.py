@@ -24,7 +24,16 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.base import Operator, symbolic_rows
 from gemma4_compile.operators.examples import Sizes, kv_positions, rotary_table
 from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import FunctionBuilder, LocalVar, bind, function, i32, store
+from gemma4_compile.operators.spreads import Spread, around_zero, from_to_twice, near
+from gemma4_compile.operators.tir import (
+    FunctionBuilder,
+    LocalVar,
+    bind,
+    function,
+    i32,
+    materialize,
+    store,
+)
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
@@ -32,6 +41,10 @@ PADDING = 3e38  # a finite float32 that no embedding comes near; what overflowed
 DIGIT = 1024  # a number is kept as two, which float16 holds
 DIGITS = 2
 BITS = 17  # of a number of padding rows: contexts have at most 131,072 positions
+
+_KNOWN_DIGITS = Spread(7, 0, 1), Spread(2, DIGIT - 4, 1)  # a few rows on, the second is 0 again
+_KNOWN_SHIFT = 0x16A69  # of its 17 bits nine are set
+_KNOWN_TURNS = Spread(9, 3 << 9, 2.0**-11), around_zero(0.5)  # lengths of about 1, as turns have
 
 
 def padding_before(padding: Buffer, position: Expr) -> Expr:
@@ -115,6 +128,19 @@ class KeptRows(Operator):
             embeddings[0, 0] = PADDING
         return embeddings
 
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        if name == "embeddings":  # padding, and what comes nearest to it
+            return (near(PADDING),)
+        if name == "padding":
+            return _KNOWN_DIGITS
+        return super().known_spreads(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        return kv_positions(self.rows, sizes) if name == "positions" else None
+
+    def tolerance(self, result: str) -> float:
+        return 0.0  # they are numbers of rows
+
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             args = self.declare(build)
@@ -139,56 +165,122 @@ class KeptRows(Operator):
         return build.result
 
 
+def rounding_of_angle(position: Expr, frequency: Expr) -> Expr:
+    """The exact product of a position and a frequency, less the float32 that is nearest to it.
+
+    In integers: a compiler may change how a difference of floats is rounded.
+    """
+    position = materialize(tirx.max(position, i32(1)))  # neither 0 nor 1 leaves anything
+    bits = materialize(tirx.reinterpret("uint32", frequency), "uint32")
+    angle = position.astype("float32") * frequency
+    rounded = materialize(tirx.reinterpret("uint32", angle), "uint32")
+    product = position.astype("uint32") * _significand(bits)  # modulo 2^32, as all that follows
+    more = tirx.shift_right(rounded, _u32(23)) - tirx.shift_right(bits, _u32(23))
+    rest = product - tirx.shift_left(_significand(rounded), more)
+    last_bit = tirx.bitwise_and(bits, _u32(0x7F800000)) - _u32(23 << 23)
+    return tirx.reinterpret("int32", rest).astype("float32") * tirx.reinterpret("float32", last_bit)
+
+
+def _u32(value: int) -> Expr:
+    return tirx.const(value, "uint32")
+
+
+def _significand(bits: Expr) -> Expr:
+    """The 24 bits of a float32."""
+    return tirx.bitwise_or(tirx.bitwise_and(bits, _u32(0x7FFFFF)), _u32(1 << 23))
+
+
+@dataclass(frozen=True)
+class ShiftedOperands:
+    """Arguments of `ShiftedRotary`."""
+
+    rows: Index
+    rotary: Buffer
+    positions: Buffer
+    kept_positions: Buffer
+    shifts: Buffer
+    frequencies: Buffer
+    out: Buffer
+
+
 @dataclass(frozen=True)
 class ShiftedRotary(Operator):
     """Cosines and sines of positions that are fewer by the padding rows before them.
 
     Arguments: rotary (chunk, pairs, 2) f32, of the client's positions; positions and kept_positions
     (4,) int32; shifts (BITS, pairs, 2) f32, cosine and sine of each pair's angle after 2^bit
-    positions. Result: (rows, pairs, 2) f32. Without padding the numbers are the same ones.
+    positions; frequencies (pairs,) f32. Result: (rows, pairs, 2) f32. Without padding the numbers
+    are the same ones.
+
+    transformers rounds the product of position and frequency to float32, which moves an angle by up
+    to 4e-3 at position 100,000. Here it is the client's product that was rounded: the difference of
+    the two roundings is one more turn.
     """
 
     kind: ClassVar[str] = "shifted_rotary"
     rows: int | None
     pairs: int
 
-    def turned_back(
-        self, rotary: Buffer, shifts: Buffer, shift: Expr, row: Index, pair: Index
-    ) -> tuple[Expr, Expr]:
-        """Cosine and sine of a row's angle, less that of `shift` positions."""
-        cos = LocalVar("float32", rotary[row, pair, 0])
-        sin = LocalVar("float32", rotary[row, pair, 1])
+    def declare(self, build: FunctionBuilder) -> ShiftedOperands:
+        """The arguments of definition and kernel."""
+        rows, pairs = symbolic_rows(self.rows), self.pairs
+        return ShiftedOperands(
+            rows=rows,
+            rotary=build.arg("rotary", (tirx.Var("chunk", "int64"), pairs, 2), "float32"),
+            positions=build.arg("positions", (4,), "int32"),
+            kept_positions=build.arg("kept_positions", (4,), "int32"),
+            shifts=build.arg("shifts", (BITS, pairs, 2), "float32"),
+            frequencies=build.arg("frequencies", (pairs,), "float32"),
+            out=build.arg("out", (rows, pairs, 2), "float32"),
+        )
+
+    def turn_back(self, args: ShiftedOperands, row: Index, pair: Index) -> None:
+        """Store cosine and sine of the angle that a row has without the padding before it."""
+        position, kept = materialize(args.positions[0]), materialize(args.kept_positions[0])
+        cos = LocalVar("float32", args.rotary[row, pair, 0])
+        sin = LocalVar("float32", args.rotary[row, pair, 1])
         with T.serial(0, BITS) as bit:
-            is_set = tirx.bitwise_and(tirx.shift_right(shift, i32(bit)), i32(1)) > 0
+            is_set = tirx.bitwise_and(tirx.shift_right(position - kept, i32(bit)), i32(1)) > 0
             with T.If(is_set), T.Then():
-                c, s = bind(shifts[bit, pair, 0]), bind(shifts[bit, pair, 1])
+                c, s = bind(args.shifts[bit, pair, 0]), bind(args.shifts[bit, pair, 1])
                 turned = bind(cos.value * c + sin.value * s)
                 sin.set(sin.value * c - cos.value * s)
                 cos.set(turned)
-        return cos.value, sin.value
+        frequency = materialize(args.frequencies[pair], "float32")
+        rounding = rounding_of_angle(position + i32(row), frequency)
+        angle = materialize(rounding - rounding_of_angle(kept + i32(row), frequency), "float32")
+        c, s = bind(1 - angle * angle / 2), bind(angle * (1 - angle * angle / 6))
+        store(args.out, cos.value * c - sin.value * s, row, pair, 0)
+        store(args.out, sin.value * c + cos.value * s, row, pair, 1)
 
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
         if name in ("rotary", "shifts"):
             return rotary_table(shape, rng)
+        if name == "frequencies":
+            return 10000.0 ** -rng.random(shape)
         if not name.endswith("positions"):
             return None
         first, count, *_ = kv_positions(self.rows, sizes)
         first -= 5 * (name == "kept_positions")
         return np.array([first, count, first + count, 0])
 
+    def known_spreads(self, name: str, dtype: str) -> tuple[Spread, ...]:
+        if name == "frequencies":
+            return (from_to_twice(0.5),)
+        return _KNOWN_TURNS if name == "shifts" else super().known_spreads(name, dtype)
+
+    def known_data(self, name: str, shape: tuple[int, ...], sizes: Sizes) -> Array | None:
+        if not name.endswith("positions"):
+            return None
+        first, count, *_ = kv_positions(self.rows, sizes)
+        first += _KNOWN_SHIFT * (name == "positions")
+        return np.array([first, count, first + count, 0])
+
     def definition(self) -> tirx.PrimFunc:
-        rows = symbolic_rows(self.rows)
         with function(scheduled=False) as build:
-            chunk = tirx.Var("chunk", "int64")
-            rotary = build.arg("rotary", (chunk, self.pairs, 2), "float32")
-            positions = build.arg("positions", (4,), "int32")
-            kept_positions = build.arg("kept_positions", (4,), "int32")
-            shifts = build.arg("shifts", (BITS, self.pairs, 2), "float32")
-            out = build.arg("out", (rows, self.pairs, 2), "float32")
-            shift = bind(positions[0] - kept_positions[0])
-            with T.serial(0, rows) as i, T.serial(0, self.pairs) as pair:
-                for index, value in enumerate(self.turned_back(rotary, shifts, shift, i, pair)):
-                    store(out, value, i, pair, index)
+            args = self.declare(build)
+            with T.serial(0, args.rows) as i, T.serial(0, self.pairs) as pair:
+                self.turn_back(args, i, pair)
         return build.result

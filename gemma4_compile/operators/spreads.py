@@ -7,10 +7,14 @@ default, it says itself: `Operator.known_spreads` and `Operator.known_data`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import frexp
 
 WORD = 2**32
 FLOAT_BITS = 11
 """Integers of this many bits are exact in float16."""
+
+FLOAT32_BITS = 24
+"""And of this many in float32."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,12 @@ def from_to_twice(size: float) -> Spread:
 
 LSE = around_zero(8.0), from_to_twice(1.0)
 """Maximum and sum of weights, in turn."""
+
+
+def near(value: float) -> Spread:
+    """The float32 nearest to a positive number, and the next one above it."""
+    mantissa, exponent = frexp(value)
+    return Spread(1, round(mantissa * 2**FLOAT32_BITS), 2.0 ** (exponent - FLOAT32_BITS))
 
 
 def spreads_of(name: str, dtype: str) -> tuple[Spread, ...]:

@@ -17,8 +17,10 @@ import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import tvm_ffi
 
 from gemma4_compile.runtime.cuda_runtime import DEFAULT_STREAM, CudaError, CudaRuntime
@@ -57,6 +59,9 @@ _HOST_ONLY = frozenset(
 )
 
 _log = logging.getLogger("gemma4_compile.cuda")
+
+Output: TypeAlias = "tvm_ffi.Tensor | tuple[tvm_ffi.Tensor, ...]"
+OutputT = TypeVar("OutputT", bound=Output)
 
 
 class NotRecordableError(Exception):
@@ -97,17 +102,17 @@ class Watch:
         return 0
 
 
-class Graph:
+class Graph(Generic[OutputT]):
     """Recorded launches, ready to run; they are freed with this object.
 
     Attributes
     ----------
-    output : the tensor that the recorded call returned; every launch writes it anew
+    output : what the recorded call returned, tensors; every launch writes them anew
     kernels : launches in it
     """
 
     def __init__(
-        self, cuda: CudaRuntime, executable: ctypes.c_void_p, output: tvm_ffi.Tensor, kernels: int
+        self, cuda: CudaRuntime, executable: ctypes.c_void_p, output: OutputT, kernels: int
     ) -> None:
         self._cuda = cuda
         self._executable = executable
@@ -128,8 +133,8 @@ class Graph:
 
 
 def record(
-    cuda: CudaRuntime, device: Device, watch: Watch, action: Callable[[], tvm_ffi.Tensor]
-) -> Graph:
+    cuda: CudaRuntime, device: Device, watch: Watch, action: Callable[[], OutputT]
+) -> Graph[OutputT]:
     """Record what a call launches; nothing of it runs.
 
     Parameters
@@ -198,7 +203,7 @@ def _count_kernels(cuda: CudaRuntime, graph: ctypes.c_void_p) -> int:
     return len(nodes)
 
 
-class Replayed:
+class Replayed(Generic[OutputT]):
     """A call on fixed tensors that is recorded when it is first made, and replayed from then on.
 
     Called with other tensors, it is recorded anew. Where a graph cannot be had, or does not give
@@ -208,8 +213,8 @@ class Replayed:
     def __init__(
         self,
         name: str,
-        plain: Callable[..., tvm_ffi.Tensor],
-        watched: Callable[..., tvm_ffi.Tensor],
+        plain: Callable[..., OutputT],
+        watched: Callable[..., OutputT],
         watch: Watch,
         cuda: CudaRuntime,
         device: Device,
@@ -219,7 +224,7 @@ class Replayed:
         Parameters
         ----------
         name : of the call, for the log
-        plain : the call, from tensors to a tensor
+        plain : the call, from tensors to a tensor or several
         watched : the same on the virtual machine that `watch` sees
         """
         self._name = name
@@ -228,12 +233,12 @@ class Replayed:
         self._watch = watch
         self._cuda = cuda
         self._device = device
-        self._graph: Graph | None = None
+        self._graph: Graph[OutputT] | None = None
         self._inputs: Sequence[tvm_ffi.Tensor] = ()
         self._refused = False
 
     @property
-    def output(self) -> tvm_ffi.Tensor | None:
+    def output(self) -> OutputT | None:
         """Result of a replayed call; None where there is no graph."""
         return None if self._graph is None else self._graph.output
 
@@ -242,7 +247,7 @@ class Replayed:
         """Launches of the graph; 0 where there is none."""
         return 0 if self._graph is None else self._graph.kernels
 
-    def __call__(self, *inputs: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+    def __call__(self, *inputs: tvm_ffi.Tensor) -> OutputT:
         """The call's result; a replayed one is right until the next call."""
         if self._graph is not None:
             if all(a is b for a, b in zip(inputs, self._inputs, strict=True)):
@@ -257,7 +262,7 @@ class Replayed:
             self._record(inputs, output)
         return output
 
-    def _record(self, inputs: Sequence[tvm_ffi.Tensor], expected: tvm_ffi.Tensor) -> None:
+    def _record(self, inputs: Sequence[tvm_ffi.Tensor], expected: OutputT) -> None:
         """Record the call that has just been made, and run it once more to compare."""
         try:
             graph = record(self._cuda, self._device, self._watch, lambda: self._watched(*inputs))
@@ -278,7 +283,15 @@ class Replayed:
         )
 
 
-def _equal(device: Device, found: tvm_ffi.Tensor, expected: tvm_ffi.Tensor) -> bool:
-    """Return whether two tensors hold the same bytes."""
-    first, second = (np.ravel(device.read(tensor)) for tensor in (found, expected))
-    return np.array_equal(first.view(np.uint8), second.view(np.uint8))
+def _equal(device: Device, found: Output, expected: Output) -> bool:
+    """Return whether tensors hold the same bytes."""
+    pairs = zip(_tensors(found), _tensors(expected), strict=True)
+    return all(np.array_equal(_bytes(device, a), _bytes(device, b)) for a, b in pairs)
+
+
+def _tensors(output: Output) -> tuple[tvm_ffi.Tensor, ...]:
+    return output if isinstance(output, tuple) else (output,)
+
+
+def _bytes(device: Device, tensor: tvm_ffi.Tensor) -> npt.NDArray[np.uint8]:
+    return np.ravel(device.read(tensor)).view(np.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FIRST = 3
 """Guesses of the first round."""
@@ -30,6 +30,7 @@ class DraftPace:
     _tokens: int = 0  # of the rounds since the last question
     _seconds: float = 0.0
     _rounds: int = 0
+    _known: set[int] = field(default_factory=set)  # numbers of guesses that there were
     _pause: int = 0  # tokens that are left of it
     _next_pause: int = _PAUSE
 
@@ -62,13 +63,19 @@ class DraftPace:
             self._pause -= 1
 
     def note_round(self, guessed: int, accepted: int, seconds: float) -> None:
-        """Hear of a round, which gave one token more than was accepted."""
+        """Hear of a round, which gave one token more than was accepted.
+
+        The first round of a number of guesses is not timed: a CUDA graph is recorded for it.
+        """
         if self.fixed or not guessed:
             return
         if accepted == guessed:
             self._count = min(max(self._count, guessed) + 1, self.most)
         elif 2 * accepted < guessed:
             self._count = max(guessed - 1, 1)
+        if guessed not in self._known:
+            self._known.add(guessed)
+            return
         self._rounds += 1
         self._tokens += accepted + 1
         self._seconds += seconds

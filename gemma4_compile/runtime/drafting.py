@@ -5,8 +5,10 @@ drafter guesses to follow it. Each of them gives logits. A token is drawn from t
 first as always; if it is what was guessed, another is drawn from the next, and so on. So every
 token is drawn from the very distribution that it would have without guesses, by the same sampler in
 the same order: temperature, top-k, top-p, penalties, biases and grammars need no rule of their own.
-For a guess that is certain, as these are, that is the rejection rule of speculative sampling: a
-guess d is taken with probability p(d), and otherwise the token has the distribution p without d.
+Where the device draws, it does so from all rows at once, with the random numbers that come next;
+those of the rows that are not used are kept for later tokens. For a guess that is certain, as these
+are, that is the rejection rule of speculative sampling: a guess d is taken with probability p(d),
+and otherwise the token has the distribution p without d.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ import numpy as np
 import numpy.typing as npt
 import tvm_ffi
 
-from gemma4_compile import abi
 from gemma4_compile.chat_options import MAX_DRAFTS
 from gemma4_compile.errors import UsageError
-from gemma4_compile.runtime.device import Device, Feed, copy, view
-from gemma4_compile.runtime.native_library import Forward, NativeLibrary
+from gemma4_compile.runtime.device import Device, copy, view
+from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.runtime.package import Package
+from gemma4_compile.runtime.round_steps import RoundMemory, round_steps
 from gemma4_compile.runtime.sampling import Sampler
+from gemma4_compile.runtime.steps import Parameters
 from gemma4_compile.runtime.token_engine import (
+    DraftingEngine,
     DrawingEngine,
-    LogitRows,
+    DrawOptions,
     TokenChooser,
-    TokenEngine,
 )
 
 Float32Array = npt.NDArray[np.float32]
-Parameters: TypeAlias = "tvm_ffi.Array[tvm_ffi.Tensor]"
 
 
 def check_drafts(drafts: int | None, package: Package) -> None:
@@ -53,7 +55,12 @@ def check_drafts(drafts: int | None, package: Package) -> None:
 
 
 class Drafter:
-    """The drafter on its device, and the state of the model that its next guess begins with."""
+    """The drafter on its device, and the state of the model that its next guess begins with.
+
+    Attributes
+    ----------
+    calls : the steps of a round
+    """
 
     def __init__(
         self,
@@ -62,6 +69,9 @@ class Drafter:
         state: tvm_ffi.Object,
         params: Parameters,
         own_params: Parameters,
+        vocab_size: int,
+        *,
+        graphs: bool,
     ) -> None:
         """Take the library's functions.
 
@@ -69,15 +79,13 @@ class Drafter:
         ----------
         state : keys and values of the model
         params, own_params : weights of the model, and of the drafter
+        graphs : use CUDA graphs
         """
-        self._draft: Forward = library.compiled_function(abi.DRAFT)
-        self._verify: Forward = library.compiled_function(abi.VERIFY)
-        self._embed = library.compiled_function(abi.EMBED)
-        self._device, self._state = device, state
-        self._params, self._own_params = params, own_params
-        self._token = Feed(device, 1, "int32")
-        self._ids = Feed(device, MAX_DRAFTS + 1, "int32")
-        self._positions = Feed(device, 4, "int32")
+        self._memory = RoundMemory(device, vocab_size)
+        self.calls = round_steps(
+            library, device, self._memory, state, params, own_params, vocab_size, graphs=graphs
+        )
+        self._device = device
         self._rows: tvm_ffi.Tensor | None = None  # states of the tokens that ran last
         self._hidden: tvm_ffi.Tensor | None = None  # where the state before the next token is
         self._known = False
@@ -91,8 +99,12 @@ class Drafter:
         """Note that the model went on without it."""
         self._known, self._rows = False, None
 
-    def guess(self, token_id: int, position: int, count: int) -> list[int]:
-        """Guess the tokens after one; a forward that begins with it has begun.
+    def put(self, ids: Sequence[int]) -> None:
+        """Let these be the tokens of a round: the one that was chosen last, and guesses."""
+        self._memory.put(ids)
+
+    def guess(self, token_id: int, position: int, count: int) -> None:
+        """Put a token and guesses of those after it; a forward that begins with it has begun.
 
         Parameters
         ----------
@@ -100,28 +112,28 @@ class Drafter:
         """
         assert self._known, "no state to begin with"
         assert self._hidden is not None, "known since it was kept"
-        ids, hidden = self._token.write([token_id]), self._hidden
-        positions = self._positions.write([position, 1, position, 0])
-        guessed = []
-        for _ in range(count):
-            embedding = self._embed(ids, self._params)
-            result = self._draft(embedding, hidden, positions, self._state, self._own_params)
-            ids, hidden = result[0], result[1]
-            guessed.append(ids)
-        return [int(self._device.read(token)[0]) for token in guessed]
+        self._memory.put([token_id])
+        self._memory.put_positions(position)
+        self._memory.put_guesses(self.calls.guess(count, self._hidden))
 
-    def run(self, ids: Sequence[int]) -> tvm_ffi.Tensor:
-        """Run the model on tokens whose forward has begun; logits (1, n, vocab_size)."""
-        count = len(ids)
-        on_device = self._ids.write(ids)
-        embedded = self._embed(on_device, self._params)
-        logits, self._rows, _ = self._verify(
-            view(embedded, (1, *embedded.shape)),
-            view(on_device, (1, count)),
-            self._state,
-            self._params,
-        )
+    def run(self, rows: int) -> tvm_ffi.Tensor:
+        """Run the model on the tokens put, whose forward has begun; logits (1, n, vocab_size)."""
+        logits, self._rows = self.calls.check(rows)
         return logits
+
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        options: DrawOptions,
+        uniforms: Sequence[float],
+    ) -> None:
+        """Draw a token from each row of logits, on the device; arguments as of `Engine.draw`."""
+        draws = self._memory.put_draws(logits, *options, uniforms)
+        self._memory.put_drawn(self.calls.draw(*(one for draw in draws for one in draw)))
+
+    def read(self, rows: int) -> tuple[list[int], list[int]]:
+        """The tokens of a round, and those that were drawn; waits for all that was launched."""
+        return self._memory.read(rows)
 
     @property
     def states(self) -> Float32Array:
@@ -139,11 +151,57 @@ class Drafter:
         self._known, self._rows = True, None
 
 
-def row_chooser(engine: TokenEngine, chooser: TokenChooser) -> Callable[[LogitRows, int], int]:
-    """Chooses from a row as the chooser does, on the device where that is faster."""
-    options = chooser.device_options if isinstance(chooser, Sampler) else None
-    if options is None or not isinstance(engine, DrawingEngine) or not engine.draws_on_device:
-        return lambda rows, row: chooser(rows.read(row))
-    assert isinstance(chooser, Sampler), "others have no options"
-    sampler, (temperature, top_p) = chooser, options
-    return lambda rows, row: rows.draw(row, temperature, top_p, sampler.random())
+class Rows:
+    """Logits of several tokens, on the device until they are asked for."""
+
+    def __init__(self, device: Device, logits: tvm_ffi.Tensor) -> None:
+        self._device, self._logits = device, logits
+
+    def read(self, row: int) -> Float32Array:
+        """The logits (vocab_size,) of a row; right until the next forward."""
+        vocab = int(self._logits.shape[-1])
+        return self._device.read(view(self._logits, (vocab,), 4 * vocab * row))
+
+
+Choose: TypeAlias = Callable[[int], int]
+"""The token that follows a row of a round; called for one row after the other."""
+
+
+class RoundChooser:
+    """Chooses the tokens of rounds as a chooser does, on the device where that is faster."""
+
+    def __init__(self, engine: DraftingEngine, chooser: TokenChooser) -> None:
+        self._engine, self._chooser = engine, chooser
+        self._options = chooser.round_options if isinstance(chooser, Sampler) else None
+        if not isinstance(engine, DrawingEngine) or not engine.draws_on_device:
+            self._options = None
+
+    def first(self, logits: Float32Array) -> int:
+        """The token after a prompt, whose logits these are."""
+        return self._chooser(logits) if self._options is None else self._drawn(None)
+
+    def step(self, token_id: int) -> int:
+        """Add a token without guesses; return the next."""
+        if self._options is None:
+            return self._chooser(self._engine.decode(token_id))
+        return self._drawn(token_id)
+
+    def _drawn(self, token_id: int | None) -> int:
+        assert isinstance(self._chooser, Sampler), "others have no options"
+        assert self._options is not None, "of a device that draws"
+        return self._engine.draw_next(token_id, self._options, self._chooser.random())
+
+    def advance(self, token_id: int, drafts: int) -> tuple[list[int], Choose]:
+        """Add a token and guesses; return these, and what chooses from the rows."""
+        if self._options is None:
+            guesses, rows = self._engine.advance(token_id, drafts)
+            return guesses, lambda row: self._chooser(rows.read(row))
+        sampler = self._chooser
+        assert isinstance(sampler, Sampler), "others have no options"
+        guesses, drawn = self._engine.advance_drawn(token_id, drafts, self._options, sampler.peek)
+
+        def choose(row: int) -> int:
+            sampler.random()  # it was drawn with this number, which is used up only now
+            return drawn[row]
+
+        return guesses, choose

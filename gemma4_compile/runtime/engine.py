@@ -17,13 +17,14 @@ from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.chunks import chunks
 from gemma4_compile.runtime.device import Device, Feed, view
-from gemma4_compile.runtime.drafting import Drafter, check_drafts
+from gemma4_compile.runtime.drafting import Drafter, Rows, check_drafts
 from gemma4_compile.runtime.integrity import ByteCount
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.media_rows import MediaRows
 from gemma4_compile.runtime.native_library import Forward, NativeLibrary
 from gemma4_compile.runtime.package import Package
 from gemma4_compile.runtime.steps import graphs_wanted, token_readback, token_steps
+from gemma4_compile.runtime.token_engine import DrawOptions, Peek
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -33,25 +34,6 @@ _SEQUENCE = 0
 
 class ContextFullError(Gemma4CompileError):
     """The conversation does not fit into the context that the state was made for."""
-
-
-class Rows:
-    """Logits of several tokens, on the device until they are asked for."""
-
-    def __init__(self, engine: Engine, logits: tvm_ffi.Tensor) -> None:
-        self._engine, self._logits = engine, logits
-
-    def read(self, row: int) -> Float32Array:
-        """The logits (vocab_size,) of a row."""
-        return self._engine.device.read(self._at(row)).reshape(-1)
-
-    def draw(self, row: int, temperature: float, top_p: float, uniform: float) -> int:
-        """Draw a token from a row on the device; arguments as of `Engine.draw`."""
-        return self._engine.draw(self._at(row), temperature, top_p, uniform)
-
-    def _at(self, row: int) -> tvm_ffi.Tensor:
-        vocab = self._engine.vocab_size
-        return view(self._logits, (1, 1, vocab), 4 * vocab * row)
 
 
 class Engine:
@@ -122,13 +104,8 @@ class Engine:
         self._clear = library.linked_function(abi.KV_CLEAR)
         self._add_sequence = library.linked_function(abi.KV_ADD_SEQUENCE)
         self._length = library.linked_function(abi.KV_LENGTH)
-        sizes = (
-            1,
-            self.context_length,
-            min(self.prefill_chunk, self.context_length),
-            _PAGE_SIZE,
-            0,
-        )
+        chunk = min(self.prefill_chunk, self.context_length)
+        sizes = (1, self.context_length, chunk, _PAGE_SIZE, 0)
         self._ids = Feed(self.device, self.prefill_chunk, "int32")
         modalities = np.full(self.prefill_chunk, abi.MODALITY_TEXT, np.int32)
         self._text = self.device.place(modalities)
@@ -144,19 +121,14 @@ class Engine:
                 hint="make the context shorter, or close what else uses the device",
             ) from error
         self._add_sequence(self._state, _SEQUENCE)
-        self._steps = token_steps(
-            library,
-            self.device,
-            self._state,
-            self._params,
-            self.vocab_size,
-            graphs=graphs_wanted(self.device, graphs),
-        )
+        shared = (library, self.device, self._state, self._params)
+        graphs = graphs_wanted(self.device, graphs)
+        self._steps = token_steps(*shared, self.vocab_size, graphs=graphs)
         self.drafts = drafts
         self._drafter: Drafter | None = None
         if drafts != 0 and package.drafter_cache is not None:
             own = tvm_ffi.Array(package.load_drafter(metadata, self.device.place, progress))
-            self._drafter = Drafter(library, self.device, self._state, self._params, own)
+            self._drafter = Drafter(*shared, own, self.vocab_size, graphs=graphs)
         self._readback = token_readback(self.device)
         self._logits: tvm_ffi.Tensor | None = None
 
@@ -204,19 +176,17 @@ class Engine:
         are fewer guesses than asked for where the context ends, and none in the first round after
         tokens that were added otherwise.
         """
-        drafter = self._drafter
-        assert drafter is not None, "checked by most_drafts"
-        self._check([token_id])
-        position = self.length
-        room = self.context_length - position - 1
-        count = min(drafts, self.most_drafts, room) if drafter.is_ready else 0
-        self._logits = None
-        self._begin_forward(self._state, count + 1)
-        guesses = drafter.guess(token_id, position, count) if count else []
-        logits = drafter.run([token_id, *guesses])
-        self._end_forward(self._state)
-        self._guessed = len(guesses)
-        return guesses, Rows(self, logits)
+        drafter, logits, rows = self._run_round(token_id, drafts)
+        return drafter.read(rows)[0][1:], Rows(self.device, logits)
+
+    def advance_drawn(
+        self, token_id: int, drafts: int, options: DrawOptions, peek: Peek
+    ) -> tuple[list[int], list[int]]:
+        """As `advance`; return the guesses, and a token drawn on the device from each row."""
+        drafter, logits, rows = self._run_round(token_id, drafts)
+        drafter.draw(logits, options, peek(rows))
+        ids, drawn = drafter.read(rows)
+        return ids[1:], drawn
 
     def accept(self, count: int) -> None:
         """Keep the token and the first `count` guesses of `advance`, and take the others back."""
@@ -298,6 +268,12 @@ class Engine:
         """
         return int(self.device.read(self._draw(logits, temperature, top_p, uniform))[0])
 
+    def draw_next(self, token_id: int | None, options: DrawOptions, uniform: float) -> int:
+        """Draw on the device from the logits of the last forward, or after one more token."""
+        logits = self._logits if token_id is None else self.forward_one(token_id)
+        assert logits is not None, "of a forward"
+        return self.draw(logits, *options, uniform)
+
     def sampled(
         self, temperature: float, top_p: float, random: Callable[[], float]
     ) -> Generator[int, None, None]:
@@ -337,6 +313,25 @@ class Engine:
                 raise
             if not ahead:
                 self.forward_one(token_id)
+
+    def _run_round(self, token_id: int, drafts: int) -> tuple[Drafter, tvm_ffi.Tensor, int]:
+        """Launch guesses and the model on them; logits (1, n, vocab_size), and n."""
+        drafter = self._drafter
+        assert drafter is not None, "checked by most_drafts"
+        self._check([token_id])
+        position = self.length
+        room = self.context_length - position - 1
+        count = min(drafts, self.most_drafts, room) if drafter.is_ready else 0
+        self._logits = None
+        self._begin_forward(self._state, count + 1)
+        if count:
+            drafter.guess(token_id, position, count)
+        else:
+            drafter.put([token_id])
+        logits = drafter.run(count + 1)
+        self._end_forward(self._state)
+        self._guessed = count
+        return drafter, logits, count + 1
 
     def _forget_drafts(self) -> None:
         self._guessed = 0

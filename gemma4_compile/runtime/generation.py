@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.chunks import chunks, whole_rows
 from gemma4_compile.runtime.draft_pace import Drafting, DraftPace
-from gemma4_compile.runtime.drafting import row_chooser
+from gemma4_compile.runtime.drafting import RoundChooser
 from gemma4_compile.runtime.engine import ContextFullError, Float32Array
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.reply import (
@@ -210,24 +210,28 @@ class Generator:
         """As `tokens`, several of them by a forward where guesses come true."""
         pace = self.pace
         assert pace is not None, "made with the generator"
-        choose = row_chooser(engine, chooser)
-        token_id = chooser(logits)
+        rounds = RoundChooser(engine, chooser)
+        token_id = rounds.first(logits)
         while True:
             yield token_id
             begin = time.perf_counter()
             if not pace.count:
-                token_id = chooser(self.decode(token_id))
+                self._in_forward = True
+                following = rounds.step(token_id)
+                self._held.append(token_id)
+                self._in_forward = False
+                token_id = following
                 self.drafting.steps += 1
                 pace.note_step(time.perf_counter() - begin)
                 continue
             self._in_forward = True
-            guesses, rows = engine.advance(token_id, pace.count)
+            guesses, choose = rounds.advance(token_id, pace.count)
             self._held.append(token_id)
             accepted = 0
             outside = 0.0  # seconds that the reader of the tokens takes
             try:
                 while True:
-                    token_id = choose(rows, accepted)
+                    token_id = choose(accepted)
                     if accepted == len(guesses) or token_id != guesses[accepted]:
                         break
                     left = time.perf_counter()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -16,6 +18,7 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
 _LEAST_DEVICE_TEMPERATURE = 0.01  # float32 could overflow far below
+_GREEDY = 1e-4, 1e-6  # temperature and top_p at which a device draws the most probable token
 _GROUP = 64  # logits that share a maximum in the search for the largest
 
 
@@ -124,6 +127,7 @@ class Sampler:
     def __init__(self, options: SamplingOptions, seed: int | None = None) -> None:
         self._options = options
         self._generator = np.random.default_rng(seed)
+        self._ahead: deque[float] = deque()
 
     @property
     def device_options(self) -> tuple[float, float] | None:
@@ -133,9 +137,20 @@ class Sampler:
             return None
         return options.temperature, options.top_p
 
+    @property
+    def round_options(self) -> tuple[float, float] | None:
+        """As `device_options`; greedily, too, where all but the most probable token count 0."""
+        return self.device_options if self._options.temperature else _GREEDY
+
     def random(self) -> float:
         """The number in [0, 1) that decides about the next token."""
-        return self._generator.random()
+        return self._ahead.popleft() if self._ahead else self._generator.random()
+
+    def peek(self, count: int) -> list[float]:
+        """What the next calls of `random` will give."""
+        while len(self._ahead) < count:
+            self._ahead.append(self._generator.random())
+        return list(islice(self._ahead, count))
 
     def __call__(self, logits: Float32Array) -> int:
         """Choose a token id from logits (vocab_size,)."""
@@ -146,7 +161,7 @@ class Sampler:
             probabilities = _softmax(logits, self._options.temperature)
         else:
             ids, probabilities = candidates(logits, self._options)
-        drawn = np.searchsorted(np.cumsum(probabilities), self._generator.random(), side="right")
+        drawn = np.searchsorted(np.cumsum(probabilities), self.random(), side="right")
         return int(ids[min(int(drawn), len(ids) - 1)])
 
 

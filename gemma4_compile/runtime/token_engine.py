@@ -14,6 +14,11 @@ Float32Array = npt.NDArray[np.float32]
 TokenChooser = Callable[[Float32Array], int]
 """Chooses a token id from logits (vocab_size,): a `Sampler`."""
 
+DrawOptions = tuple[float, float]
+"""Temperature and top_p of draws on the device, above 0."""
+Peek = Callable[[int], Sequence[float]]
+"""Random numbers in [0, 1) of the next tokens; they are not used up yet."""
+
 
 class TokenEngine(Protocol):
     """The part of `Engine` that generation needs; see there."""
@@ -44,9 +49,6 @@ class LogitRows(Protocol):
     def read(self, row: int) -> Float32Array:
         """The logits of a row."""
 
-    def draw(self, row: int, temperature: float, top_p: float, uniform: float) -> int:
-        """Draw a token from a row on the device."""
-
 
 @runtime_checkable
 class DrawingEngine(TokenEngine, Protocol):
@@ -74,6 +76,14 @@ class DraftingEngine(TokenEngine, Protocol):
 
     def advance(self, token_id: int, drafts: int) -> tuple[list[int], LogitRows]:
         """Add a token and guesses; return these and the logits of all."""
+
+    def advance_drawn(
+        self, token_id: int, drafts: int, options: DrawOptions, peek: Peek
+    ) -> tuple[list[int], list[int]]:
+        """As `advance`; return the guesses, and a token drawn from each row."""
+
+    def draw_next(self, token_id: int | None, options: tuple[float, float], uniform: float) -> int:
+        """Draw from the logits of the last forward, or after one more token."""
 
     def accept(self, count: int) -> None:
         """Keep the token and the first guesses, and take the others back."""

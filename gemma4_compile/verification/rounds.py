@@ -14,6 +14,7 @@ import tvm_ffi
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.engine import Engine
 from gemma4_compile.runtime.native_library import Forward
+from gemma4_compile.runtime.round_steps import PlainRounds
 from gemma4_compile.verification.runners import BROWSER, find_node_modules, on_dawn
 
 Float32Array = npt.NDArray[np.float32]
@@ -123,12 +124,14 @@ def rounds_here(directory: Path, ids: Sequence[int], moves: Sequence[Move]) -> l
     engine = Engine.open(directory, graphs=False, drafts=GUESSES)
     drafter = engine._drafter
     assert drafter is not None, "a package with a drafter"
-    recorded = drafter._draft = _Recorded(drafter._draft, engine.device)
+    calls = drafter.calls
+    assert isinstance(calls, PlainRounds), "an engine without graphs"
+    recorded = calls.draft = _Recorded(calls.draft, engine.device)
     guess = drafter.guess
 
-    def text_instead(token_id: int, position: int, count: int) -> list[int]:
+    def text_instead(token_id: int, position: int, count: int) -> None:
         guess(token_id, position, count)
-        return list(ids[position + 1 : position + 1 + count])
+        drafter.put(ids[position : position + 1 + count])
 
     drafter.guess = text_instead  # type: ignore[method-assign]  # of this one object
     found: list[Round] = []

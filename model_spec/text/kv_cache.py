@@ -102,13 +102,18 @@ def kv_layout(
     return KvLayout(tuple(slots), dtype, tuple(rotary), pairs, padding_slot)
 
 
-def shifts(layout: KvLayout) -> Array:
-    """Cosine and sine of each rotary pair's angle after 2^bit positions: (BITS, pairs, 2) f32."""
-    frequencies: list[float] = []
+def frequencies(layout: KvLayout) -> Array:
+    """Radians a position of each rotary pair, as the native state has them: (pairs,) f32."""
+    found: list[float] = []
     for head_dim, pairs, bits in zip(*(iter(layout.rotary),) * 3, strict=True):
         (theta,) = struct.unpack("<d", struct.pack("<q", bits))
-        frequencies += [float(np.float32(theta ** (-2 * j / head_dim))) for j in range(pairs)]
-    angles = np.outer(2.0 ** np.arange(BITS), frequencies)
+        found += [1.0 / theta ** (2 * j / head_dim) for j in range(pairs)]
+    return np.array(found, np.float32)
+
+
+def shifts(layout: KvLayout) -> Array:
+    """Cosine and sine of each rotary pair's angle after 2^bit positions: (BITS, pairs, 2) f32."""
+    angles = np.outer(2.0 ** np.arange(BITS), frequencies(layout).astype(np.float64))
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
@@ -216,7 +221,8 @@ class KvTensors:
             ],
         )
         self.put(slot, counted, unused)
-        args = [self.rotary, self.positions, positions, nn.Tensor.from_const(shifts(self.layout))]
+        turns = [nn.Tensor.from_const(make(self.layout)) for make in (shifts, frequencies)]
+        args = [self.rotary, self.positions, positions, *turns]
         spec = ((length, pairs, 2), "float32")
         (self.rotary,) = emit(ShiftedRotary(rows, pairs), args, [spec])
         self.positions = positions

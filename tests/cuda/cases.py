@@ -243,6 +243,83 @@ def ahead(package: Path) -> None:
     assert engine.length == engine.context_length
 
 
+def begin_rounds(package: Path) -> Engine:
+    engine = Engine.open(package)
+    engine.prefill(PROMPT)
+    engine.advance(4, 0)  # for the state after a token
+    engine.accept(0)
+    return engine
+
+
+def drawn_round(engine: Engine, drafts: int, accepted: int) -> Step:
+    def advance() -> None:
+        guesses, drawn = engine.advance_drawn(5, drafts, (1.0, 0.9), lambda rows: [0.5] * rows)
+        assert (len(guesses), len(drawn)) == (drafts, drafts + 1)
+        engine.accept(accepted)
+
+    return launches_of(advance)
+
+
+def rounds(package: Path) -> None:
+    """The first round is issued and recorded; later ones are graphs, and are waited for once."""
+    engine = begin_rounds(package)
+    first = drawn_round(engine, 3, 1)
+    assert intermediates(first.direct, first.replayed).isdisjoint(fixed_addresses(engine))
+    drafter = engine._drafter
+    assert drafter is not None
+    guesses, rows, draws = drafter.calls.kernels
+    assert draws == 4 * 4, "four launches a row"
+    assert guesses % 3 == 0
+    assert guesses + rows + draws == len(first.direct)
+    for accepted in (0, 3, 2):
+        step = drawn_round(engine, 3, accepted)
+        assert CUDA.downloads == 1
+        assert (len(step.direct), step.replayed) == (0, first.replayed)
+    assert engine.length == len(PROMPT) + 1 + 2 + 1 + 4 + 3
+    # Rounds whose logits the host reads wait for the ids, and then only copy.
+    CUDA.clear()
+    _, logits = engine.advance(5, 3)
+    assert CUDA.downloads == 1
+    for row in range(4):
+        assert logits.read(row).shape == (engine.vocab_size,)
+    assert all(launch.from_graph for launch in CUDA.launches())
+    engine.accept(0)
+
+
+def rounds_of_many_sizes(package: Path) -> None:
+    """Graphs of every number of guesses live beside each other, and go with their engine."""
+    engine = begin_rounds(package)
+    seen = {drafts: drawn_round(engine, drafts, 0).replayed for drafts in range(9)}
+    for drafts in reversed(range(9)):
+        step = drawn_round(engine, drafts, 0)
+        assert (len(step.direct), step.replayed) == (0, seen[drafts])
+    engine.decode(4)
+    del engine
+    gc.collect()
+    assert CUDA.alive == 0
+
+
+def rounds_refused(package: Path) -> None:
+    """Whatever refuses, the host issues the launches."""
+    engine = begin_rounds(package)
+    CUDA.fail("cudaGraphInstantiate")
+    for _ in range(2):
+        step = drawn_round(engine, 3, 3)
+        assert len(step.direct) > 50
+        assert not step.replayed
+    CUDA.fail("")
+    assert not drawn_round(engine, 3, 3).replayed, "it is not tried again"
+
+
+def plain_rounds(package: Path) -> None:
+    """Without graphs ids are waited for once, too."""
+    engine = begin_rounds(package)
+    for _ in range(2):
+        step = drawn_round(engine, 3, 1)
+        assert CUDA.downloads == 1
+        assert not step.replayed
+
+
 def errors_are_named(package: Path) -> None:
     """CUDA's own words, and no handle is left."""
     del package

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.cuda import fake  # loads the compiler
 
     return made_once(shared_folder(tmp_path_factory) / "tiny-cuda", fake.compile_tiny)
+
+
+@pytest.fixture(scope="session")
+def drafted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`tiny` with its drafter for `cuda`."""
+    if sys.platform != "linux":
+        pytest.skip("packages for cuda are linked and run on Linux")
+    from tests.cuda import fake  # loads the compiler
+
+    folder = shared_folder(tmp_path_factory) / "tiny-drafted-cuda"
+    return made_once(folder, partial(fake.compile_tiny, drafter="tiny"))

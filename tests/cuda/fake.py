@@ -61,12 +61,14 @@ def ptx_of(source: str) -> bytes:
     return "\n".join(entries).encode()
 
 
-def compile_tiny(folder: Path) -> Path:
+def compile_tiny(folder: Path, drafter: str | None = None) -> Path:
     """`tiny` for `cuda`, without a CUDA compiler; return the package."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ptx, "find_compiler", lambda: None)
         patch.setattr(ptx, "compile_ptx", lambda source, *_: ptx_of(source))
-        request = CompileRequest("tiny", "cuda", "q4f16", folder, context_length=CONTEXT_LENGTH)
+        request = CompileRequest(
+            "tiny", "cuda", "q4f16", folder, context_length=CONTEXT_LENGTH, drafter=drafter
+        )
         compile_model(request, Silent())
     return folder
 

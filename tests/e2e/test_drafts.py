@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from gemma4_compile.runtime.generation import Generation
 from gemma4_compile.runtime.sampling import SamplingOptions, candidates
 from gemma4_compile.runtime.server.answers import usage
 from tests import hf, models
-from tests.drafted import CONTEXT, Drafted, Replies, drafted_package, knows, let_guess
+from tests.drafted import CONTEXT, GREEDY, Drafted, Replies, drafted_package, knows, let_guess
 from tests.hf import Float32Array
 from tests.marks import slow_unless
 
@@ -105,6 +106,31 @@ def test_a_seed_gives_the_same_reply_with_guesses(
         replies = Replies(engine, drafted("e2b"), 4)
         assert replies.reply(prompt, options, seed, count=80) == expected
         assert replies.generator.drafting.accepted > 40
+
+
+@pytest.mark.parametrize("name", ["greedy", "temperature", "top_p"])
+def test_rounds_that_draw_on_the_device_give_the_replies_without_guesses(
+    name: str,
+    engines: Callable[[str], tuple[Engine, Engine]],
+    drafted: Callable[[str], Drafted],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on CUDA: rows are drawn at once, and random numbers of rows that go unused are kept."""
+    monkeypatch.setattr(Engine, "draws_on_device", True)
+    plain, engine = engines("e2b")
+    prompt = models.prompt(25, seed=17).tolist()
+    options = OPTIONS.get(name, GREEDY)
+    never = Mock(side_effect=AssertionError("it brings logits to the host"))
+    monkeypatch.setattr(engine, "advance", never)
+    for seed in range(3):
+        expected = Replies(plain, drafted("e2b")).reply(prompt, options, seed, count=80)
+        for drafts in (None, 1, 4, 8):
+            with monkeypatch.context() as patched:
+                let_guess(patched, engine, knows([*prompt, *expected], 0.25, seed))
+                replies = Replies(engine, drafted("e2b"), drafts)
+                assert replies.reply(prompt, options, seed, count=80) == expected
+                assert replies.generator.drafting.accepted > 10 or drafts is None
+                assert engine.length == len(prompt) + len(expected) - 1
 
 
 @pytest.mark.slow

@@ -97,6 +97,7 @@ def compile_with_pictures(
     config: Gemma4Config,
     recipe: str,
     spec: TargetSpec,
+    context_length: int = CONTEXT_LENGTH,
 ) -> tuple[Path, dict[str, Float32Array]]:
     """A package for the CPU whose library is built of `config`, and what its weights mean."""
     checkpoint = models.write_checkpoint(folder / "checkpoint", text, weights=weights)
@@ -106,7 +107,7 @@ def compile_with_pictures(
         target="cpu",
         quant=recipe,
         output=package,
-        context_length=CONTEXT_LENGTH,
+        context_length=context_length,
         prefill_chunk=PREFILL_CHUNK,
     )
     compile_model(request, packages.Silent())
@@ -217,12 +218,14 @@ def make_case(
     config: Callable[[Gemma4Config], Gemma4Config] = lambda same: same,
     recipe: str = "f32",
     spec: TargetSpec = CPU,
+    context_length: int = CONTEXT_LENGTH,
 ) -> MediaCase:
     """Compile a kind; the truth is that of `KINDS`, whatever `config` makes of the library's."""
-    text = KINDS[kind]
+    positions = max(context_length, KINDS[kind]["max_position_embeddings"])
+    text = {**KINDS[kind], "max_position_embeddings": positions}
     right = config_with_pictures(text)
     package, weights = compile_with_pictures(
-        *(text, models.random_weights(text), folder, config(right), recipe, spec)
+        *(text, models.random_weights(text), folder, config(right), recipe, spec, context_length)
     )
     return MediaCase(
         config=right,

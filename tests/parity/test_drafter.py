@@ -15,6 +15,7 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.reference import forward
 from gemma4_compile.model_spec.text.scales import embedding_scale
 from gemma4_compile.runtime import Engine, Package
+from gemma4_compile.runtime.round_steps import PlainRounds
 from tests import drafters, hf, hf_drafter, models
 from tests.drafted import Drafted, drafted_package
 from tests.hf import Float32Array
@@ -90,14 +91,16 @@ class Recorded:
         drafter = self.engine._drafter
         assert drafter is not None
         self.results: list[Any] = []
-        plain = drafter._draft
+        calls = drafter.calls
+        assert isinstance(calls, PlainRounds)
+        plain = calls.draft
 
         def draft(*args: Any) -> Any:
             result = plain(*args)
             self.results.append([self.engine.device.read(one) for one in result])
             return result
 
-        drafter._draft = draft
+        calls.draft = draft
 
     def advance(self, token_id: int, accepted: int = 0) -> list[Any]:
         """Add a token and keep some guesses; what the drafter gave."""

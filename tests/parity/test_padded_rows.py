@@ -13,14 +13,23 @@ import numpy as np
 import pytest
 
 from gemma4_compile import abi
-from gemma4_compile.operators.padded_rows import PADDING
+from gemma4_compile.operators.padded_rows import DIGIT, PADDING
 from tests.hf_media import Context
 from tests.marks import slow_unless
-from tests.parity.media import CPU, KINDS, Letters, MediaCase, make_case, prefill_rows
+from tests.parity.media import (
+    CONTEXT_LENGTH,
+    CPU,
+    KINDS,
+    Letters,
+    MediaCase,
+    make_case,
+    prefill_rows,
+)
 
 pytestmark = pytest.mark.parity
 
 PICTURE_ROWS = 24  # of every picture, for the client
+LONG_CONTEXT = 2048  # tokens for the client
 Step = tuple[Letters, int]  # what is added, and rows of a call
 
 
@@ -29,9 +38,9 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., MediaCase]:
     spec = replace(CPU, pads_pictures=True)
 
     @cache
-    def make(kind: str, recipe: str = "f32") -> MediaCase:
+    def make(kind: str, recipe: str = "f32", context_length: int = CONTEXT_LENGTH) -> MediaCase:
         folder = tmp_path_factory.mktemp(f"padded-{kind}")
-        return make_case(kind, folder, recipe=recipe, spec=spec)
+        return make_case(kind, folder, recipe=recipe, spec=spec, context_length=context_length)
 
     return make
 
@@ -117,6 +126,41 @@ def test_turns_and_tokens_that_are_taken_back(case: Callable[..., MediaCase], ki
     rest = given[count : len(given) - NEW_TOKENS]
     found = {count + at: logits for at, logits in add(compiled, rest, len(rest)).items()}
     found |= compiled.decode(given, len(given) - NEW_TOKENS, len(given))
+    compiled.check(given, found)
+
+
+def add_in_chunks(compiled: MediaCase, given: Context) -> dict[int, np.ndarray]:
+    """Add a context in chunks as long as they may be; logits by position where none is padding."""
+    client, _ = padded(given)
+    is_text = client.modality == abi.MODALITY_TEXT
+    is_kept = is_text | (client.rows[:, 0] != np.float32(PADDING))
+    own = np.cumsum(is_kept) - 1
+    found = compiled.prefill(client, 0, len(client))
+    return {int(own[at]): logits for at, logits in found.items() if is_kept[at]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["e2b", "unified"])
+def test_a_long_conversation(case: Callable[..., MediaCase], kind: str) -> None:
+    """64 pictures in two turns, whose padding is more than one digit of its number holds."""
+    compiled = case(kind, context_length=LONG_CONTEXT)
+    pictures: list[Letters] = [(("t", 5), ("p", 1 + 5 * at % 13)) for at in range(64)]
+    first, second = (
+        tuple(run for one in some for run in one) for some in (pictures[:48], pictures[48:])
+    )
+    given = compiled.context((*first, ("t", 6 + NEW_TOKENS), *second, ("t", 6 + NEW_TOKENS)))
+    turn = sum(length for _, length in first) + 6
+    compiled.engine.clear()
+    found = add_in_chunks(compiled, given[:turn])
+    missing = compiled.engine.length - turn
+    assert 0 < missing < DIGIT
+    found |= compiled.decode(given, turn, turn + NEW_TOKENS)
+    end = len(given) - NEW_TOKENS
+    later = add_in_chunks(compiled, given[turn + NEW_TOKENS : end])
+    found |= {turn + NEW_TOKENS + at: logits for at, logits in later.items()}
+    assert compiled.engine.length - end > DIGIT
+    found |= compiled.decode(given, end, len(given))
+    assert len(found) > 30
     compiled.check(given, found)
 
 

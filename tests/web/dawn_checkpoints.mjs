@@ -14,6 +14,10 @@ const changes = {
   text: (kept, text) => (kept.text = text),
   drop: (kept, index) => kept.groups.splice(index, 1),
   shape: (kept, { group, shape, dtype }) => (kept.tensors[group] = { shape, dtype }),
+  zero: (kept, tail) =>
+    kept.metadata.groups.forEach(({ shape }, index) => {
+      if (String(shape.slice(-tail.length)) === String(tail)) kept.groups[index].data.fill(0);
+    }),
   stop: (kept, count) => (kept.stop = count),
 };
 

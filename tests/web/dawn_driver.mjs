@@ -2,6 +2,7 @@
 //
 // Job: {package, library, contextLength, output, steps}. Steps, by `op`:
 //   prefill {ids, chunk?, save?}    decode {id, save?}    clear    pop {count}
+//   rows {rows, count, modality, save?}                   rows of a medium, from a float32 file
 //   verify {ids, save}              logits after each of a few tokens, of a package with a drafter
 //   greedy {ids, count, stop?}      prompt, then up to `count` greedy tokens; the stop token is kept
 //   renew {contextLength?, chunk?}                        a fresh state
@@ -9,7 +10,7 @@
 //   picture {blocks, size}   so many black blocks, side by side, of `size` values
 //   driver                                                what the library tells a driver of it
 //   sample {logits, temperature, topP, uniforms}          adjust {function, logits, inputs, save}
-// `save` and `logits` are names of float32 files in the output folder (`logits` may lie there before).
+// `save`, `logits` and `rows` are names of float32 files in the output folder (the last two may lie there before).
 // Writes result.json to the output folder and exits with 1 if anything failed or any WebGPU error
 // stayed uncaptured.
 import fs from "node:fs/promises";
@@ -44,6 +45,11 @@ function argmax(values) {
 const operations = {
   async prefill(model, { ids, chunk, save: name }) {
     await save(name, await model.read(model.prompt(ids, chunk)));
+  },
+  async rows(model, { rows, count, modality, save: name }) {
+    const values = await load(rows);
+    const ids = new Array(count).fill(0);
+    await save(name, await model.read(model.prefillRows(values, values.length / count, ids, modality)));
   },
   async decode(model, { id, save: name }) {
     await save(name, await model.read(model.decode(id)));

@@ -20,9 +20,10 @@ from gemma4_compile.operators.spreads import (
     Spread,
     around_zero,
     from_to_twice,
+    near,
 )
 from tests.child import run_within
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import SEEING_LITTLE, TINY, Compiler
 from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of, run_driver
 
 ROOT = HERE.parents[1]
@@ -40,6 +41,7 @@ INPUTS = (
     KnownInput("uint32", (999,), (BYTES_BELOW_255,), seed=6),
     KnownInput("int32", (999,), (Spread(20, -7, 1),), seed=7),
     KnownInput("float32", (999,), (Spread(11, 0, 2.0**-28),), seed=8),
+    KnownInput("float32", (999,), (near(3e38),), seed=10),
     KnownInput("int32", (4,), data=(1200, 19, 1219, 0)),
     KnownInput("float32", (1,), data=(0.75,)),
     KnownInput("float16", (7,)),
@@ -137,13 +139,13 @@ def package(compiled: Compiler) -> Path:
     return compiled(TINY, "webgpu", "q4f32")
 
 
-def only(metadata: dict[str, Any], kernel: str) -> dict[str, Any]:
-    """The metadata with one kernel's case alone, so that a test compiles no other."""
+def only(metadata: dict[str, Any], *kernels: str, most: int = 1) -> dict[str, Any]:
+    """The metadata with few kernels' cases, so that a test compiles no other."""
     answers = copy.deepcopy(metadata["known_answers"])
     answers["cases"] = [
-        case for case in answers["cases"] if case["launches"][-1]["kernel"].startswith(kernel)
-    ][:1]
-    assert answers["cases"], kernel
+        case for case in answers["cases"] if case["launches"][-1]["kernel"].startswith(kernels)
+    ][:most]
+    assert answers["cases"], kernels
     return {"known_answers": answers}
 
 
@@ -204,3 +206,47 @@ def test_a_pinned_subgroup_size_is_accepted_and_right(compiled: Compiler, run: R
     assert "subgroup-size-control" in told["device"]["features"]
     assert told["pinned"] > 0
     assert told["passed"]
+
+
+PADDED_ROWS = ("kept_rows", "shifted_rotary")
+
+
+@pytest.fixture(scope="module")
+def padded(compiled: Compiler) -> tuple[Path, dict[str, Any]]:
+    """A package that leaves out padding, and its metadata with the kernels of that alone."""
+    package = compiled(SEEING_LITTLE, "webgpu", "q4f16")
+    return package, only(metadata_of(package), *PADDED_ROWS, most=4)
+
+
+def test_kernels_that_leave_out_padding_are_right(
+    padded: tuple[Path, dict[str, Any]], run: Run
+) -> None:
+    package, chosen = padded
+    cases = chosen["known_answers"]["cases"]
+    titles = [case["title"] for case in cases]
+    assert titles == 2 * ["rows without padding"] + 2 * ["angles without padding"]
+    told = run(package, metadata=json.dumps(chosen))
+    assert told["problems"] == []
+    assert told["passed"]
+
+
+@pytest.mark.parametrize("name", ["padding", "source", "kept_positions", "copies", "out"])
+def test_padding_that_is_left_out_wrongly_is_found(
+    name: str, padded: tuple[Path, dict[str, Any]], run: Run
+) -> None:
+    """A number of rows is off by one, also where float16 holds it; or an angle is another."""
+    package, metadata = padded
+    chosen = copy.deepcopy(metadata)
+    case, result = next(
+        (case, result)
+        for case in chosen["known_answers"]["cases"]
+        for result in case["results"]
+        if result["name"] == name
+    )
+    chosen["known_answers"]["cases"] = [case]
+    dtype = np.dtype(case["buffers"][result["buffer"]]["dtype"])
+    expected = np.frombuffer(base64.b64decode(result["expected"]), dtype).copy()
+    expected[-1] += 2 * result["absolute"] or 1
+    result["expected"] = base64.b64encode(expected.tobytes()).decode()
+    (problem,) = run(package, metadata=json.dumps(chosen))["problems"]
+    assert f"samples of `{name}` are off" in problem["message"]

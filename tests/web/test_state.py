@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.web.compiled import SIZES, TINY, WINDOWS, Compiler
+from gemma4_compile import abi
+from gemma4_compile.operators.padded_rows import DIGITS, PADDING
+from gemma4_compile.tiny import checkpoint as tiny
+from tests.web.compiled import SEEING_LITTLE, SIZES, TINY, WINDOWS, Compiler
 from tests.web.dawn import DawnRun, Step, VulkanDriver, run_on_dawn
 
 pytestmark = pytest.mark.dawn
@@ -198,3 +202,48 @@ def test_the_interface_is_json(session: Session) -> None:
     assert told["abi"] == 1
     assert told["any_bytes"] == 16
     json.dumps(told)
+
+
+# --- Padded pictures ---
+
+PICTURES = {"large": 21, "small": 3, "next": 10}  # rows that are no padding, of a chunk of them
+
+
+@pytest.mark.slow
+def test_a_checkpoint_counts_the_padding_of_pictures(
+    compiled: Compiler, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    """A conversation goes on as it would have, and would not without the numbers of padding."""
+    package = compiled(SEEING_LITTLE, "webgpu", "q4f16")
+    width, rng = tiny.config()["text_config"]["hidden_size"], np.random.default_rng(5)
+    for name, own in PICTURES.items():
+        rows = rng.normal(0, 3, (CHUNK, width)).astype(np.float32)
+        rows[own:, 0] = PADDING
+        rows.tofile(tmp_path / f"{name}.f32")
+
+    def picture(name: str) -> Step:
+        return {"op": "rows", "rows": name, "count": CHUNK, "modality": abi.MODALITY_MEDIA}
+
+    def go_on(name: str) -> list[Step]:
+        later: list[Step] = [picture("next"), {"op": "prefill", "ids": _ids(5, 3)}]
+        return [*_next(name), *later, *_next(f"{name}-later")]
+
+    begin: list[Step] = [{"op": "clear"}]
+    for seed, name in enumerate(("large", "small", "small")):
+        begin += [{"op": "prefill", "ids": _ids(12, seed)}, picture(name)]
+    begin += [{"op": "prefill", "ids": _ids(7, 4)}, {"op": "decode", "id": 200}]
+    keep: Step = {"op": "keep", "name": "padded"}
+    other: list[Step] = [{"op": "renew"}, {"op": "prefill", "ids": _ids(40, 2)}]
+    restore: Step = {"op": "restore", "name": "padded"}
+    wrong: Step = {**restore, "change": {"zero": [1, DIGITS]}}
+    steps = [*begin, keep, *go_on("kept"), *other, restore, *go_on("restored")]
+    steps += [*other, wrong, *go_on("wrong")]
+    run = run_on_dawn(package, steps, tmp_path, lavapipe)
+    told = run.steps[steps.index(restore)]
+    assert told["length"] == 3 * (12 + CHUNK) + 8 > RINGS
+    for part in ("", "-later"):
+        for index in range(len(NEXT)):
+            kept = run.logits(f"kept{part}-{index}")
+            assert np.isfinite(kept).all()
+            assert run.logits(f"restored{part}-{index}").tobytes() == kept.tobytes()
+            assert run.logits(f"wrong{part}-{index}").tobytes() != kept.tobytes()

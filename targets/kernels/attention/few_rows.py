@@ -120,10 +120,15 @@ class FewRowBlock(DecodeBlock):
 
 
 def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
-    """The shape of a block, which has a power of two of queries."""
+    """The shape of a block, which has a power of two of queries.
+
+    Fewer where the blocks of one row would be too few to fill the device, as for one position.
+    """
     most = min(spec.tuning.few_rows.queries, operator.most_rows * operator.heads)
     counts = [1 << power for power in reversed(range(most.bit_length()))]
-    return shape_of_heads(operator, spec, counts)
+    queries, aim = operator.splits * operator.heads, spec.tuning.decode_attention.min_blocks
+    fills = [count for count in counts if queries // count >= aim]
+    return shape_of_heads(operator, spec, [*fills, 1] if 1 not in fills else fills)
 
 
 def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.PrimFunc:

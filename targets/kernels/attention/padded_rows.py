@@ -8,9 +8,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.padded_rows import (
-    BITS,
     KeptRows,
     ShiftedRotary,
     padding_before,
@@ -68,19 +66,11 @@ def make_shifted_rotary(operator: ShiftedRotary, _spec: TargetSpec) -> tirx.Prim
 
     Grid: runs of pairs x rows. Reference: `ShiftedRotary.definition`.
     """
-    rows, pairs = symbolic_rows(operator.rows), operator.pairs
+    pairs = operator.pairs
     with function(scheduled=True) as build:
-        chunk = tirx.Var("chunk", "int64")
-        rotary = build.arg("rotary", (chunk, pairs, 2), "float32")
-        positions = build.arg("positions", (4,), "int32")
-        kept_positions = build.arg("kept_positions", (4,), "int32")
-        shifts = build.arg("shifts", (BITS, pairs, 2), "float32")
-        out = build.arg("out", (rows, pairs, 2), "float32")
-        with launch(THREADS, -(-pairs // THREADS), rows) as (run, i, thread):
+        args = operator.declare(build)
+        with launch(THREADS, -(-pairs // THREADS), args.rows) as (run, i, thread):
             pair = bind(run * THREADS + thread)
             with when(pair < pairs):
-                shift = materialize(positions[0] - kept_positions[0])
-                turned = operator.turned_back(rotary, shifts, shift, i, pair)
-                for index, value in enumerate(turned):
-                    store(out, value, i, pair, index)
+                operator.turn_back(args, i, pair)
     return build.result

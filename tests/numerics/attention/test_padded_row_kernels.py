@@ -12,7 +12,7 @@ from gemma4_compile.device_check.comparison import example_arguments
 from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
+from gemma4_compile.operators.padded_rows import BITS, PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
@@ -63,6 +63,35 @@ def test_a_chunk_of_padding_alone_is_somewhere() -> None:
     assert positions.tolist() == [3, 0, 3, 0]
     assert copies.tolist() == [2]
     assert counts.tolist() == [2, 3]
+
+
+def table(first: int, rows: int, frequencies: np.ndarray) -> np.ndarray:
+    """Cosines and sines as the native state has them: of angles that are rounded to float32."""
+    positions = np.arange(first, first + rows, dtype=np.float32)
+    angles = np.outer(positions, frequencies).astype(np.float64)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("first", "kept"), [(0, 0), (5, 0), (900, 899), (1880, 760), (131_000, 70_001), (131_000, 3)]
+)
+def test_angles_are_those_of_positions_without_padding(first: int, kept: int) -> None:
+    """Also their rounding, which is that of transformers: up to 4e-3 at position 131,000."""
+    rows, frequencies = 19, (1e4 ** -(np.arange(PAIRS) / PAIRS)).astype(np.float32)
+    turns = np.outer(2.0 ** np.arange(BITS), frequencies.astype(np.float64))
+    out = np.zeros((rows, PAIRS, 2), np.float32)
+    run(
+        ShiftedRotary(None, PAIRS),
+        table(first, rows + 3, frequencies),
+        np.array([first, rows, first + rows, 0], np.int32),
+        np.array([kept, rows, kept + rows, 0], np.int32),
+        np.stack([np.cos(turns), np.sin(turns)], axis=-1).astype(np.float32),
+        frequencies,
+        out,
+    )
+    np.testing.assert_allclose(out, table(kept, rows, frequencies), rtol=0, atol=2e-6)
+    if first == kept:
+        np.testing.assert_array_equal(out, table(first, rows, frequencies))
 
 
 def attention(kind: type[PrefillAttention], dim: int, window: int | None) -> PrefillAttention:

@@ -14,6 +14,7 @@ from gemma4_compile.device_check.comparison import (
 from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.examples import SUM_F32, Sizes
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.padded_rows import KeptRows
 from gemma4_compile.operators.sampling import SampleTopP
 
 NORM = RmsNorm(rows=None, width=96, eps=1e-6, out_dtype="float16")
@@ -52,6 +53,11 @@ def test_a_large_value_is_no_excuse_for_what_the_operator_does_not_allow() -> No
     values = np.array([2.0], np.float32)
     assert error_bounds(strict, values, "y") == (1.0, 0.0)
     assert error_bounds(strict, values, "x") == (0.0, 0.0)
+
+
+def test_whole_numbers_in_float16_must_be_equal() -> None:
+    counts = np.array([1, 1023], np.float16)
+    assert error_bounds(KeptRows(None, 96, "float16"), counts, "padding") == (0.0, 0.0)
 
 
 def test_only_words_of_an_operator_that_packs_are_packed() -> None:

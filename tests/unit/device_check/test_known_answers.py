@@ -24,6 +24,7 @@ from gemma4_compile.operators.attention import (
 from gemma4_compile.operators.base import Operator, description_of
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
+from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.picture_attention import PicturePrefillAttention, example_last_rows
 from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
 from gemma4_compile.operators.spreads import Spread
@@ -132,6 +133,78 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
     assert positions[0] > 24
     assert sorted(case["launches"][0]["buffers"]) == list(range(len(case["buffers"])))
     assert {result["name"] for result in case["results"]} == {"o_partial", "split_lse"}
+
+
+def buffers_of(operator: Operator, case: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Inputs of a case of one kernel, by the names of the definition's arguments."""
+    names = [param.name for param in operator.prim_func().params]
+    return dict(zip(names, map(buffer_of, case["buffers"]), strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_of_padding_are_left_out_and_counted(dtype: str) -> None:
+    operator = KeptRows(None, 96, dtype)
+    (case,) = answers_of(rows=operator)["cases"]
+    assert case["title"] == "rows without padding"
+    given = buffers_of(operator, case)
+    is_kept = given["embeddings"].reshape(19, 96)[:, 0] != np.float32(PADDING)
+    assert 0 < is_kept.sum() < 19
+    own, first = np.flatnonzero(is_kept), 150
+    high, low = given["padding"].reshape(-1, 2)[first - 1].astype(int)
+    before, missing = high * 1024 + low, 19 - len(own)
+    assert low + missing >= 1024, "one digit carries into the other"
+    padding = given["padding"].reshape(-1, 2).astype(int)
+    padding[first : first + 19] = np.stack(divmod(before + np.cumsum(~is_kept), 1024), axis=-1)
+    expected = {
+        "padding": padding,
+        "source": np.r_[np.full(missing, own[0]), own],
+        "kept_positions": np.array([first - before, len(own), first - before + len(own), 0]),
+        "copies": np.array([missing]),
+    }
+    assert [result["name"] for result in case["results"]] == list(expected)
+    for result in case["results"]:
+        sampled = expected[result["name"]].reshape(-1)
+        sampled = sampled[list(sample_positions(result["first"], result["count"]))]
+        dtype_of_result = case["buffers"][result["buffer"]]["dtype"]
+        np.testing.assert_array_equal(samples_of(result, dtype_of_result), sampled)
+        assert result["absolute"] == result["relative"] == 0
+
+
+def test_angles_are_turned_back_by_every_bit_of_the_padding() -> None:
+    operator = ShiftedRotary(None, 6)
+    (case,) = answers_of(angles=operator)["cases"]
+    assert case["title"] == "angles without padding"
+    given = buffers_of(operator, case)
+    shift = int(given["positions"][0] - given["kept_positions"][0])
+    angles = given["rotary"].astype(np.float64).reshape(-1, 6, 2) @ (1, 1j)
+    turns = given["shifts"].astype(np.float64).reshape(-1, 6, 2) @ (1, 1j)
+    for bit in range(len(turns)):
+        if shift >> bit & 1:
+            angles *= turns[bit].conj()
+    frequencies = given["frequencies"].astype(np.float64)
+    client, own = (
+        np.outer(given[name][0] + np.arange(19), frequencies)
+        for name in ("positions", "kept_positions")
+    )
+    more = (client - client.astype(np.float32)) - (own - own.astype(np.float32))
+    assert np.abs(more).max() > 1e-3
+    angles *= np.exp(1j * more)
+    expected = np.stack([angles.real, angles.imag], axis=-1).reshape(-1)
+    (result,) = case["results"]
+    assert (result["name"], result["first"], result["count"]) == ("out", 0, 19 * 12)
+    sampled = expected[list(sample_positions(0, 19 * 12))]
+    assert (np.abs(samples_of(result, "float32") - sampled) <= result["absolute"]).all()
+    assert result["absolute"] < 1e-4 < 0.1 < np.abs(sampled).max()
+
+
+def test_padding_is_tested_for_a_chunk_and_for_one_token() -> None:
+    operators: dict[str, Operator] = {
+        "c": KeptRows(None, 96, "float16"),
+        "d": KeptRows(1, 96, "float16"),
+    }
+    operators |= {"e": ShiftedRotary(None, 6), "f": ShiftedRotary(1, 6)}
+    chosen = choose(described(operators), CHUNK)
+    assert [kernel.name for _, kernels in chosen for kernel in kernels] == ["c", "d", "e", "f"]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, CHUNK])

@@ -10,6 +10,7 @@ from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.linear import Linear, WeightLayout
+from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
 from gemma4_compile.operators.sampling import SampleTopP
 from gemma4_compile.operators.spreads import (
     BYTES_BELOW_255,
@@ -18,6 +19,7 @@ from gemma4_compile.operators.spreads import (
     Spread,
     around_zero,
     from_to_twice,
+    near,
     spreads_of,
 )
 
@@ -25,6 +27,8 @@ SIZES = Sizes(rows=5, before=7, capacity=32, chunk=8)
 BYTES = Linear(1, WeightLayout(8, "float16", 32, 64, (32,)), "float16")
 DECODE = DecodeAttention(1, 4, 2, 32, None, "float32", None, splits=2)
 SAMPLE = SampleTopP(3000)
+KEPT = KeptRows(None, 64, "float16")
+SHIFTED = ShiftedRotary(None, 8)
 
 
 def values_of(*spreads: Spread, dtype: str = "float32") -> np.ndarray:
@@ -38,6 +42,13 @@ def test_floats_fill_their_range(size: float) -> None:
     assert 0.99 * size < symmetric.max() < size
     assert size <= positive.min() < 1.01 * size
     assert 1.99 * size < positive.max() < 2 * size
+
+
+@pytest.mark.parametrize("value", [3e38, 1.0, 0.1])
+def test_a_number_and_its_neighbour(value: float) -> None:
+    values = np.unique(values_of(near(value)))
+    own = np.float32(value)
+    assert values.tolist() == [own, np.nextafter(own, np.float32(np.inf))]
 
 
 def test_maxima_and_sums_of_splits_take_turns() -> None:
@@ -56,6 +67,8 @@ def test_maxima_and_sums_of_splits_take_turns() -> None:
         (DECODE, "k_norm", "float32", (around_zero(2.0),)),
         (SAMPLE, "logits", "float32", (around_zero(16.0),)),
         (SAMPLE, "packed", "uint32", (WORDS,)),
+        (KEPT, "embeddings", "float32", (near(PADDING),)),
+        (SHIFTED, "rotary", "float32", spreads_of("rotary", "float32")),
     ],
 )
 def test_an_operator_says_what_it_needs(
@@ -77,3 +90,24 @@ def test_what_no_spread_gives_is_given_whole() -> None:
     assert temperature is not None
     assert temperature.tolist() == [0.75]
     assert DECODE.known_data("q", (1, 128), SIZES) is None
+
+
+def test_kept_positions_are_behind_the_client_s() -> None:
+    found = {
+        name: SHIFTED.known_data(name, (4,), SIZES) for name in ("positions", "kept_positions")
+    }
+    positions, kept = found["positions"], found["kept_positions"]
+    assert positions is not None
+    assert kept is not None
+    assert kept.tolist() == [7, 5, 12, 0]
+    assert positions[0] - kept[0] == positions[2] - kept[2] > 2**16
+    assert SHIFTED.known_data("shifts", (17, 8, 2), SIZES) is None
+
+
+def test_counts_of_padding_carry_and_turns_keep_lengths() -> None:
+    digits = values_of(*KEPT.known_spreads("padding", "float16"), dtype="float16")
+    assert set(digits[1::2]) == {1020, 1021, 1022, 1023}
+    assert set(digits[::2]) == set(range(128))
+    turns = values_of(*SHIFTED.known_spreads("shifts", "float32")).reshape(-1, 2)
+    lengths = np.hypot(*turns.T)
+    assert 0.7 < lengths.min() < lengths.max() < 1.2

@@ -232,3 +232,29 @@ def test_a_device_gets_the_numbers_that_the_host_would_use() -> None:
     numbers = Sampler(SamplingOptions(1.0), seed=3)
     expected = np.random.default_rng(3)
     assert [numbers.random() for _ in range(3)] == [expected.random() for _ in range(3)]
+
+
+def test_numbers_that_were_peeked_at_come_next() -> None:
+    """Whatever is drawn from them meanwhile, on the host or elsewhere."""
+    options = SamplingOptions(temperature=1.3)
+    plain, peeked = Sampler(options, seed=5), Sampler(options, seed=5)
+    expected = [plain.random() for _ in range(12)]
+    assert peeked.peek(4) == expected[:4]
+    assert [peeked.random() for _ in range(2)] == expected[:2]
+    assert peeked.peek(5) == expected[2:7]
+    assert peeked.peek(1) == expected[2:3]
+    assert [peeked.random() for _ in range(10)] == expected[2:]
+    logits = np.random.default_rng(0).normal(0, 3, 500).astype(np.float32)
+    ahead = peeked.peek(3)
+    assert [plain(logits) for _ in range(6)] == [peeked(logits) for _ in range(6)]
+    assert ahead[0] != peeked.random()
+
+
+def test_a_device_draws_in_rounds_greedily_too_but_never_by_top_k() -> None:
+    assert Sampler(SamplingOptions(temperature=0)).device_options is None
+    temperature, top_p = Sampler(SamplingOptions(temperature=0)).round_options or (1, 1)
+    assert 0 < temperature <= 1e-3
+    assert 0 < top_p < 1 / 262144, "one token reaches it, however many are equal"
+    assert Sampler(SamplingOptions(temperature=0.7, top_p=0.9)).round_options == (0.7, 0.9)
+    assert Sampler(SamplingOptions(temperature=0.7, top_k=5)).round_options is None
+    assert Sampler(SamplingOptions(temperature=0.001)).round_options is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
@@ -17,7 +18,9 @@ from gemma4_compile.model_spec.text.kv_cache import (
     KvSlot,
     KvTensors,
     create_kv_state,
+    frequencies,
     kv_layout,
+    shifts,
 )
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from tests.models import DENSE_LIKE, E2B_LIKE
@@ -60,6 +63,16 @@ def test_the_rotary_table_has_both_kinds() -> None:
     bits = [struct.unpack("<q", struct.pack("<d", theta))[0] for theta in (1e4, 1e6)]
     assert layout.rotary == (32, 16, bits[0], 64, 8, bits[1])
     assert layout.rotary_pairs == 24
+
+
+def test_turns_of_padding_are_those_of_the_frequencies() -> None:
+    layout = layout_of(E2B_LIKE)
+    found, turns = frequencies(layout), shifts(layout).astype(np.float64) @ (1, 1j)
+    sliding, full = 1e4 ** -(np.arange(16) / 16), 1e6 ** -(np.arange(8) / 32)
+    np.testing.assert_allclose(found, [*sliding, *full], rtol=2e-7)
+    np.testing.assert_allclose(turns[0], np.exp(1j * found.astype(np.float64)), atol=1e-7)
+    np.testing.assert_allclose(turns[1:], turns[:-1] ** 2, atol=1e-6)
+    assert turns.shape == (17, layout.rotary_pairs)
 
 
 def packed_calls(module: tvm.IRModule) -> list[tuple[str, list[Any]]]:

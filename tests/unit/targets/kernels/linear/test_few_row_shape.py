@@ -40,3 +40,10 @@ def test_a_small_matrix_has_smaller_blocks() -> None:
     small, large = (few_row_shape(rows, 48, 9, spec).block for rows in (2560, 262_144))
     assert small.threads < large.threads == spec.tuning.few_rows.threads
     assert few_row_shape(2560, 48, 2, spec).at_once == 2
+
+
+def test_many_lanes_share_a_row_of_the_smallest() -> None:
+    spec = target_spec("cuda")
+    few, many = (few_row_shape(rows, 48, 9, spec).block for rows in (256, 262_144))
+    assert few.lanes > many.lanes
+    assert few.lanes <= min(few.threads, 64), "each has an item, but for what fills a power of two"
