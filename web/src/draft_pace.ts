@@ -1,4 +1,4 @@
-// How many tokens to guess in a round: as many as pay. As gemma4_compile/runtime/draft_pace.py has it.
+// How many tokens to guess in a round: as many as pay. As gemma4_compile/runtime/draft_pace.py has it, but for CUDA graphs.
 
 const FIRST = 3;
 const ROUNDS = 8; // until it is asked whether guesses pay
