@@ -229,7 +229,6 @@ def test_a_reply_may_be_left_among_accepted_guesses(
     assert replies.reply(prompt, count=60) == expected
 
 
-@pytest.mark.slow
 def test_the_context_ends_at_the_same_token(
     engines: Callable[[str], tuple[Engine, Engine]],
     drafted: Callable[[str], Drafted],
