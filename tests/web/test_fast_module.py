@@ -18,6 +18,7 @@ PACKED = {
     "package.json",
     "LICENSE",
     "README.md",
+    "dist/drafter_options.d.ts",
     "dist/fast.d.ts",
     "dist/fast.js",
     "dist/stats.d.ts",

@@ -1,17 +1,9 @@
 // The weights of a package's drafter: fetched, compared with what the library takes, and put onto its device.
 import { Calls } from "./calls";
+import type { DrafterOptions, FetchFile } from "./drafter_options";
 import type { Library } from "./library";
 import { MAX_DRAFTS } from "./round_kernels";
 import { because, counts } from "./stats";
-
-/** How a file of the package comes; as `fetch`, by default through a cache of the browser's. */
-export type FetchFile = (url: string, sha256?: string) => Promise<Response>;
-
-export interface DrafterOptions {
-  /** Guesses of every round; by default as many as pay. */
-  readonly drafts?: number;
-  readonly fetch?: FetchFile;
-}
 
 /** Of the thread's latest `useDrafter`. */
 export const draftOptions: { fixed?: number | undefined } = {};

@@ -9,12 +9,13 @@
 // the client what it asks for. What it does not know it leaves alone.
 import { type DriverExports, readInterface } from "./abi";
 import { Device, type Owner } from "./device";
-import { type DrafterOptions, tryDrafter } from "./drafter";
+import { tryDrafter } from "./drafter";
+import type { DrafterOptions } from "./drafter_options";
 import { Library } from "./library";
 import { because, counts, type Stats } from "./stats";
 import { withSubgroupSize } from "./subgroup_size";
 
-export type { DrafterOptions } from "./drafter";
+export type { DrafterOptions } from "./drafter_options";
 export type { Stats } from "./stats";
 
 type Instantiate = (source: BufferSource | WebAssembly.Module, imports?: WebAssembly.Imports) => Promise<unknown>;
