@@ -82,7 +82,7 @@ class DraftingEngine(TokenEngine, Protocol):
     ) -> tuple[list[int], list[int]]:
         """As `advance`; return the guesses, and a token drawn from each row."""
 
-    def draw_next(self, token_id: int | None, options: tuple[float, float], uniform: float) -> int:
+    def draw_next(self, token_id: int | None, options: DrawOptions, uniform: float) -> int:
         """Draw from the logits of the last forward, or after one more token."""
 
     def accept(self, count: int) -> None:

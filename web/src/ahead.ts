@@ -43,9 +43,29 @@ export interface Sampling {
 
 export const bits = (value: number): number => new Int32Array(Float32Array.of(value).buffer)[0]!;
 
-export class Ahead implements Forerunner {
+/** Steps that the client has not asked for yet, the next one first. */
+export class Waiting {
   sampling: Sampling | undefined;
-  private entries: Entry[] = [];
+  protected entries: Entry[] = [];
+
+  get isRunning(): boolean {
+    return this.entries.length > 0;
+  }
+
+  take(position: number, token: number): Entry | undefined {
+    const [first] = this.entries;
+    if (!first || first.position !== position || first.input() !== token) return undefined;
+    this.entries.shift();
+    return first;
+  }
+
+  discard(): void {
+    counts.discardedSteps += this.entries.length;
+    this.entries = [];
+  }
+}
+
+export class Ahead extends Waiting implements Forerunner {
   private slot = 0;
   private batchSize = FIRST_BATCH;
   private randomState = 0;
@@ -63,17 +83,8 @@ export class Ahead implements Forerunner {
     /** Steps that may be on their way from a position on; given how far they go. */
     private readonly room: () => number,
     private readonly wrote: (length: number) => void,
-  ) {}
-
-  get isRunning(): boolean {
-    return this.entries.length > 0;
-  }
-
-  take(position: number, token: number): Entry | undefined {
-    const [first] = this.entries;
-    if (!first || first.position !== position || first.input() !== token) return undefined;
-    this.entries.shift();
-    return first;
+  ) {
+    super();
   }
 
   start(token: number, position: number): boolean {
@@ -96,11 +107,6 @@ export class Ahead implements Forerunner {
       this.submit(next, size, () => last.read.value());
       this.batchSize = Math.min(this.batchSize * 2, this.largestBatch());
     }
-  }
-
-  discard(): void {
-    counts.discardedSteps += this.entries.length;
-    this.entries = [];
   }
 
   destroy(): void {

@@ -3,7 +3,7 @@
 // A token is drawn by the client's sampler with the number that the client is about to draw. Row i + 1 counts only if
 // what row i drew is what was guessed, so that every token is one that could have been drawn without guesses. The next
 // round begins when the tokens of one are on the host.
-import { bits, type Entry, type Forerunner, type Sampling } from "./ahead";
+import { bits, type Entry, type Forerunner, Waiting } from "./ahead";
 import type { DraftPace } from "./draft_pace";
 import { nextState, uniformOf } from "./random";
 import { MAX_ROWS, type RoundKernels, type RoundOwner } from "./round_kernels";
@@ -43,9 +43,7 @@ interface Round {
   readonly issued: number;
 }
 
-export class Rounds implements Forerunner {
-  sampling: Sampling | undefined;
-  private entries: Entry[] = [];
+export class Rounds extends Waiting implements Forerunner {
   private next: Start | undefined;
   private onItsWay: Round | undefined;
   private isDestroyed = false;
@@ -57,17 +55,8 @@ export class Rounds implements Forerunner {
     private readonly kernels: RoundKernels,
     private readonly pace: DraftPace,
     private readonly sequence: Sequence,
-  ) {}
-
-  get isRunning(): boolean {
-    return this.entries.length > 0;
-  }
-
-  take(position: number, token: number): Entry | undefined {
-    const [first] = this.entries;
-    if (!first || first.position !== position || first.input() !== token) return undefined;
-    this.entries.shift();
-    return first;
+  ) {
+    super();
   }
 
   start(token: number, position: number): boolean {
@@ -85,9 +74,8 @@ export class Rounds implements Forerunner {
     this.advance(position + 1);
   }
 
-  discard(): void {
-    counts.discardedSteps += this.entries.length;
-    this.entries = [];
+  override discard(): void {
+    super.discard();
     this.next = this.onItsWay = undefined;
   }
 
