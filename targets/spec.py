@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -10,6 +11,8 @@ import tvm
 from gemma4_compile.targets.tuning import Tuning
 
 HOST = "llvm"  # TVM's code generator for CPUs
+HOST_OPTIONS: Mapping[str, str | int] = {"kind": HOST}
+"""Of host code for every target; tests of small models ask LLVM for less effort."""
 UNLIMITED = 2**31 - 1
 """Means "no limit" in the fields that are plain counts."""
 FLOAT, INT8 = "float", "int8"  # float: of the recipe's dtype, float16 or float32
@@ -105,7 +108,7 @@ class TargetSpec:
 
     def tvm_target(self) -> tvm.target.Target:
         """Return the TVM target: the code generator with this spec's limits, and its host."""
-        host: dict[str, str | int] = {"kind": HOST}
+        host: dict[str, str | int] = dict(HOST_OPTIONS)
         if self.host_triple:
             host["mtriple"] = self.host_triple
         if self.host_vector_bits:

@@ -12,17 +12,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.parameters import Arrangement, Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.pipeline import compile_model
-from gemma4_compile.progress import ByteProgress
+from gemma4_compile.pipeline import Summary, compile_model
+from gemma4_compile.progress import ByteProgress, Reporter
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package
+from gemma4_compile.targets import spec
 from tests import models
 
 Float32Array = npt.NDArray[np.float32]
@@ -43,6 +45,24 @@ class Silent:
         yield lambda count: None
 
 
+@contextmanager
+def unoptimised() -> Iterator[None]:
+    """Compile host code as LLVM does without effort: a third of the time, for a few small steps.
+
+    Rounding is the same: LLVM reorders no sums. `tests/parity/test_float32.py`, `tests/e2e` and the
+    tests of `tiny` compile as users do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spec, "HOST_OPTIONS", {**spec.HOST_OPTIONS, "opt-level": 0})
+        yield
+
+
+def compile_small(request: CompileRequest, reporter: Reporter | None = None) -> Summary:
+    """Compile a model of a few thousand weights that runs a few steps; see `unoptimised`."""
+    with unoptimised():
+        return compile_model(request, reporter or Silent())
+
+
 def compile_package(
     model: Path | str,
     recipe: str,
@@ -52,10 +72,12 @@ def compile_package(
     library_of: Path | None = None,
     activations: str = "float",
     target: str = "cpu",
+    optimised: bool = True,
 ) -> Path:
     """Compile a checkpoint directory, or `tiny`; return the package's directory.
 
-    `library_of` is a package of the same config and recipe whose library is taken over.
+    `library_of` is a package of the same config and recipe whose library is taken over;
+    `optimised` is whether the CPU's code is what users get, which takes long.
     """
     request = CompileRequest(
         model=str(model),
@@ -67,7 +89,10 @@ def compile_package(
         activations=activations,
         only=None if library_of is None else "weights",
     )
-    compile_model(request, Silent())
+    if optimised:
+        compile_model(request, Silent())
+    else:
+        compile_small(request)
     if library_of is not None:
         library = Package.open(library_of).library_path.name
         shutil.copyfile(library_of / library, directory / library)

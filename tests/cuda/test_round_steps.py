@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gemma4_compile.runtime.cuda_graph import SWITCH
 from tests.cuda import fake
 
@@ -12,6 +14,7 @@ def test_a_round_is_three_graphs_and_one_wait(drafted: Path) -> None:
     assert "graph" not in fake.run("rounds", drafted)
 
 
+@pytest.mark.slow
 def test_each_number_of_guesses_has_graphs_of_its_own(drafted: Path) -> None:
     assert "graph" not in fake.run("rounds_of_many_sizes", drafted)
 

@@ -121,7 +121,10 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> CaseFactory:
         package = made_once(
             shared_folder(tmp_path_factory) / "parity" / name,
             lambda output: packages.compile_package(
-                checkpoint.path, recipe, output, library_of=library_of, activations=activations
+                *(checkpoint.path, recipe, output),
+                library_of=library_of,
+                activations=activations,
+                optimised=recipe == "f32",
             ),
         )
         weights = packages.dequantised_weights(package, checkpoint, recipe)

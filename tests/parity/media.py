@@ -24,7 +24,6 @@ from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.passes.attach_metadata import AttachMetadata
 from gemma4_compile.passes.lowering import generate, lower
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
@@ -110,7 +109,7 @@ def compile_with_pictures(
         context_length=context_length,
         prefill_chunk=PREFILL_CHUNK,
     )
-    compile_model(request, packages.Silent())
+    packages.compile_small(request)
     _exchange_library(package, config, RECIPES[recipe], spec)
     return package, packages.dequantised_weights(package, checkpoint, recipe)
 

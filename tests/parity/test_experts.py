@@ -33,7 +33,7 @@ ROUTINGS: dict[str, Callable[[Weights], Weights]] = {
 def compiled(name: str, recipe: str, folder: Path) -> Case:
     weights = ROUTINGS[name](models.random_weights(models.MOE_LIKE))
     checkpoint = models.write_checkpoint(folder / "checkpoint", models.MOE_LIKE, weights=weights)
-    package = packages.compile_package(checkpoint.path, recipe, folder / "package")
+    package = packages.compile_package(checkpoint.path, recipe, folder / "package", optimised=False)
     meant = packages.dequantised_weights(package, checkpoint, recipe)
     return Case(
         package=package,

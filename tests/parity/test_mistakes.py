@@ -36,7 +36,7 @@ def compiled_with(mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatc
     )
     with monkeypatch.context() as patched:
         mistake.patch(patched)
-        package = packages.compile_package(wrong.path, "f32", folder / "package")
+        package = packages.compile_package(wrong.path, "f32", folder / "package", optimised=False)
     return Case(
         package=package,
         engine=Engine.open(package),

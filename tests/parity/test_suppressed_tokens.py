@@ -27,11 +27,13 @@ def test_suppressed_tokens_are_never_the_best(tmp_path: Path) -> None:
         weights = packages.dequantised_weights(package, checkpoint, RECIPE)
         return hf.logits(hf.load(checkpoint.text_config, weights, "float32"), ids)
 
-    plain = packages.compile_package(checkpoint.path, RECIPE, tmp_path / "plain")
+    plain = packages.compile_package(checkpoint.path, RECIPE, tmp_path / "plain", optimised=False)
     truth = truth_of(plain)
     suppressed = sorted({int(truth[14].argmax()), int(truth[19].argmax()), 255})
     generation.write_text(json.dumps({**declared, "suppress_tokens": suppressed}))
-    package = packages.compile_package(checkpoint.path, RECIPE, tmp_path / "package")
+    package = packages.compile_package(
+        checkpoint.path, RECIPE, tmp_path / "package", optimised=False
+    )
 
     engine = Engine.open(package)
     engine.clear()

@@ -11,14 +11,13 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.model_spec.modality import Modality
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Package
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.runtime.native_library import NativeLibrary
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models, tolerances
-from tests.packages import CONTEXT_LENGTH, Silent
+from tests.packages import CONTEXT_LENGTH, compile_small
 from tests.vision_models import (
     KINDS,
     Truth,
@@ -51,7 +50,7 @@ def test_its_rows_are_those_of_its_checkpoint(kind: str, tmp_path: Path) -> None
         image_tokens=70,
         modalities=frozenset({Modality.TEXT, Modality.IMAGE}),
     )
-    compile_model(request, Silent())
+    compile_small(request)
 
     package, device = Package.open(tmp_path / "package"), Device.open("cpu")
     library = NativeLibrary(package.library_path, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from importlib import resources
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -23,6 +24,7 @@ from gemma4_compile.quantization.matrix import StoredMatrices
 from gemma4_compile.quantization.recipe import StoredParameter, storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import target_spec
+from tests.marks import slow_unless
 
 pytestmark = pytest.mark.smoke
 
@@ -81,8 +83,12 @@ def test_parameter_count_is_that_of_transformers(preset: str) -> None:
     assert sum(prod(parameter.shape) for parameter in table) == PARAMETERS[preset]
 
 
-@pytest.mark.parametrize("preset", PARAMETERS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("preset", "recipe"),
+    slow_unless(
+        lambda preset, recipe: recipe == "q4f16" or "E2B" in preset, product(PARAMETERS, RECIPES)
+    ),
+)
 def test_parameters_of_the_module_are_those_of_the_plan(preset: str, recipe: str) -> None:
     made = exported(preset, recipe)
     module = made.module

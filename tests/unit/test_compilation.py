@@ -20,7 +20,7 @@ from gemma4_compile.errors import ConfigError, UsageError
 from gemma4_compile.kernels import lower_library
 from gemma4_compile.model_spec.drafter.parameters import parameter_table
 from gemma4_compile.package.partial_build import PartialBuild
-from gemma4_compile.pipeline import compile_model, plan_model
+from gemma4_compile.pipeline import plan_model
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.reports.quantization_report import report_model
@@ -83,13 +83,13 @@ def test_parts_of_packages_with_and_without_a_drafter_do_not_mix(
     shutil.copytree(made.package, package)
     asked = replace(request(made, package, drafter=None), only=part)
     with pytest.raises(UsageError, match="a package with a drafter"):
-        compile_model(asked, packages.Silent())
+        packages.compile_small(asked)
     other = drafters.write_drafter(
         tmp_path / "other", "e2b", values=drafters.drafter_config("e2b", intermediate_size=32)
     )
     asked = replace(request(made, package, drafter=other.path), only=part)
     with pytest.raises(UsageError, match="with another `drafter`"):
-        compile_model(asked, packages.Silent())
+        packages.compile_small(asked)
 
 
 def test_a_library_alone_needs_no_weights_of_the_drafter(made: Drafted, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_library_alone_needs_no_weights_of_the_drafter(made: Drafted, tmp_path
     config.mkdir()
     (config / "config.json").write_text(json.dumps(drafters.drafter_config("e2b")))
     asked = replace(request(made, tmp_path / "package", drafter=config), only="library")
-    compile_model(asked, packages.Silent())
+    packages.compile_small(asked)
     provenance = read(tmp_path / "package", abi.PROVENANCE_FILE)
     assert (
         provenance["build"]["drafter"]
@@ -110,7 +110,7 @@ def test_a_drafter_of_another_model_is_refused_before_anything_is_written(
 ) -> None:
     other = drafters.write_drafter(tmp_path / "other", "moe")
     with pytest.raises(ConfigError, match=r"--drafter: .* `backbone_hidden_size`: expected 96"):
-        compile_model(request(made, tmp_path / "package", drafter=other.path), packages.Silent())
+        packages.compile_small(request(made, tmp_path / "package", drafter=other.path))
     assert not (tmp_path / "package").exists()
 
 
@@ -157,7 +157,7 @@ def test_weights_of_another_drafter_are_converted_anew(tmp_path: Path) -> None:
 def test_tiny_is_compiled_with_the_drafter_that_ships(tmp_path: Path) -> None:
     package = tmp_path / "package"
     asked = CompileRequest("tiny", "cpu", "q4f16", package, only="weights", drafter="tiny")
-    compile_model(asked, packages.Silent())
+    packages.compile_small(asked)
     build = read(package, abi.PROVENANCE_FILE)["build"]
     assert (build["source"]["kind"], build["drafter"]["kind"]) == ("tiny", "tiny")
     asked = replace(asked, output=Path())

@@ -7,10 +7,9 @@ import pytest
 
 from gemma4_compile.dump import Dump
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from tests.marks import slow_unless
-from tests.packages import Silent
+from tests.packages import compile_small
 
 pytestmark = pytest.mark.package
 
@@ -42,7 +41,7 @@ def test_phases_are_numbered_and_kernels_have_their_source(
     tmp_path: Path, target: str, suffix: str, begins: str
 ) -> None:
     folder = tmp_path / "ir"
-    compile_model(
+    compile_small(
         CompileRequest(
             model="tiny",
             target=target,
@@ -51,8 +50,7 @@ def test_phases_are_numbered_and_kernels_have_their_source(
             context_length=64,
             only="library",
             dump_ir=folder,
-        ),
-        Silent(),
+        )
     )
     phases = [path.name for path in sorted(folder.glob("*.py"))]
     assert phases == ["00-model.py", "01-kernels.py"]

@@ -20,10 +20,10 @@ from gemma4_compile.errors import (
     UsageError,
 )
 from gemma4_compile.package.artifacts import ChatConfig, Provenance, TensorCache, read_artifact
-from gemma4_compile.pipeline import Summary, compile_model, plan_model
+from gemma4_compile.pipeline import Summary, plan_model
 from gemma4_compile.request import CompileRequest
 from tests.models import DENSE_LIKE, write_checkpoint
-from tests.packages import Silent
+from tests.packages import compile_small
 
 pytestmark = pytest.mark.package
 
@@ -34,7 +34,7 @@ def request_for(tmp_path: Path) -> CompileRequest:
 
 
 def run(request: CompileRequest) -> Summary:
-    return compile_model(request, Silent())
+    return compile_small(request)
 
 
 def files(directory: Path) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
-from tests.marks import LIMITS
+from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -52,6 +52,7 @@ DECODE = {
     "smallest heads": decode(4, 2, 8, 40, 3, 4),
     "three vectors a half": decode(3, 3, 24, 50, 3, 4),
 }
+QUICK_DECODE = ("E2B full", "26B sliding", "12B full", "groups of five", "smallest heads")
 # Keys whose vectors no number of lanes divides: (heads, KV heads, head_dim) and what else differs.
 PADDED_DECODE = [
     decode(6, 2, 136, None, 7, 16),
@@ -64,7 +65,7 @@ PADDED_DECODE = [
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", DECODE)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK_DECODE, DECODE))
 def test_one_position_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -12,12 +12,11 @@ from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.parameters import Parameter, Role
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.parameters import parameter_table
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.tiny.safetensors_file import write_safetensors
 from tests import models
-from tests.packages import Silent
+from tests.packages import compile_small
 
 KINDS = {
     name: Gemma4Config.from_dict({**text, "dtype": "float32"})
@@ -91,7 +90,7 @@ def test_the_compiler_refuses_before_it_begins(tmp_path: Path) -> None:
     write_safetensors(model / "model.safetensors", tensors, "float32")
     for quant in ("q4f16", "q8f16", "f16"):
         with pytest.raises(QuantizationError, match=r"layers\.1\.input_layernorm"):
-            compile_model(CompileRequest(str(model), "cpu", quant, tmp_path / "out"), Silent())
+            compile_small(CompileRequest(str(model), "cpu", quant, tmp_path / "out"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     wide = CompileRequest(str(model), "cpu", "q4f32", tmp_path / "out", only="weights")
-    compile_model(wide, Silent())
+    compile_small(wide)

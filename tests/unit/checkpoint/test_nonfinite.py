@@ -18,12 +18,11 @@ from gemma4_compile.checkpoint.nonfinite import count_nonfinite, finite_reader, 
 from gemma4_compile.errors import QuantizationError, UsageError
 from gemma4_compile.package import shards
 from gemma4_compile.package.artifacts import read_artifact
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.quantization import convert
 from gemma4_compile.request import CompileRequest
 from tests import models
-from tests.packages import Silent
+from tests.packages import Silent, compile_small
 
 pytestmark = pytest.mark.package
 
@@ -97,15 +96,15 @@ def test_counts_do_not_depend_on_blocks(
 def test_the_package_is_that_of_zeros(
     request_for: CompileRequest, zeroed: Path, tmp_path: Path
 ) -> None:
-    compile_model(request_for, Silent())
+    compile_small(request_for)
     other = replace(
         request_for, model=str(zeroed), output=tmp_path / "zeroed", allow_nonfinite=False
     )
-    compile_model(other, Silent())
+    compile_small(other)
     assert package(request_for.output) == package(other.output)
     assert noted(request_for.output) == COUNTS
     assert noted(other.output) is None
-    compile_model(replace(other, allow_nonfinite=True, force=True), Silent())
+    compile_small(replace(other, allow_nonfinite=True, force=True))
     assert noted(other.output) == {}
 
 
@@ -159,9 +158,9 @@ def test_a_rest_is_taken_up_with_the_same_option_only(
     request_for: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shards.plan_shards, "__defaults__", (1 << 13,))
-    compile_model(replace(request_for, output=tmp_path / "whole"), Silent())
+    compile_small(replace(request_for, output=tmp_path / "whole"))
     with pytest.raises(KeyboardInterrupt):
-        compile_model(request_for, Interrupting())
+        compile_small(request_for, Interrupting())
     rest = tmp_path / ".out.partial"
     finished = json.loads((rest / "progress.json").read_text())["finished"]
     assert len(finished) > 3
@@ -170,13 +169,13 @@ def test_a_rest_is_taken_up_with_the_same_option_only(
     # The first tensor is spoilt and its shard is finished: without the option it is read again.
     assert "params_shard_0.bin" in finished
     with pytest.raises(QuantizationError, match=r"embed_tokens\.weight.* not finite"):
-        compile_model(replace(request_for, allow_nonfinite=False), Silent())
+        compile_small(replace(request_for, allow_nonfinite=False))
     assert not rest.exists()
 
     (tmp_path / "copy").rename(rest)
     before = (rest / "params_shard_0.bin").stat().st_ino
     reporter = Noting()
-    compile_model(request_for, reporter)
+    compile_small(request_for, reporter)
     assert "checking the weights that an earlier run finished" in reporter.stages
     assert (request_for.output / "params_shard_0.bin").stat().st_ino == before  # kept
     assert package(request_for.output) == package(tmp_path / "whole")
@@ -184,11 +183,11 @@ def test_a_rest_is_taken_up_with_the_same_option_only(
 
 
 def test_partial_builds_with_and_without_are_not_mixed(request_for: CompileRequest) -> None:
-    compile_model(request_for, Silent())
+    compile_small(request_for)
     library = replace(request_for, only="library")
     with pytest.raises(UsageError, match="made with --allow-nonfinite"):
-        compile_model(replace(library, allow_nonfinite=False), Silent())
-    compile_model(library, Silent())
+        compile_small(replace(library, allow_nonfinite=False))
+    compile_small(library)
     assert noted(request_for.output) == COUNTS  # of the weights that were kept
     with pytest.raises(UsageError, match="made with --allow-nonfinite"):
-        compile_model(replace(request_for, allow_nonfinite=False), Silent())
+        compile_small(replace(request_for, allow_nonfinite=False))

@@ -21,7 +21,7 @@ from gemma4_compile.targets import TARGETS, cpu, metal
 from gemma4_compile.targets.target import Target
 from gemma4_compile.verification.runners import run_here, runner_for
 from tests.models import E2B_LIKE, Checkpoint, write_checkpoint
-from tests.packages import config_of, dequantised_weights
+from tests.packages import config_of, dequantised_weights, unoptimised
 
 CPU, GPU = "old-cpu", "other-gpu"
 FEW = "few-buffers"
@@ -55,7 +55,8 @@ def test_a_package_for_it_runs(
 ) -> None:
     package = tmp_path / "package"
     request = [str(checkpoint.path), "--target", CPU, "--quant", "q8f16", "--context", "64"]
-    assert cli.main([*request, "-o", str(package)]) == 0
+    with unoptimised():
+        assert cli.main([*request, "-o", str(package)]) == 0
     said = capsys.readouterr()
     assert f"old-chat {package}" in said.out
     assert f"compiling the model library for {CPU}" in said.err

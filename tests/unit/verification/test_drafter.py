@@ -15,7 +15,6 @@ from gemma4_compile import abi
 from gemma4_compile.errors import CheckpointError, UsageError
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.package.files import hash_file, write_json
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
@@ -25,7 +24,7 @@ from gemma4_compile.verification.subject import VerifyRequest
 from tests import drafters, models
 from tests.drafted import CHUNK, CONTEXT, Drafted, drafted_package
 from tests.marks import slow_unless
-from tests.packages import Silent
+from tests.packages import Silent, compile_small
 from tests.shared import made_once, shared_folder
 
 pytestmark = [pytest.mark.parity, pytest.mark.package]
@@ -47,7 +46,7 @@ def request_for(
             assert request.drafter is None, "the residual streams are the model's"
 
             def compile_it(output: Path) -> None:
-                compile_model(replace(request, output=output), reporter)
+                compile_small(replace(request, output=output), reporter)
 
             folder = shared_folder(tmp_path_factory) / "drafted-probes"
             shutil.copytree(made_once(folder / f"{kind}-{recipe}", compile_it), request.output)
@@ -152,7 +151,7 @@ def test_a_wrong_kernel_of_it_is_found(
         drafter=str(wrong.path),
         only="library",
     )
-    compile_model(options, Silent())
+    compile_small(options)
     shutil.copyfile(tmp_path / "other" / "model.so", request.package / "model.so")
     note_hash(request.package, "model.so")
     found = verify_package(request, Silent())
@@ -217,7 +216,7 @@ def test_schemes_of_the_drafter_alone_do_not_hinder_the_model(
         drafter=str(made.drafter.path),
         overrides=(("drafter.*_projection", "q8f16_1"),),
     )
-    compile_model(options, Silent())
+    compile_small(options)
     found = verify_package(request, Silent())
     assert not [text for text in found.failures if "arithmetic" in text], found.failures
     assert found.to_json()["drafter"]["weights"]["error"] > 1e-3

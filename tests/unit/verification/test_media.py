@@ -17,7 +17,6 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.parameters import Parameter, Role, Source
 from gemma4_compile.package.artifacts import read_artifact
 from gemma4_compile.package.files import hash_file, write_json
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.request import CompileRequest
@@ -28,7 +27,7 @@ from gemma4_compile.verification.report import table
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import media_checkpoints
 from tests.media_checkpoints import KINDS
-from tests.packages import Silent
+from tests.packages import Silent, compile_small
 
 pytestmark = [pytest.mark.parity, pytest.mark.package]
 
@@ -52,7 +51,7 @@ def request_for(
         name = f"{Path(request.model).name}-{request.quant}-{names}-{request.context_length}"
         made = folder / (f"probe-{name}" if request.probe else name)
         if not made.exists():
-            compile_model(replace(request, output=made), reporter)
+            compile_small(replace(request, output=made), reporter)
         shutil.copytree(made, request.output)
 
     def make(
@@ -170,7 +169,7 @@ def test_a_library_with_another_tower_fails(
         modalities=None,
         only="library",
     )
-    compile_model(options, Silent())
+    compile_small(options)
     shutil.copyfile(tmp_path / "other" / "model.so", request.package / "model.so")
     note_hash(request.package, "model.so")
     found = verify_package(request, Silent())

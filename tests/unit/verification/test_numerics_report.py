@@ -16,13 +16,12 @@ from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError, CheckpointError, UsageError
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.files import hash_file, write_json
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import numerics_report, subject
 from gemma4_compile.verification.numerics_report import verify_package
 from gemma4_compile.verification.subject import VerifyRequest
 from tests import models
-from tests.packages import Silent
+from tests.packages import Silent, compile_small
 
 pytestmark = [pytest.mark.parity, pytest.mark.package]
 
@@ -32,7 +31,7 @@ STEPS = 8
 
 def compile_one(model: Path, output: Path, recipe: str = "q8f16", **options: Any) -> Path:
     request = CompileRequest(str(model), "cpu", recipe, output, context_length=CONTEXT, **options)
-    compile_model(request, Silent())
+    compile_small(request)
     return output
 
 
@@ -57,7 +56,7 @@ def request_for(
     def compile_once(request: CompileRequest, reporter: Silent) -> None:
         assert request.probe
         if not probes.exists():
-            compile_model(replace(request, output=probes), reporter)
+            compile_small(replace(request, output=probes), reporter)
         shutil.copytree(probes, request.output)
 
     monkeypatch.setattr(subject, "compile_model", compile_once)

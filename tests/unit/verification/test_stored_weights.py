@@ -12,7 +12,6 @@ from gemma4_compile.errors import ArtifactError
 from gemma4_compile.model_spec.parameters import Role
 from gemma4_compile.model_spec.text.parameters import parameter_table
 from gemma4_compile.package.artifacts import TensorCache, read_artifact
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.quantization.groups import GroupScheme, dequantize, quantize
 from gemma4_compile.quantization.recipe import storage_plan
 from gemma4_compile.quantization.schemes import RECIPES
@@ -27,7 +26,7 @@ def open_weights(
     checkpoint = models.write_checkpoint(tmp_path / "model", models.KINDS[kind])
     package = tmp_path / "package"
     request = CompileRequest(str(checkpoint.path), "cpu", recipe, package, only="weights")
-    compile_model(request, packages.Silent())
+    packages.compile_small(request)
     cache = TensorCache.from_json(read_artifact(package / abi.TENSOR_CACHE_FILE))
     table = parameter_table(packages.config_of(checkpoint))
     return checkpoint, StoredWeights(package, cache, storage_plan(table, RECIPES[recipe], binding))

@@ -21,7 +21,6 @@ from gemma4_compile.model_spec.modality import Modality
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package.artifacts import Provenance, read_artifact
 from gemma4_compile.package.files import write_json
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.progress import ByteProgress
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.verification import subject
@@ -33,7 +32,7 @@ from gemma4_compile.verification.subject import (
     open_subject,
 )
 from tests import models
-from tests.packages import Silent, list_files
+from tests.packages import Silent, compile_small, list_files
 
 CONTEXT = 64
 LIBRARY = "model.so"
@@ -61,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     request = CompileRequest(
         str(model), "cpu", "q8f16", package, context_length=CONTEXT, only="weights"
     )
-    compile_model(request, Silent())
+    compile_small(request)
     (package / LIBRARY).write_bytes(b"library")
     list_files(package, LIBRARY)
     return model, package
