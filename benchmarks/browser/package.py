@@ -4,8 +4,9 @@ usage: python benchmarks/browser/package.py LIBRARY TINY OUT
 
 LIBRARY was made by `gemma4-compile MODEL --target webgpu --only library`; TINY is a package of
 `tiny` for webgpu, whose tokenizer and chat configuration are taken. A library with a drafter
-(`--drafter`, see `benchmarks.drafter_config`) gets random weights for it, too. Needs NumPy alone, so
-that a machine with a GPU makes its own packages; the metadata is read as a string of the .wasm file.
+(`--drafter`, see `benchmarks.drafter_config`) gets random weights for it, too. Needs NumPy alone,
+so that a machine with a GPU makes its own packages; the metadata is read as a string of the .wasm
+file.
 """
 
 from __future__ import annotations
