@@ -34,6 +34,7 @@ MANIFEST = "mlc-model-manifest.json"
 CONFIG = "mlc-chat-config.json"
 DRAFTER_SHARD = "params_shard_drafter_0.bin"
 GIB = 2**30
+REFUSED = "What is the capital of France?"  # some thirty tokens, most of which the drafter guesses
 RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
 
 REAL = (
@@ -208,10 +209,12 @@ def answers(runtime: Runtime) -> dict[str, Any]:
     ending = len(runtime.encode("<turn|>\n<|turn>model\n"))
     question = memory.turns[1][0]
     reply, _ = runtime.greedy(runtime.prompt([system(RULE), user(question)]), ENOUGH)
+    refusal, _ = runtime.greedy(runtime.prompt([user(REFUSED)]), ENOUGH)
     return {
         "memory": memory.turns,
         "memoryTokens": len(tokens) - ending,
         "system": [RULE, question, runtime.decode(reply)],
+        "refusal": [REFUSED, runtime.decode(refusal)],
     }
 
 
