@@ -70,6 +70,7 @@ describe("describeDrafts", () => {
   it("gives the reason where it is not used", () => {
     const missing = statsOf({ drafterBytes: 0, reasons: ["sample is odd"] });
     expect(describeDrafts(missing, drafted, true)).toBe("Not active: its files did not arrive.");
+    expect(describeFast(statsOf({ reasons: ["no drafter: it is odd"] }), true)).toMatch(/^Ready/);
     const failed = statsOf({ drafterBytes: 0, reasons: ["sample is odd", "no tokens are guessed: unreachable"] });
     expect(describeDrafts(failed, drafted, true)).toBe("Not active: no tokens are guessed: unreachable.");
   });

@@ -43,7 +43,8 @@ function draftsOf({ drafterBytes, draftRounds, draftedTokens, acceptedTokens, re
 }
 
 function stateOf({ enabled, libraries, reasons, plainSteps, replayedSteps, aheadSteps }: Stats): string {
-  const why = reasons.length ? `${reasons.join("; ")}.` : "";
+  const ofSteps = reasons.filter((reason) => !OF_GUESSES.test(reason));
+  const why = ofSteps.length ? `${ofSteps.join("; ")}.` : "";
   const fastSteps = replayedSteps + aheadSteps;
   if (fastSteps > 0) {
     const replayed = replayedSteps ? `, ${formatCount(replayedSteps)} were replayed one at a time` : "";
