@@ -1,0 +1,144 @@
+"""A few positions with their experts: each expert's weights are read and decoded once.
+
+A block takes a tile of rows of the expert of one (position, slot) pair, and multiplies it with all
+positions that chose the expert, as few_row_gemv.py does with all rows of x. So that this happens
+once, the blocks of an expert's other pairs have nothing to do: only the first of the pairs has.
+Every block finds its pairs itself, in the ids of all positions.
+
+Definitions: gemma4_compile/operators/few_row_experts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from tvm import tirx
+
+from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, strided
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_gemv import (
+    Lane,
+    add_floats,
+    add_int8,
+    no_totals,
+    put_row,
+)
+from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, few_row_shape
+from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
+from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.router import slots_of
+from gemma4_compile.targets.spec import TargetSpec
+
+NONE = -1  # in the place of a pair: the position did not choose the expert
+
+
+@dataclass(frozen=True)
+class _ExpertLane(Lane):
+    """A lane whose rows of x are the positions that chose the block's expert.
+
+    Attributes
+    ----------
+    pairs : for each position that there may be its pair, or NONE
+    reads_pairs : x has a row for each pair, otherwise for each position
+    needed : the block has anything to multiply
+    """
+
+    pairs: Sequence[Expr] = ()
+    reads_pairs: bool = False
+    needed: Expr | None = None
+
+    def has(self, i: int) -> Expr | None:
+        return self.pairs[i] >= 0
+
+    def place(self, i: int) -> Index:
+        return self.pairs[i] if self.reads_pairs else i
+
+    def steps(self, items: int) -> Index:
+        count = i32(-(-items // self.lanes))
+        return bind(tirx.Select(self.needed, count, i32(0)))
+
+
+def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.PrimFunc:
+    """A tile of one expert's rows, for all positions that chose it.
+
+    Grid: expert rows / tile x pairs. Shared: the lanes' partial sums of a position. Definition:
+    the operator's `definition`.
+    """
+    n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
+    is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
+    with function(scheduled=True) as build:
+        size = (n if operator.is_gate_up else pairs, operator.cols)
+        x = left_args(build, size, operator.in_dtype, is_int8)
+        ids = build.arg("ids", (n, top_k), "int32")
+        weights = WeightReader(build, operator.layout)
+        results = (pairs, operator.outputs)
+        previous = build.arg("previous", results, "float32") if operator.accumulate else None
+        out = build.arg("out", results, "float32")
+        items = operator.cols // GROUP if is_int8 else weights.units
+        shape = few_row_shape(top_k * rows, items, 1, spec).block
+        tile, lanes, slots = shape.tile, shape.lanes, shape.slots
+        with launch(shape.threads, -(-rows // tile), pairs) as (index, pair, thread):
+            block, count = Block(thread, shape.threads, spec.simd_width), bind(i32(n))
+            expert = bind(ids[tirx.floordiv(pair, top_k), tirx.floormod(pair, top_k)])
+            mine, is_first = _pairs_of(operator, ids, expert, pair, count)
+            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
+            base = bind(operator.first_row(expert))
+            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+            lane = _ExpertLane(
+                bind(tirx.floormod(thread, lanes)),
+                lanes,
+                [bind(base + tirx.min(row, rows - 1)) for row in owned],
+                base,
+                count,
+                operator.most_rows,
+                mine,
+                not operator.is_gate_up,
+                is_first & operator.holds(expert),
+            )
+            totals = no_totals(operator.most_rows)
+            if is_int8:
+                add_int8(lane, weights, x[0], x[1], totals)
+            else:
+                add_floats(lane, weights, x[0], totals)
+            step = 2 if operator.is_gate_up else 1
+            sums = RowSums(shape, block)
+            for i in lane.each_row():
+                barrier()  # the row before may still be being read
+                put_row(sums, lane, totals, i, slot, slots)
+                sums.finish()
+                with strided(block, tile // step) as item:
+                    row = bind(item * step)
+                    added = [sums.total(row + other) for other in range(step)]
+                    ((_, value),) = tailed(operator, added)
+                    with when(first + row < rows):
+                        at = bind(tirx.floordiv(first, step) + item)
+                        kept = kept_or_previous(operator, expert, value, previous, mine[i], at)
+                        store(out, kept, mine[i], at)
+    return build.result
+
+
+def _pairs_of(
+    operator: FewRowExperts, ids: Buffer, expert: Expr, pair: Expr, count: Expr
+) -> tuple[list[Expr], Expr]:
+    """For each position the pair that chose an expert, and whether `pair` is the first of them.
+
+    NONE for positions that did not, or that there are not, and for all if `pair` is not the first.
+    """
+    top_k, found = operator.top_k, []
+    for i in range(operator.most_rows):
+        position = bind(tirx.min(i32(i), count - 1))
+        own = i32(NONE)
+        for k, is_own in slots_of(ids, position, top_k, expert):
+            own = tirx.Select(is_own, i32(i * top_k + k), own)
+        found.append(materialize(tirx.Select(i32(i) < count, own, i32(NONE))))
+    lowest = reduce(tirx.min, [one.astype("uint32") for one in found])  # of NONE the largest
+    is_first = materialize(tirx.Select(lowest == pair.astype("uint32"), i32(1), i32(0))) == 1
+    return [materialize(tirx.Select(is_first, one, i32(NONE))) for one in found], is_first
