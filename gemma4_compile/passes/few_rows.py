@@ -5,9 +5,6 @@ Such a function has the attribute FEW_ROWS_ATTR, the most rows that it is called
     y = linear(x, weights)                      of n rows
     y = int8_linear(words, scales, weights)     of n rows
     y = prefill_attention(q, key, value, positions)
-    order, tiles = permute_by_expert(ids)
-    gated = expert_gemm(x, order, tiles, weights)        in the order
-    y = expert_gemm(gated, order, tiles, weights)
 
 After::
 
@@ -15,8 +12,6 @@ After::
     y = int8_few_row_linear(words, scales, weights)
     o_partial, split_lse = few_row_attention(q, key, value, positions)
     y = combine_few_rows(o_partial, split_lse)
-    gated = few_row_experts(x, ids, weights)             in the order of the ids
-    y = few_row_experts(gated, ids, weights)
 
 and where a matmul quantises what a norm or a combine makes for it alone::
 
@@ -24,7 +19,7 @@ and where a matmul quantises what a norm or a combine makes for it alone::
     words, scales = quantize_rows(hidden)
 
 becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. Their
-meaning is the same. Only GPUs have kernels for few rows.
+meaning is the same. Experts: few_row_experts.py. Only GPUs have kernels for few rows.
 """
 
 from __future__ import annotations
@@ -33,17 +28,14 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.moe import PermuteByExpert
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
@@ -58,10 +50,6 @@ from gemma4_compile.passes.operator_graph import (
 FORMS: tuple[tuple[type[Linear], type[FewRowLinear | Int8FewRowLinear]], ...] = (
     (Linear, FewRowLinear),
     (Int8Linear, Int8FewRowLinear),
-)
-EXPERT_FORMS: tuple[tuple[type[ExpertGemm], type[FewRowExperts]], ...] = (
-    (ExpertGemm, FewRowExperts),
-    (Int8ExpertGemm, Int8FewRowExperts),
 )
 
 
@@ -79,9 +67,6 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
                     **fields_of(linear.operator, linear.operator.in_dtype), most_rows=most
                 )
                 graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
-    for gemms, experts in EXPERT_FORMS:
-        for gemm in graph.calls(gemms):
-            _by_ids(graph, gemm, experts, most)
     for quantize in graph.calls(QuantizeRows):
         _quantize_in_producer(graph, quantize, most)
 
@@ -117,29 +102,6 @@ def _in_splits(
         OperatorCall(partial, attention.args, results),
         OperatorCall(combine, list(results), attention.results),
     ]
-
-
-def _by_ids(
-    graph: OperatorGraph,
-    gemm: OperatorCall[ExpertGemm],
-    kind: type[FewRowExperts],
-    most: int,
-) -> None:
-    """The matmul on the chosen experts themselves; their order goes when nothing reads it.
-
-    Between gate and up and down there is at most a rounding, row by row, so that the order of
-    the rows between them is theirs alone.
-    """
-    vectors = 2 if gemm.operator.in_dtype == PACKED else 1
-    permute = graph.producer(gemm.args[vectors])
-    assert is_call_of(permute, PermuteByExpert), "a chunk's pairs come in their order"
-    fields = fields_of(gemm.operator, gemm.operator.in_dtype)
-    del fields["tile"]
-    args = [*gemm.args[:vectors], permute.args[0], *gemm.args[vectors + 2 :]]
-    operator = kind(**fields, most_rows=most)
-    graph.replace([gemm], [OperatorCall(operator, args, gemm.results)])
-    if not any(graph.reader_count(result) for result in permute.results):
-        graph.replace([permute], [])
 
 
 def _quantize_in_producer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +16,12 @@ from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
 from gemma4_compile.operators.attention import PrefillAttention
-from gemma4_compile.operators.base import Operator, TensorSpec
-from gemma4_compile.operators.epilogue import Epilogue
-from gemma4_compile.operators.expert_linear import ExpertGemm
+from gemma4_compile.operators.base import TensorSpec
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
-from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
-from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
+from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
 from gemma4_compile.operators.linear import Linear, WeightLayout
-from gemma4_compile.operators.moe import EXPERT_TILE, PermuteByExpert
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
@@ -47,7 +42,6 @@ from tests.passes.operator_modules import (
 from tests.unit.model_spec.drafter.test_parameters import drafted
 
 MOST = 9
-PAIRS, NO_EPILOGUE = Epilogue.GELU_PAIRS.value, Epilogue.NONE.value
 LAYOUT = WeightLayout(4, "float16", 32, 64, (16, 16, 8))
 LIMITS = FusionLimits(None, few_rows=CPU_SPLITS)
 N = tirx.Var("n", "int64")
@@ -183,69 +177,6 @@ def test_they_are_divided_where_buffers_are_too_few() -> None:
     after = rewritten(of_few_rows(module(INPUTS, before)), limits, few_rows, split_matmuls)
     found = [kind for kind in kinds(after) if kind != "relax.concat"]
     assert found == ["few_row_linear"] * 2 + ["int8_few_row_linear"] * 2
-
-
-EXPERTS, TOP_K = 6, 2
-UP = WeightLayout(4, "float16", 32, 64, (64 * 4, 64 * 2))
-DOWN = WeightLayout(4, "float16", 32, 32, (64 * 6,))
-EXPERT_INPUTS: dict[str, TensorSpec] = {
-    "x": ROWS,
-    "ids": ((N, TOP_K), "int32"),
-    **{f"up_{name}": spec for name, spec in weights(UP).items()},
-    **{f"down_{name}": spec for name, spec in weights(DOWN).items()},
-}
-GATED, OUTPUTS = ((N * TOP_K, 32), F32), ((N * TOP_K, 64), F32)
-PACKED_GATED = quantized_specs(32, N * TOP_K)
-
-
-def of_experts(
-    x: Tensors, matmul: Callable[[str, WeightLayout], Operator], choice: list[nn.Tensor], int8: bool
-) -> list[nn.Tensor]:
-    """Gate and up, and down, each on vectors that were rounded before if they are of int8."""
-    up = [x[f"up_{name}"] for name in weights(UP)]
-    down = [x[f"down_{name}"] for name in weights(DOWN)]
-    left = [x["x"]]
-    if int8:
-        left = call(QuantizeRows(None, 64, F32, True), left, *PACKED_SPECS)
-    left = call(matmul(PAIRS, UP), [*left, *choice, *up], GATED)
-    if int8:
-        left = call(QuantizeRows(None, 32, F32, True), left, *PACKED_GATED)
-    return call(matmul(NO_EPILOGUE, DOWN), [*left, *choice, *down], OUTPUTS)
-
-
-def chunk_of_experts(int8: bool) -> tvm.IRModule:
-    def body(x: Tensors) -> list[nn.Tensor]:
-        permute = PermuteByExpert(EXPERTS, TOP_K, EXPERT_TILE)
-        specs = ((N * TOP_K,), "int32"), ((permute.tile_count(N * TOP_K), 3), "int32")
-        kind, dtype = (Int8ExpertGemm, PACKED) if int8 else (ExpertGemm, F32)
-
-        def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue)
-
-        return of_experts(x, matmul, call(permute, [x["ids"]], *specs), int8)
-
-    return of_few_rows(module(EXPERT_INPUTS, body))
-
-
-@pytest.mark.parametrize("int8", [False, True])
-def test_experts_are_found_by_their_ids(int8: bool) -> None:
-    def expected(x: Tensors) -> list[nn.Tensor]:
-        kind, dtype = (Int8FewRowExperts, PACKED) if int8 else (FewRowExperts, F32)
-
-        def matmul(epilogue: str, layout: WeightLayout) -> Operator:
-            return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, most_rows=MOST)
-
-        return of_experts(x, matmul, [x["ids"]], int8)
-
-    after = rewritten(chunk_of_experts(int8), LIMITS, few_rows)
-    assert_same(after, of_few_rows(module(EXPERT_INPUTS, expected)))
-
-
-def test_experts_that_are_too_many_buffers_take_several_calls() -> None:
-    after = rewritten(chunk_of_experts(int8=False), replace(LIMITS, max_buffers=6), few_rows)
-    assert kinds(after) == ["few_row_experts"] * 2
-    divided = rewritten(after, replace(LIMITS, max_buffers=6), split_matmuls)
-    assert kinds(divided) == ["few_row_experts"] * 3
 
 
 @pytest.mark.parametrize("activations", ["float", INT8])

@@ -5,6 +5,8 @@ Definitions: gemma4_compile/operators/few_row_quantization.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
@@ -31,10 +33,27 @@ from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4
 from gemma4_compile.targets.spec import TargetSpec
 
 
-def _packed(build: FunctionBuilder, width: int, rows: Index) -> list[Buffer]:
+def packed_results(
+    build: FunctionBuilder, width: int, rows: Index, suffix: str = ""
+) -> list[Buffer]:
     """Declare the packed result."""
     specs = zip(("words", "scales"), quantized_specs(width, rows), strict=True)
-    return [build.arg(name, *spec) for name, spec in specs]
+    return [build.arg(name + suffix, *spec) for name, spec in specs]
+
+
+def store_rounded(
+    packed: Sequence[Buffer], i: Expr, row_slice: RowSlice, values: Sequence[Expr], order: bool
+) -> None:
+    """Round a block's slice of row i, by fours of channels, into words and scales."""
+    words, scales = packed
+    round_vec4s(
+        values,
+        row_slice.block,
+        row_slice.width // WORD,
+        order,
+        lambda vec4, word: store(words, word, i, vec4),
+        lambda group, own: store(scales, own, i, group),
+    )
 
 
 def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:
@@ -51,7 +70,7 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
         scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
         w_next = build.arg("w_next", (width,), "float32")
         out = build.arg("out", (n, width), "float32")
-        words, scales = _packed(build, width, n)
+        packed = packed_results(build, width, n)
         with launch(threads, n) as (i, _, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce, row_slice = BlockReduction(block), RowSlice(block, width)
@@ -67,14 +86,7 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
             squares = reduce(row_slice.dot(total, total))
             next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
             normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weights)
-            round_vec4s(
-                normed,
-                block,
-                width // WORD,
-                operator.interleaved,
-                lambda vec4, word: store(words, word, i, vec4),
-                lambda group, own: store(scales, own, i, group),
-            )
+            store_rounded(packed, i, row_slice, normed, operator.interleaved)
     return build.result
 
 
@@ -91,7 +103,7 @@ def make_quantized_few_row_combine(
     assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
     with function(scheduled=True) as build:
         o_partial, split_lse = declare_row_splits(build, operator, n, operator.in_dtype)
-        words, scales = _packed(build, heads * dim, n)
+        words, scales = packed_results(build, heads * dim, n)
         with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
             block = Block(thread, shape.threads, spec.simd_width)
             head = bind(tirx.floordiv(part, shape.slices))
