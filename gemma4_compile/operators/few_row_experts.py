@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from tvm import te, tirx
 
-from gemma4_compile.operators.activation_quantization import packed_placeholders, unpack
+from gemma4_compile.operators.activation_quantization import pack, packed_placeholders, unpack
 from gemma4_compile.operators.base import symbolic_rows, te_prim_func
 from gemma4_compile.operators.expert_linear import ExpertRows
 from gemma4_compile.operators.few_row_linear import FewRows
@@ -64,17 +64,36 @@ class FewRowExperts(FewRows, ExpertRows):
             return tirx.if_then_else(self.holds(expert_of(p)), own, other)
 
         out = te.compute(shape, keep, name="out")
-        return te_prim_func([*args, ids, *weights, *previous, out])
+        return te_prim_func([*args, ids, *weights, *previous, *self.stored(out)])
+
+    def stored(self, out: te.Tensor) -> list[te.Tensor]:
+        """The tensors that hold the result."""
+        return [out]
 
 
 @dataclass(frozen=True)
 class Int8FewRowExperts(FewRowExperts):
     """`FewRowExperts` on packed rows.
 
-    Arguments: words, scales of x; then as `FewRowExperts` from the ids on.
+    Arguments: words, scales of x; then as `FewRowExperts` from the ids on. Result: as there, with
+    `packed_out` its words and scales.
+
+    Attributes
+    ----------
+    packed_out : the products of gate and up are packed for down
+    interleaved_out : down has 4-bit weights
     """
 
     kind: ClassVar[str] = "int8_few_row_experts"
+    packed_out: bool = False
+    interleaved_out: bool = False
+
+    @property
+    def packs(self) -> bool:
+        return self.packed_out
+
+    def stored(self, out: te.Tensor) -> list[te.Tensor]:
+        return list(pack(out, self.interleaved_out)) if self.packed_out else [out]
 
     def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
         words, scales = packed_placeholders(self.cols, rows)

@@ -16,7 +16,8 @@ After::
     outputs = few_row_experts(gated, ids, weights)
     residual, x = few_row_expert_norm(dense, outputs, weights, residual, ...)
 
-and with matmuls on int8 groups the norms round their rows themselves, also the experts' input::
+and with matmuls on int8 groups the product of gate and up leaves its kernel rounded, and the norms
+round their rows themselves, also the experts' input::
 
     residual, x = residual_norm(...)                     before attention's end
     words, scales = quantize_rows(x)
@@ -30,13 +31,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm import relax
-
-from gemma4_compile.operators.activation_quantization import QuantizeRows
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
-from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm
+from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, Int8ExpertGemm
 from gemma4_compile.operators.moe import (
     CombineExperts,
     ExpertResidualNorm,
@@ -44,6 +42,7 @@ from gemma4_compile.operators.moe import (
     Router,
 )
 from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.passes.few_rows import rounding_of
 from gemma4_compile.passes.fusion_limits import FusionLimits
 from gemma4_compile.passes.operator_graph import (
     OperatorCall,
@@ -66,6 +65,8 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
     for gemms, experts in FORMS:
         for gemm in graph.calls(gemms):
             _by_ids(graph, gemm, experts, most)
+    for gate_up in graph.calls(Int8FewRowExperts):
+        _quantize_product(graph, gate_up, limits)
     for router in graph.calls(Router):
         _quantize_branches(graph, router, most, limits)
     for norm in graph.calls(ExpertResidualNorm):
@@ -95,10 +96,19 @@ def _by_ids(
         graph.replace([permute], [])
 
 
-def _rounding_of(graph: OperatorGraph, rows: relax.Var) -> OperatorCall[QuantizeRows] | None:
-    """The call that rounds some rows, if nothing else reads them."""
-    reader = graph.only_reader(rows)
-    return reader if is_call_of(reader, QuantizeRows) else None
+def _quantize_product(
+    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowExperts], limits: FusionLimits
+) -> None:
+    """Let gate and up round their product, if one call has all experts."""
+    operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
+    if rounding is None or not operator.is_gate_up or operator.expert_rows % PACKED_ROWS:
+        return
+    if not limits.binds(gate_up.args, 2):
+        return
+    order = rounding.operator.interleaved
+    packed = replace(operator, packed_out=True, interleaved_out=order)
+    graph.replace([rounding], [])
+    graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
 
 
 def _quantize_branches(
@@ -108,8 +118,8 @@ def _quantize_branches(
     norm = graph.producer(router.args[0])
     if not is_call_of(norm, ResidualNorm) or not norm.operator.stacked:
         return
-    dense = _rounding_of(graph, norm.results[1])
-    experts = _rounding_of(graph, router.results[2])
+    dense = rounding_of(graph, norm.results[1])
+    experts = rounding_of(graph, router.results[2])
     if dense is None or experts is None or not norm.args[2].same_as(router.args[1]):
         return
     orders = dense.operator.interleaved, experts.operator.interleaved
@@ -138,7 +148,7 @@ def _combine_in_norm(
         return
     graph.replace([combine, norm], [call])
     residual, hidden = call.results
-    rounding = _rounding_of(graph, hidden)
+    rounding = rounding_of(graph, hidden)
     if rounding is None or not limits.binds(call.args, len(call.results) + 1):
         return
     packed = replace(operator, next_dtype=PACKED, interleaved=rounding.operator.interleaved)

@@ -97,7 +97,16 @@ def test_experts_are_found_by_their_ids(int8: bool) -> None:
         def matmul(epilogue: str, layout: WeightLayout) -> Operator:
             return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, most_rows=MOST)
 
-        return of_experts(x, matmul, [x["ids"]], int8)
+        if not int8:
+            return of_experts(x, matmul, [x["ids"]], int8)
+        up = [x[f"up_{name}"] for name in weights(UP)]
+        down = [x[f"down_{name}"] for name in weights(DOWN)]
+        packed = call(QuantizeRows(None, 64, F32, True), [x["x"]], *quantized_specs(64, N))
+        gate_up = matmul(PAIRS, UP)
+        assert isinstance(gate_up, Int8FewRowExperts)
+        gate_up = replace(gate_up, packed_out=True, interleaved_out=True)
+        product = call(gate_up, [*packed, x["ids"], *up], *PACKED_GATED)
+        return call(matmul(NO_EPILOGUE, DOWN), [*product, x["ids"], *down], OUTPUTS)
 
     after = rewritten(chunk_of_experts(int8), LIMITS, few_row_experts)
     assert_same(after, of_few_rows(module(EXPERT_INPUTS, expected)))

@@ -19,17 +19,20 @@ from tvm import tirx
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, strided
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, shared, strided
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_gemv import (
     Lane,
     add_floats,
     add_int8,
+    each_part,
     no_totals,
     put_row,
 )
+from gemma4_compile.targets.kernels.linear.few_row_quantize import pack_products, packed_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, few_row_shape
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
@@ -69,60 +72,90 @@ class _ExpertLane(Lane):
 def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.PrimFunc:
     """A tile of one expert's rows, for all positions that chose it.
 
-    Grid: expert rows / tile x pairs. Shared: the lanes' partial sums of a position. Definition:
-    the operator's `definition`.
+    Grid: expert rows / tile (of a packed result as many tiles as make a group) x pairs. Shared: the
+    lanes' partial sums of a position, and the group. Definition: the operator's `definition`.
     """
     n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
     is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
+    packs = isinstance(operator, Int8FewRowExperts) and operator.packed_out
     with function(scheduled=True) as build:
         size = (n if operator.is_gate_up else pairs, operator.cols)
         x = left_args(build, size, operator.in_dtype, is_int8)
         ids = build.arg("ids", (n, top_k), "int32")
         weights = WeightReader(build, operator.layout)
-        results = (pairs, operator.outputs)
-        previous = build.arg("previous", results, "float32") if operator.accumulate else None
-        out = build.arg("out", results, "float32")
+        wide = (pairs, operator.outputs)
+        previous = build.arg("previous", wide, "float32") if operator.accumulate else None
+        results = (
+            packed_results(build, operator.outputs, pairs)
+            if packs
+            else [build.arg("out", wide, "float32")]
+        )
         items = operator.cols // GROUP if is_int8 else weights.units
         shape = few_row_shape(top_k * rows, items, 1, spec).block
         tile, lanes, slots = shape.tile, shape.lanes, shape.slots
-        with launch(shape.threads, -(-rows // tile), pairs) as (index, pair, thread):
+        parts = PACKED_ROWS // tile if packs else 1
+        with launch(shape.threads, -(-rows // (tile * parts)), pairs) as (index, pair, thread):
             block, count = Block(thread, shape.threads, spec.simd_width), bind(i32(n))
             expert = bind(ids[tirx.floordiv(pair, top_k), tirx.floormod(pair, top_k)])
             mine, is_first = _pairs_of(operator, ids, expert, pair, count)
-            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
-            base = bind(operator.first_row(expert))
-            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
-            lane = _ExpertLane(
-                bind(tirx.floormod(thread, lanes)),
-                lanes,
-                [bind(base + tirx.min(row, rows - 1)) for row in owned],
-                base,
-                count,
-                operator.most_rows,
-                mine,
-                not operator.is_gate_up,
-                is_first & operator.holds(expert),
-            )
-            totals = no_totals(operator.most_rows)
-            if is_int8:
-                add_int8(lane, weights, x[0], x[1], totals)
-            else:
-                add_floats(lane, weights, x[0], totals)
-            step = 2 if operator.is_gate_up else 1
-            sums = RowSums(shape, block)
-            for i in lane.each_row():
-                barrier()  # the row before may still be being read
-                put_row(sums, lane, totals, i, slot, slots)
-                sums.finish()
-                with strided(block, tile // step) as item:
-                    row = bind(item * step)
-                    added = [sums.total(row + other) for other in range(step)]
-                    ((_, value),) = tailed(operator, added)
-                    with when(first + row < rows):
-                        at = bind(tirx.floordiv(first, step) + item)
-                        kept = kept_or_previous(operator, expert, value, previous, mine[i], at)
-                        store(out, kept, mine[i], at)
+            slot, base = bind(tirx.floordiv(thread, lanes)), bind(operator.first_row(expert))
+            number, sums = bind(tirx.floormod(thread, lanes)), RowSums(shape, block)
+            values = shared((operator.most_rows * GROUP,)) if packs else None
+            with each_part(parts) as part:
+                first = bind((index * parts + part) * tile)
+                owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+                lane = _ExpertLane(
+                    number,
+                    lanes,
+                    [bind(base + tirx.min(row, rows - 1)) for row in owned],
+                    base,
+                    count,
+                    operator.most_rows,
+                    mine,
+                    not operator.is_gate_up,
+                    is_first & operator.holds(expert),
+                )
+                totals = no_totals(operator.most_rows)
+                if is_int8:
+                    add_int8(lane, weights, x[0], x[1], totals)
+                else:
+                    add_floats(lane, weights, x[0], totals)
+                step = 2 if operator.is_gate_up else 1
+                for i in lane.each_row():
+                    barrier()  # the row before may still be being read
+                    put_row(sums, lane, totals, i, slot, slots)
+                    sums.finish()
+                    with strided(block, tile // step) as item:
+                        row = bind(item * step)
+                        added = [sums.total(row + other) for other in range(step)]
+                        ((_, value),) = tailed(operator, added)
+                        if values is not None:
+                            store(values, value, i * GROUP + part * (tile // 2) + item)
+                        else:
+                            at, row_of = bind(tirx.floordiv(first, step) + item), mine[i]
+                            with when(first + row < rows):
+                                args = expert, value, previous, row_of, at
+                                kept = kept_or_previous(operator, *args)
+                                store(results[0], kept, row_of, at)
+            if values is not None:
+                pack_products(
+                    block,
+                    values,
+                    results,
+                    index,
+                    operator.interleaved_out,
+                    lambda row: _chosen(mine, row),
+                    lambda row: _chosen(mine, row) >= 0,
+                )
     return build.result
+
+
+def _chosen(pairs: Sequence[Expr], row: Expr) -> Expr:
+    """The pair of a row that is not known before the kernel runs."""
+    own = pairs[0]
+    for i, pair in enumerate(pairs[1:], 1):
+        own = tirx.Select(row == i, pair, own)
+    return own
 
 
 def _pairs_of(

@@ -72,6 +72,9 @@ OPERATORS: list[FewRowExperts] = [
     exact(WeightLayout(0, "float32", 0, 37, (10 * 12,)), 10, "float32", top_k=1),
     exact(FixedLayout(0, "float32", 0, 96, (64 * 7, 64 * 5)), 64, "float32"),
     int8(8, 1536, (130 * 12,), 130, epilogue=DOWN),
+    # Products that are packed.
+    int8(4, 416, (64 * 8, 64 * 4), 64, packed_out=True, interleaved_out=True),
+    int8(8, 64, (192 * 12,), 192, top_k=3, packed_out=True),
 ]
 
 
