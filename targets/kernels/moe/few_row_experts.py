@@ -11,7 +11,7 @@ Definitions: gemma4_compile/operators/few_row_experts.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from tvm import tirx
@@ -22,6 +22,7 @@ from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowEx
 from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, shared, strided
 from gemma4_compile.targets.kernels.common.weights import WeightReader
 from gemma4_compile.targets.kernels.linear.few_row_gemv import (
@@ -33,9 +34,13 @@ from gemma4_compile.targets.kernels.linear.few_row_gemv import (
     put_row,
 )
 from gemma4_compile.targets.kernels.linear.few_row_quantize import pack_products, packed_results
-from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, few_row_shape
+from gemma4_compile.targets.kernels.linear.few_row_shape import (
+    MIN_LANES,
+    OWN_ROWS,
+    few_row_shape,
+)
 from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
+from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
 from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
 from gemma4_compile.targets.kernels.moe.router import slots_of
 from gemma4_compile.targets.spec import TargetSpec
@@ -91,7 +96,7 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
             else [build.arg("out", wide, "float32")]
         )
         items = operator.cols // GROUP if is_int8 else weights.units
-        shape = few_row_shape(top_k * rows, items, 1, spec).block
+        shape = _shape_of(operator, items, spec)
         tile, lanes, slots = shape.tile, shape.lanes, shape.slots
         parts = PACKED_ROWS // tile if packs else 1
         with launch(shape.threads, -(-rows // (tile * parts)), pairs) as (index, pair, thread):
@@ -148,6 +153,20 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
                     lambda row: _chosen(mine, row) >= 0,
                 )
     return build.result
+
+
+def _shape_of(operator: FewRowExperts, items: int, spec: TargetSpec) -> Int8Shape:
+    """The block, which all choices of a position fill the device with.
+
+    Where rows are so short that a tile of as many threads would be too tall, fewer threads: not
+    more lanes, of which some would be idle.
+    """
+    tuning = spec.tuning.few_rows
+    threads = MIN_LANES * ROW_ALIGNMENT // OWN_ROWS
+    if items <= MIN_LANES * tuning.items_per_lane and threads < tuning.threads:
+        tuning = replace(tuning, threads=threads)
+        spec = replace(spec, tuning=replace(spec.tuning, few_rows=tuning))
+    return few_row_shape(operator.top_k * operator.expert_rows, items, 1, spec).block
 
 
 def _chosen(pairs: Sequence[Expr], row: Expr) -> Expr:
