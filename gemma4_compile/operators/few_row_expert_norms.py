@@ -51,13 +51,13 @@ class QuantizedBranchNorms(FewRows, Operator):
         out = residual_sum(y, residual, lambda j: vectors[BRANCH_NORM, j], None, self.eps)
         inverse = inverse_rms(out, rows, width, self.eps, "out")
 
-        def packed(number: int, interleaved: bool) -> tuple[te.Tensor, te.Tensor]:
+        def packed(number: int, interleaved: bool) -> list[te.Tensor]:
             normed = te.compute(
                 (rows, width),
                 lambda i, j: out[i, j] * inverse[i] * vectors[number, j],
                 name=f"normed{number}",
             )
-            return pack(normed, interleaved)
+            return list(pack(normed, interleaved))
 
         dense = packed(DENSE_NORM, self.interleaved)
         experts = packed(EXPERT_NORM, self.experts_interleaved)

@@ -107,6 +107,7 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8, most = isinstance(operator, Int8FewRowLinear), operator.most_rows
     packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
+    order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)
         weights = WeightReader(build, operator.layout)
@@ -151,7 +152,6 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
                 pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
                 _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish)
             if values is not None:
-                order = operator.interleaved_out
                 pack_products(
                     block, values, results, index, order, lambda row: row, lambda row: row < count
                 )

@@ -21,30 +21,9 @@ from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import BlockSums, inverse_rms, zero
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
-from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, WeighedPairs
 
 EXPERT_SUMS = 2  # vectors of sums that the block makes at once where there is memory
-
-
-@dataclass(frozen=True)
-class WeighedPairs:
-    """The chosen experts' outputs (rows * top_k, width), read as their weighted sum of a row."""
-
-    outputs: Buffer
-    weights: Buffer
-
-    def __getitem__(self, place: Index | tuple[Index, ...]) -> Expr:
-        assert isinstance(place, tuple), "a row and what is read of it"
-        row, channels = place
-        top_k, total = int(self.weights.shape[1]), None
-        vectors = Vectors.dividing(int(self.outputs.shape[1]))
-        for k in range(top_k):
-            weight = vectors.splat(bind(self.weights[row, k]))
-            term = weight * self.outputs[row * top_k + k, channels]
-            total = term if total is None else total + term
-        assert total is not None, "a position has experts"
-        return total
 
 
 @dataclass
@@ -53,7 +32,7 @@ class ExpertNormArguments:
 
     norm: ExpertNormVector
     dense: Buffer
-    experts: Buffer | WeighedPairs
+    experts: Readable
     residual: Buffer
     w_branches: Buffer
     scalar: Buffer

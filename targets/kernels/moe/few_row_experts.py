@@ -83,6 +83,7 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
     n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
     is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
     packs = isinstance(operator, Int8FewRowExperts) and operator.packed_out
+    order = isinstance(operator, Int8FewRowExperts) and operator.interleaved_out
     with function(scheduled=True) as build:
         size = (n if operator.is_gate_up else pairs, operator.cols)
         x = left_args(build, size, operator.in_dtype, is_int8)
@@ -148,7 +149,7 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
                     values,
                     results,
                     index,
-                    operator.interleaved_out,
+                    order,
                     lambda row: _chosen(mine, row),
                     lambda row: _chosen(mine, row) >= 0,
                 )
