@@ -3,12 +3,15 @@
 usage: python benchmarks/browser/package.py LIBRARY TINY OUT
 
 LIBRARY was made by `gemma4-compile MODEL --target webgpu --only library`; TINY is a package of
-`tiny` for webgpu, whose tokenizer and chat configuration are taken. Needs NumPy alone, so that a
-machine with a GPU makes its own packages; the metadata is read as a string of the .wasm file.
+`tiny` for webgpu, whose tokenizer and chat configuration are taken. A library with a drafter
+(`--drafter`, see `benchmarks.drafter_config`) gets random weights for it, too. Needs NumPy alone,
+so that a machine with a GPU makes its own packages; the metadata is read as a string of the .wasm
+file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -42,12 +45,24 @@ def write_tokenizer(tiny: Path, vocabulary: int, out: Path) -> None:
     shutil.copy(tiny / "tokenizer_config.json", out)
 
 
+def write_drafter(weights: list[Weight], out: Path) -> None:
+    """Write a drafter's shards, their list, and a provenance with their hashes alone."""
+    cache = write_shards(weights, out, SHARD_BYTES, "params_shard_drafter_")
+    (out / "drafter-tensor-cache.json").write_text(json.dumps(cache))
+    names = [shard["dataPath"] for shard in cache["records"]]
+    hashes = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
+    files = {name: {"sha256": digest} for name, digest in hashes.items()}
+    (out / "provenance.json").write_text(json.dumps({"files": files}))
+
+
 def write_package(library: Path, tiny: Path, out: Path) -> None:
     """Write the package."""
     out.mkdir(parents=True, exist_ok=True)
     metadata = library_metadata(library / "model.wasm")
     weights = Weight.listed(metadata)
     (out / "tensor-cache.json").write_text(json.dumps(write_shards(weights, out, SHARD_BYTES)))
+    if drafter := Weight.of_drafter(metadata):
+        write_drafter(drafter, out)
     vocabulary = vocabulary_of(weights)
     write_tokenizer(tiny, vocabulary, out)
     sizes = {key: metadata[key] for key in ("context_window_size", "prefill_chunk_size")}

@@ -50,6 +50,8 @@ def compile_package(model: str, quantization: str, modalities: Sequence[str], ou
     """Compile for WebGPU into `output`; a package that lies there is made anew."""
     command = [sys.executable, "-m", "gemma4_compile", model, "--modalities", *modalities]
     command += ["--target", "webgpu", "--quant", quantization, "-o", str(output)]
+    if model == TINY:
+        command += ["--drafter", TINY]
     run(command, Path.cwd(), "compile")
 
 

@@ -68,7 +68,8 @@ class OverExperts(Operator):
             return chosen_experts(self.experts, self.top_k, shape[0])
         return self.layout.example_input(name, shape, rng)
 
-    def _previous(self, shape: tuple[Index, ...]) -> list[te.Tensor]:
+    def previous_result(self, shape: tuple[Index, ...]) -> list[te.Tensor]:
+        """The argument that an earlier call's result comes as, if there is one."""
         return [te.placeholder(shape, "float32", name="previous")] if self.accumulate else []
 
 
@@ -93,7 +94,7 @@ class ExpertGateUp(OverExperts):
         ids = te.placeholder((1, self.top_k), "int32", name="ids")
         weights = layout.placeholders()
         shape = (self.top_k, self.outputs)
-        previous = self._previous(shape)
+        previous = self.previous_result(shape)
         c = te.reduce_axis((0, self.cols), name="c")
         sums = te.compute(
             (self.top_k, self.expert_rows),
@@ -129,7 +130,7 @@ class ExpertDown(OverExperts):
         chosen = te.placeholder((1, self.top_k), "float32", name="chosen")
         weights = layout.placeholders()
         shape = (1, self.expert_rows)
-        previous = self._previous(shape)
+        previous = self.previous_result(shape)
         k = te.reduce_axis((0, self.top_k), name="k")
         c = te.reduce_axis((0, self.cols), name="c")
 
@@ -146,7 +147,29 @@ class ExpertDown(OverExperts):
 
 
 @dataclass(frozen=True)
-class ExpertGemm(OverExperts):
+class ExpertRows(OverExperts):
+    """Fields of the two matmuls of several positions with their experts: gate and up, or down."""
+
+    epilogue: str = Epilogue.GELU_PAIRS.value
+
+    @property
+    def is_gate_up(self) -> bool:
+        """Return whether this is the first of the two matmuls."""
+        return self.epilogue == Epilogue.GELU_PAIRS.value
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the result."""
+        return self.expert_rows // 2 if self.is_gate_up else self.expert_rows
+
+    def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
+        """The arguments that make x, and x itself."""
+        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
+        return [x], x
+
+
+@dataclass(frozen=True)
+class ExpertGemm(ExpertRows):
     """Matmul of a chunk's (position, slot) pairs with their experts, ordered by `PermuteByExpert`.
 
     With epilogue GELU_PAIRS row m reads position ``order[m] // top_k`` of x (rows, cols) and writes
@@ -159,17 +182,6 @@ class ExpertGemm(OverExperts):
 
     kind: ClassVar[str] = "expert_gemm"
     tile: int = EXPERT_TILE
-    epilogue: str = Epilogue.GELU_PAIRS.value
-
-    @property
-    def is_gate_up(self) -> bool:
-        """Return whether this is the first of the two matmuls."""
-        return self.epilogue == Epilogue.GELU_PAIRS.value
-
-    @property
-    def outputs(self) -> int:
-        """Columns of the result."""
-        return self.expert_rows // 2 if self.is_gate_up else self.expert_rows
 
     def tile_count(self, pairs: Index) -> Index:
         """Tiles of `PermuteByExpert`."""
@@ -189,11 +201,6 @@ class ExpertGemm(OverExperts):
             pairs = sizes.rows * self.top_k if self.is_gate_up else sizes.rows
             return expert_tiles(self.experts, pairs, self.tile, shape)
         return super().example_input(name, shape, rng, sizes)
-
-    def left(self, rows: Index) -> tuple[list[te.Tensor], te.Tensor]:
-        """The arguments that make x, and x itself."""
-        x = te.placeholder((rows, self.cols), self.in_dtype, name="x")
-        return [x], x
 
     def definition(self) -> tirx.PrimFunc:
         (rows, pairs), layout, top_k = self.row_counts(), self.layout, self.top_k
@@ -227,7 +234,7 @@ class ExpertGemm(OverExperts):
             name="sums",
         )
         shape = (pairs, self.outputs)
-        previous = self._previous(shape)
+        previous = self.previous_result(shape)
 
         def keep(m: Expr, row: Expr, j: Expr, value: Expr) -> Expr:
             other = previous[0][row, j] if previous else f32(0.0)

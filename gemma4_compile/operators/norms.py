@@ -238,12 +238,15 @@ class ExpertNormVector:
         """Branches that are added to the residual."""
         return 2
 
-    def definition(self, rows: Index = 1) -> tuple[list[te.Tensor], te.Tensor, te.Tensor]:
-        """Arguments, r' and x, both (rows, width) float32."""
+    def definition(
+        self, rows: Index = 1, chosen: te.Tensor | None = None
+    ) -> tuple[list[te.Tensor], te.Tensor, te.Tensor]:
+        """Arguments, r' and x, both (rows, width) float32; e is `chosen` if that is given."""
         shape, width, eps = (rows, self.width), self.width, self.eps
-        dense, experts, residual = (
+        dense, argument, residual = (
             te.placeholder(shape, "float32", name=name) for name in ("dense", "experts", "residual")
         )
+        experts = argument if chosen is None else chosen
         w_branches = te.placeholder((3, width), "float32", name="w_branches")
         scalar = te.placeholder((1,), "float32", name="scalar")
         w_next = te.placeholder((width,), "float32", name="w_next")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tvm
 
+from gemma4_compile.passes.few_row_experts import few_row_experts
 from gemma4_compile.passes.few_rows import few_rows
 from gemma4_compile.passes.fuse_attention_combine import fuse_attention_combine
 from gemma4_compile.passes.fuse_norm_linear import fuse_norm_linear
@@ -25,6 +26,7 @@ FUSIONS: Sequence[Fusion] = (
     fuse_attention_combine,
     quantize_unfused,
     few_rows,
+    few_row_experts,
     split_matmuls,
 )
 

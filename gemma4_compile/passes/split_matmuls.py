@@ -27,6 +27,7 @@ from gemma4_compile.operators.expert_linear import (
     ExpertGemm,
     OverExperts,
 )
+from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm, Int8Linear
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
@@ -47,6 +48,8 @@ _CHAINED: tuple[tuple[type[Embedding | OverExperts], int], ...] = (
     (ExpertDown, 3),
     (ExpertGemm, 3),
     (Int8ExpertGemm, 4),
+    (FewRowExperts, 2),
+    (Int8FewRowExperts, 3),
 )
 
 

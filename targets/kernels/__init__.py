@@ -63,6 +63,11 @@ from gemma4_compile.targets.kernels.moe.experts import (
     make_expert_gate_up,
     make_expert_gemm,
 )
+from gemma4_compile.targets.kernels.moe.few_row_experts import make_few_row_experts
+from gemma4_compile.targets.kernels.moe.few_row_norms import (
+    make_few_row_expert_norm,
+    make_quantized_branch_norms,
+)
 from gemma4_compile.targets.kernels.moe.int8_experts import (
     make_int8_expert_down,
     make_int8_expert_gate_up,
@@ -141,6 +146,7 @@ FACTORIES: Mapping[str, Factory] = {
     "int8_expert_down": make_int8_expert_down,
     "int8_expert_gate_up": make_int8_expert_gate_up,
     "int8_expert_gemm": make_expert_gemm,
+    "int8_few_row_experts": make_few_row_experts,
     "int8_few_row_linear": make_few_row_gemv,
     "int8_linear": make_gemm,
     "int8_combined_linear": make_int8_gemv,
@@ -150,7 +156,10 @@ FACTORIES: Mapping[str, Factory] = {
     "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
     "few_row_attention": make_few_row_attention,
+    "few_row_expert_norm": make_few_row_expert_norm,
+    "few_row_experts": make_few_row_experts,
     "few_row_linear": make_few_row_gemv,
+    "quantized_branch_norms": make_quantized_branch_norms,
     "quantized_few_row_combine": make_quantized_few_row_combine,
     "quantized_few_row_norm": make_quantized_few_row_norm,
     "gated_conv": make_pointwise,

@@ -27,6 +27,10 @@ from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
 from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
 from tests.numerics.linear.test_few_row_linear import exact_operators
+from tests.numerics.moe.test_few_row_experts import cases_of as few_row_experts
+from tests.numerics.moe.test_few_row_experts import exact_operators as exact_experts
+from tests.numerics.moe.test_few_row_norms import FLOATS as FEW_ROW_NORMS
+from tests.numerics.moe.test_few_row_norms import cases_of as few_row_norms
 from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
 
 PART_BYTES = 1 << 14  # matrices of some operators come in several parts
@@ -72,6 +76,7 @@ def cases() -> list[KernelCase]:
     shapes = ("tiny heads", "groups of three", "heads of 26 vectors")
     made += all_rows_cases() + [case for name in shapes for case in cases_of(name)]
     made += few_row_matmuls(exact_operators())
+    made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS)
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
     return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
 

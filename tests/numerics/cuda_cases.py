@@ -38,7 +38,7 @@ from tests.numerics.linear import (
     test_gemm_kernels,
     test_int8_kernels,
 )
-from tests.numerics.moe import test_expert_kernels
+from tests.numerics.moe import test_expert_kernels, test_few_row_experts, test_few_row_norms
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
 from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.numerics.vision import test_vision_kernels
@@ -117,8 +117,10 @@ def picture_operators() -> list[Operator]:
 
 
 def _few_rows() -> Group:
-    """Matmuls and attention of one to nine rows."""
+    """Matmuls, experts and attention of one to nine rows."""
     cases = test_few_row_linear.cases_of(test_few_row_linear.OPERATORS)
+    cases += test_few_row_experts.cases_of(test_few_row_experts.OPERATORS)
+    cases += test_few_row_norms.cases_of(test_few_row_norms.OPERATORS)
     for name in test_few_row_attention.SHAPES:
         cases += test_few_row_attention.cases_of(name)
     combinations = enumerate(test_few_row_attention.combinations())

@@ -17,6 +17,7 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import TensorSpec
+from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
@@ -127,6 +128,12 @@ NORM_INPUTS: dict[str, TensorSpec] = {
     "w_branch": ((64,), F32),
     "w_next": ((64,), F32),
 }
+GATE_UP, PAIRS = WeightLayout(4, "float16", 32, 64, (64,)), Epilogue.GELU_PAIRS.value
+PRODUCT_INPUTS = {
+    "words": quantized_specs(64, N)[0],
+    "scales": quantized_specs(64, N)[1],
+    **weights(GATE_UP),
+}
 ROWS, PACKED_SPECS = ((N, 64), F32), quantized_specs(64, N)
 
 
@@ -143,6 +150,27 @@ def test_a_norm_quantises_its_rows_itself() -> None:
 
     after = rewritten(of_few_rows(module(NORM_INPUTS, before)), LIMITS, few_rows)
     assert_same(after, of_few_rows(module(NORM_INPUTS, expected)))
+
+
+def product(x: Tensors, packs: bool) -> list[nn.Tensor]:
+    """Gate and up of 32 products a row, and their rounding."""
+    args = [x[name] for name in PRODUCT_INPUTS]
+    packed = quantized_specs(32, N)
+    if packs:
+        operator = Int8FewRowLinear(
+            None, GATE_UP, PACKED, PAIRS, packed_out=True, interleaved_out=True, most_rows=MOST
+        )
+        return call(operator, args, *packed)
+    gated = call(Int8Linear(None, GATE_UP, PACKED, PAIRS), args, ((N, 32), F32))
+    return call(QuantizeRows(None, 32, F32, True), gated, *packed)
+
+
+def test_gate_and_up_quantise_their_product() -> None:
+    few = of_few_rows(module(PRODUCT_INPUTS, lambda x: product(x, packs=False)))
+    expected = of_few_rows(module(PRODUCT_INPUTS, lambda x: product(x, packs=True)))
+    assert_same(rewritten(few, LIMITS, few_rows), expected)
+    narrow = rewritten(few, replace(LIMITS, max_buffers=5), few_rows)
+    assert kinds(narrow) == ["int8_few_row_linear", "quantize_rows"]
 
 
 def test_a_norm_whose_rows_others_read_does_not() -> None:
@@ -180,12 +208,14 @@ def test_they_are_divided_where_buffers_are_too_few() -> None:
 
 
 @pytest.mark.parametrize("activations", ["float", INT8])
-def test_of_a_model_only_the_check_of_guesses_has_few_rows(activations: str) -> None:
-    config, recipe = drafted("e2b"), RECIPES["q4f16"]
+@pytest.mark.parametrize("kind", ["e2b", "moe"])
+def test_of_a_model_only_the_check_of_guesses_has_few_rows(kind: str, activations: str) -> None:
+    config, recipe = drafted(kind), RECIPES["q4f16"]
     target = replace(target_spec("webgpu"), activations=activations)
     whole = build_module(config, recipe, target, decoder_options(recipe, target, 16))
     for name in (abi.VERIFY, abi.PREFILL, abi.DECODE, abi.DRAFT, abi.EMBED):
         found = [kernel for kernel in calls_of(whole, name) if "few_row" in kernel]
         assert bool(found) == (name == abi.VERIFY), name
-    of_chunks = ("gemm", "int8_gemm", "prefill_attention")
+    of_chunks = ("gemm", "int8_gemm", "prefill_attention", "permute", "expert_gemm")
+    of_chunks = (*of_chunks, "int8_expert_gemm")
     assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith(of_chunks)]

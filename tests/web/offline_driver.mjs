@@ -158,6 +158,7 @@ const SCENARIOS = {
     await ask(page);
     await page.locator("#open-settings").click();
     await page.locator("#page-storage", { hasText: "starts without a network" }).waitFor();
+    await page.locator("#drafts-state", { hasText: /^(Ready|Active)/ }).waitFor(); // the drafter is kept, too
     // What is no part of the page is not answered by its worker: a package's file and a path of the API.
     for (const path of ["/package/provenance.json", "/v1/models", "/health"]) {
       assert.equal(

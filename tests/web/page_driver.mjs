@@ -1,8 +1,8 @@
 // Uses the example page as a person would. usage: node page_driver.mjs JOB.json
 //
 // Job: {page, packages: {name: folder}, chromium, axe, output, answers?, group, only?}. Runs the scenarios of
-// page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_looks.mjs,
-// page_media.mjs and page_capture.mjs (a scripted engine), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
+// page_real.mjs (the stock client) and of page_scripted.mjs, page_chats.mjs, page_looks.mjs, page_media.mjs and
+// page_capture.mjs (a scripted engine), and those of page_drafts.mjs (both), each in the order of its file, and writes result.json: {scenarios: {name: {seconds, error}}}.
 // Screenshots go to the output folder. The page's service worker is left out: it would hand out the files
 // that are replaced here (offline_driver.mjs has it).
 import fs from "node:fs/promises";
@@ -14,6 +14,7 @@ import { close, within } from "./limits.mjs";
 import { HEADERS, servePage } from "./page_server.mjs";
 import { CAPTURE } from "./page_capture.mjs";
 import { CHATS } from "./page_chats.mjs";
+import { REAL_DRAFTS, SCRIPTED_DRAFTS } from "./page_drafts.mjs";
 import { LOOKS } from "./page_looks.mjs";
 import { MEDIA } from "./page_media.mjs";
 import { REAL } from "./page_real.mjs";
@@ -159,7 +160,12 @@ async function runAll(scenarios, real, server, results) {
 const folders = Object.entries(job.packages).map(([name, folder]) => [`/${name}/`, folder]);
 const server = await servePage({ "/": job.page, ...Object.fromEntries(folders) });
 const scenarios = {};
-const groups = { scripted: SCRIPTED, chats: { ...CHATS, ...LOOKS }, media: { ...MEDIA, ...CAPTURE }, real: REAL };
+const groups = {
+  scripted: { ...SCRIPTED, ...SCRIPTED_DRAFTS },
+  chats: { ...CHATS, ...LOOKS },
+  media: { ...MEDIA, ...CAPTURE },
+  real: { ...REAL, ...REAL_DRAFTS },
+};
 await runAll(groups[job.group], job.group === "real", server, scenarios);
 await server.close();
 await fs.writeFile(path.join(job.output, "result.json"), JSON.stringify({ scenarios }));

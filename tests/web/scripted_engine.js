@@ -14,6 +14,7 @@ const SCRIPTS = [
   [/tool_response>response[\s\S]*thought\n$/, "That was easy.\n<channel|>8 plus 19 is 27."],
   [/tool_response>response/, "8 plus 19 is 27."],
   [/8 plus/, 'Let me see.<|tool_call>call:calculator{expression:<|"|>8 + 19<|"|>}<tool_call|>'],
+  [/Please guess/, "Guessed."],
   [/thing long/, Array.from({ length: 200 }, (_, index) => `word${index}`).join(" ")],
 ];
 const TOKEN_MS = 15;
@@ -21,13 +22,15 @@ const UNTRUE_SPEED = 9999; // what the client says of itself is not what the pag
 
 let stopped = false;
 let fast = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
+Object.assign(fast, { drafterBytes: 0, draftRounds: 0, draftedTokens: 0, acceptedTokens: 0 });
 self.requests = [];
 
 const tell = (message) => postMessage(message);
 
 async function reply(id, sent, request) {
   const now = () => performance.timeOrigin + performance.now();
-  const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, chunk: { choices: [], ...fields } });
+  let guessed = 0;
+  const chunk = (fields) => tell({ kind: "chunk", id, at: now() - sent, guessed, chunk: { choices: [], ...fields } });
   self.requests.push(request);
   stopped = false;
   const { content } = request.messages.at(-1);
@@ -46,6 +49,10 @@ async function reply(id, sent, request) {
     if (/lost/.test(asked)) return tell({ kind: "lost", text: "for the test" });
     await new Promise((resolve) => setTimeout(resolve, TOKEN_MS));
   }
+  if (/Please guess/.test(asked) && fast.drafterBytes) {
+    guessed = said / 2;
+    Object.assign(fast, { draftRounds: 2, draftedTokens: 8, acceptedTokens: 4 });
+  }
   chunk({ choices: [{ delta: {}, finish_reason: stopped ? "abort" : "stop" }] });
   chunk({
     usage: {
@@ -62,7 +69,9 @@ self.onmessage = ({ data }) => {
   if (data.kind === "stop") stopped = true;
   else if (data.kind === "reply") void reply(data.id, data.sent, data.request);
   else {
+    self.started = data;
     tell({ kind: "progress", share: 1, text: "" });
+    if (data.drafter) fast.drafterBytes = 985;
     if (!data.fast) fast = { ...fast, enabled: false, libraries: 0, reasons: ["disable() was called"] };
     tell({ kind: "started", fast });
   }

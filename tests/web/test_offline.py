@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import DRAFTED, Compiler
 from tests.web.cpu_runtime import ENOUGH, QUANT, Runtime, user
 from tests.web.dawn import run_driver
 
@@ -61,7 +61,7 @@ def test_scenario(name: str, of_the_page: Results) -> None:
 def test_scenario_with_a_model(
     name: str, browser: str, page: Path, compiled: Compiler, runtime: Runtime, folder: Path
 ) -> None:
-    package = compiled(TINY, "webgpu", QUANT)
+    package = compiled(DRAFTED, "webgpu", QUANT)
     serve = [sys.executable, "-m", "gemma4_compile.runtime.server.cli", str(package)]
     serve += ["--page", str(page), "--port", "0", "--no-open"]
     reply, _ = runtime.greedy(runtime.prompt([user(QUESTION)]), ENOUGH)

@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+from gemma4_compile.abi import DRAFTER_CACHE_FILE
 from tests.marks import slow_unless
 from tests.tiny_answers import CONVERSATIONS
-from tests.web.compiled import SEEING_LITTLE, TINY, Compiler
+from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.cpu_runtime import ENOUGH, Runtime, assistant, system, user
 from tests.web.dawn import run_driver
 from tests.web.webllm import find_browser
@@ -31,7 +32,9 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "examples" / "web"
 MANIFEST = "mlc-model-manifest.json"
 CONFIG = "mlc-chat-config.json"
+DRAFTER_SHARD = "params_shard_drafter_0.bin"
 GIB = 2**30
+REFUSED = "What is the capital of France?"  # some thirty tokens, most of which the drafter guesses
 RULE = "Cost: $& or $1."  # the client would read `$&` as a place for something else
 
 REAL = (
@@ -46,6 +49,8 @@ REAL = (
     "device_lost",
     "without_fast",
     "reload_and_repair",
+    "guesses",
+    "drafter_gone",
 )
 SCRIPTED = (
     "refusals",
@@ -66,6 +71,8 @@ SCRIPTED = (
     "change_the_context",
     "clearing",
     "looks",
+    "drafter_switch",
+    "without_its_drafter",
 )
 CHATS = (
     "rename",
@@ -153,7 +160,7 @@ def with_media(path: Path) -> bytes:
 def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("served")
     quants = {"tiny": "q4f32", "damaged": "q4f32", "f16": "q4f16", "tooled": "q4f32"}
-    quants |= {"large": "q4f32", "media": "q4f32"}
+    quants |= {"large": "q4f32", "media": "q4f32", "guessing": "q4f32", "misguessing": "q4f32"}
     folders = {name: root / name for name in quants}
     for name, quant in quants.items():
         shutil.copytree(compiled(TINY, "webgpu", quant), folders[name])
@@ -166,6 +173,10 @@ def packages(compiled: Compiler, tmp_path_factory: pytest.TempPathFactory) -> di
     template = "<|think|> <|tool_response>"
     change_file(folders["tooled"], "chat_template.jinja", template.encode())
     change_provenance(folders["tooled"], source={"kind": "hub", "model": "you/gemma-4-E2B-it"})
+    for name in ("guessing", "misguessing"):  # a scripted engine asks for no more of a drafter
+        for file in (DRAFTER_CACHE_FILE, DRAFTER_SHARD):
+            change_file(folders[name], file, f"{file} of {name}".encode())
+    (folders["misguessing"] / DRAFTER_SHARD).write_bytes(b"something else")
     change_file(folders["media"], MANIFEST, with_media(folders["media"] / MANIFEST))
     change_provenance(folders["media"], drops_padding=True)
     settings = json.loads((folders["media"] / CONFIG).read_text()) | {"context_window_size": 2048}
@@ -198,10 +209,12 @@ def answers(runtime: Runtime) -> dict[str, Any]:
     ending = len(runtime.encode("<turn|>\n<|turn>model\n"))
     question = memory.turns[1][0]
     reply, _ = runtime.greedy(runtime.prompt([system(RULE), user(question)]), ENOUGH)
+    refusal, _ = runtime.greedy(runtime.prompt([user(REFUSED)]), ENOUGH)
     return {
         "memory": memory.turns,
         "memoryTokens": len(tokens) - ending,
         "system": [RULE, question, runtime.decode(reply)],
+        "refusal": [REFUSED, runtime.decode(refusal)],
     }
 
 
@@ -209,6 +222,7 @@ def answers(runtime: Runtime) -> dict[str, Any]:
 def play(
     page: Path,
     packages: dict[str, Path],
+    compiled: Compiler,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Results]:
@@ -216,7 +230,7 @@ def play(
     kept = os.environ.get("PAGE_SCREENSHOTS")
     folder = Path(kept).resolve() if kept else tmp_path_factory.mktemp("page")
     folder.mkdir(parents=True, exist_ok=True)
-    job = {
+    job: dict[str, Any] = {
         "page": str(page),
         "packages": {name: str(path) for name, path in packages.items()},
         "chromium": find_browser(),
@@ -226,8 +240,12 @@ def play(
 
     @cache
     def run(group: str) -> Results:
-        needs = {"answers": request.getfixturevalue("answers")} if group == "real" else {}
-        done = run_driver("page_driver.mjs", {**job, **needs, "group": group}, folder, os.environ)
+        needs: dict[str, Any] = {"group": group}
+        if group == "real":
+            drafted = compiled(DRAFTED, "webgpu", "q4f32")
+            needs["answers"] = request.getfixturevalue("answers")
+            needs["packages"] = {**job["packages"], "drafted": str(drafted)}
+        done = run_driver("page_driver.mjs", {**job, **needs}, folder, os.environ)
         return Results(done["scenarios"])
 
     return run

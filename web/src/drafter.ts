@@ -52,6 +52,18 @@ async function cached(url: string, sha256?: string): Promise<Response> {
   return response;
 }
 
+/** Removes what the cache keeps of an earlier package at `base`: all but these files. */
+async function dropOthers(base: string, files: readonly string[]): Promise<void> {
+  if (typeof caches === "undefined") return;
+  const cache = await caches.open(CACHE);
+  const folder = new Request(base).url;
+  const wanted = new Set(files.map((file) => new Request(`${base}${file}`).url));
+  for (const request of await cache.keys()) {
+    const name = request.url.startsWith(folder) ? request.url.slice(folder.length) : "/";
+    if (!name.includes("/") && !wanted.has(request.url)) await cache.delete(request);
+  }
+}
+
 async function opened(get: FetchFile, url: string, sha256?: string): Promise<Response> {
   const response = await get(url, sha256);
   if (!response.ok) throw new Error(`${url}: the server answered ${response.status}`);
@@ -107,6 +119,8 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
     library.drafter = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
     library.drafterBytes = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
     counts.drafterBytes += library.drafterBytes;
+    const names = shards.map(({ dataPath }) => `${dataPath}?${files[dataPath]!.sha256}`);
+    if (get === cached) await dropOthers(base, [INDEX_FILE, PROVENANCE_FILE, ...names]).catch(() => undefined);
   } finally {
     calls.release(...tensors.values());
   }

@@ -48,6 +48,8 @@ export class Rounds extends Waiting implements Forerunner {
   private onItsWay: Round | undefined;
   private isDestroyed = false;
   private versionOfStep = 0;
+  /** Steps that came with a round because their guess did come true. */
+  private readonly saved = new WeakSet<Entry>();
   private readonly staging: GPUBuffer[] = [];
 
   constructor(
@@ -67,6 +69,12 @@ export class Rounds extends Waiting implements Forerunner {
     this.next = { position, token, randomState, row: -1 };
     this.advance(position);
     return this.isRunning;
+  }
+
+  override take(position: number, token: number): Entry | undefined {
+    const entry = super.take(position, token);
+    if (entry && this.saved.has(entry)) counts.guessedSteps += 1;
+    return entry;
   }
 
   refill(position: number): void {
@@ -204,7 +212,10 @@ export class Rounds extends Waiting implements Forerunner {
       this.discard();
       return;
     }
-    this.entries.push(...entries.slice(1, accepted + 1));
+    for (const entry of entries.slice(1, accepted + 1)) {
+      this.saved.add(entry);
+      this.entries.push(entry);
+    }
     const plainMs = this.sequence.plainMs();
     this.pace.noteRound(guesses.length, accepted, performance.now() - issued, plainMs);
     this.next = {

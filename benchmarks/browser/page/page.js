@@ -1,4 +1,5 @@
-// The stock client on a package, with `gemma4-web/fast` imported before it (?fast) or without.
+// The stock client on a package, with `gemma4-web/fast` imported before it (?fast) or without, and with its drafter
+// (?fast&drafts=N) or without.
 const options = new URLSearchParams(location.search);
 const errors = [];
 const { requestDevice } = GPUAdapter.prototype;
@@ -57,6 +58,9 @@ async function load(library) {
     },
     logLevel: "WARN",
   });
+  const loadMs = performance.now() - start;
+  if (options.has("drafts") && !(await fast.useDrafter(base, { drafts: Number(options.get("drafts")) })))
+    errors.push(`no drafter: ${fast.stats().reasons}`);
   const pipeline = engine.loadedModelIdToPipeline.get("m");
   const commit = pipeline.processNextToken.bind(pipeline);
   pipeline.processNextToken = (token, ...rest) => {
@@ -69,7 +73,7 @@ async function load(library) {
     await decode(...args);
     stepMs.push(performance.now() - before);
   };
-  return performance.now() - start;
+  return loadMs;
 }
 
 async function chat(request) {
@@ -77,6 +81,7 @@ async function chat(request) {
   stepMs = [];
   timeline.submitted = [];
   timeline.arrived = [];
+  const guessedBefore = fast?.stats().guessedSteps ?? 0;
   const start = performance.now();
   let firstChunkMs = null;
   const gaps = [];
@@ -94,13 +99,14 @@ async function chat(request) {
     last = now;
     usage = chunk.usage ?? usage;
   }
+  const guessed = (fast?.stats().guessedSteps ?? 0) - guessedBefore;
   await engine.resetChat();
   // Of the prompt: the first submission, the last one before the first copy arrived, and that.
   const [arrived] = timeline.arrived;
   const promptMs = [timeline.submitted[0], timeline.submitted.findLast((at) => at < arrived), arrived].map(
     (at) => at - start,
   );
-  return { ids, usage, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs, promptMs };
+  return { ids, usage, guessed, wallMs: last - start, firstChunkMs, longestGapMs: Math.max(...gaps), stepMs, promptMs };
 }
 
 window.tests = { load, chat, errors, device: () => described, stats: () => fast?.stats() };

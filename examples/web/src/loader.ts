@@ -9,7 +9,7 @@ import type { EngineLost } from "./engine/failures";
 import { Ownership } from "./engine/ownership";
 import { packageUrl } from "./package/address";
 import { findDevice, NoWebGpu } from "./package/device";
-import { readPackage, type Package } from "./package/package";
+import { readPackage, withoutDrafter, type Package } from "./package/package";
 import { contextLengths, judge, type Device } from "./package/requirements";
 import { formatBytes, formatSeconds, MIB } from "./package/units";
 import { UserError } from "./package/user_error";
@@ -59,7 +59,9 @@ export class Loader {
       this.events.state({ kind: "busy", text: "Looking at the package and the graphics device…" });
       this.device = await findDevice();
       const url = packageUrl(address, document.baseURI);
-      this.pack = await readPackage(url);
+      const pack = await readPackage(url);
+      const { fast, drafts } = this.session.settings;
+      this.pack = fast && drafts ? pack : withoutDrafter(pack);
       this.session.pack = this.pack;
       this.session.changeSettings({ lastPackage: url });
       const small = Math.max(this.pack.totalBytes, this.pack.requirements.weightsBytes) <= SMALL_BYTES;
@@ -144,8 +146,9 @@ export class Loader {
     const awake = await keepAwake();
     this.downloading = true;
     this.events.state({ kind: "progress", title: `Checking ${pack.title}`, share: 0, text: "", pausable: true });
+    let missing: UserError | undefined;
     try {
-      await download(pack, this.downloadReporter(pack), abort.signal);
+      missing = await download(pack, this.downloadReporter(pack), abort.signal);
     } catch (error) {
       if (!abort.signal.aborted) throw error;
       if (abort.signal.reason !== PAUSED) return; // another package, or another tab
@@ -170,11 +173,12 @@ export class Loader {
       });
     starting(0, "");
     let engine: Engine | undefined;
-    const options = { context: this.context(), fast: this.session.settings.fast };
+    const options = { context: this.context(), fast: this.session.settings.fast, drafts: !missing };
     engine = await Engine.start(pack, options, starting, (error) => this.onLost(error, engine));
     if (abort.signal.aborted) return engine.dispose();
     this.session.engine = engine;
     this.events.state({ kind: "ready" });
+    if (missing) this.events.failed(withoutGuesses(missing));
   }
 
   private downloadReporter(pack: Package): (progress: Progress) => void {
@@ -251,6 +255,10 @@ export class Loader {
       this.events.state({ kind: "failed", title: message, hint, retry: retry || "Try again" });
     }
   }
+}
+
+function withoutGuesses({ message, hint }: UserError): UserError {
+  return new UserError(`The model answers without its drafter: ${message}`, hint);
 }
 
 // The client's own progress texts count bytes and seconds that were reported before.

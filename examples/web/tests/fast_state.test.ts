@@ -1,6 +1,6 @@
 import type { Stats } from "gemma4-web/fast";
 import { describe, expect, it } from "vitest";
-import { describeFast } from "../src/view/fast_state";
+import { describeDrafts, describeFast } from "../src/view/fast_state";
 
 function statsOf(changes: Partial<Stats>): Stats {
   const ready = { enabled: true, libraries: 1, reasons: [], plainSteps: 0, replayedSteps: 0, aheadSteps: 0 };
@@ -45,5 +45,39 @@ describe("describeFast", () => {
     expect(describeFast(off, false)).toBe("Off for this model.");
     expect(describeFast(off, true)).toMatch(/^Off for this model\. The change takes effect/);
     expect(describeFast(statsOf({ aheadSteps: 5 }), false)).toMatch(/^Active: .* The change takes effect/);
+  });
+});
+
+describe("describeDrafts", () => {
+  const [drafted, left] = [
+    { drafter: new Set(["a"]), hasDrafter: true },
+    { drafter: new Set<string>(), hasDrafter: true },
+  ];
+  const none = { drafter: new Set<string>(), hasDrafter: false };
+  const used = statsOf({ drafterBytes: 985, draftRounds: 0, draftedTokens: 0, acceptedTokens: 0 });
+
+  it("says nothing where no model runs, and when a package has none", () => {
+    expect(describeDrafts(undefined, drafted, true)).toBe("");
+    expect(describeDrafts(used, none, true)).toBe("This package has no drafter.");
+  });
+
+  it("counts guesses, once there are any", () => {
+    expect(describeDrafts(used, drafted, true)).toMatch(/^Ready/);
+    const guessed = { ...used, draftRounds: 700, draftedTokens: 2100, acceptedTokens: 1400 };
+    expect(describeDrafts(guessed, drafted, true)).toBe("Active: of 2,100 guesses 1,400 came true.");
+  });
+
+  it("gives the reason where it is not used", () => {
+    const missing = statsOf({ drafterBytes: 0, reasons: ["sample is odd"] });
+    expect(describeDrafts(missing, drafted, true)).toBe("Not active: its files did not arrive.");
+    expect(describeFast(statsOf({ reasons: ["no drafter: it is odd"] }), true)).toMatch(/^Ready/);
+    const failed = statsOf({ drafterBytes: 0, reasons: ["sample is odd", "no tokens are guessed: unreachable"] });
+    expect(describeDrafts(failed, drafted, true)).toBe("Not active: no tokens are guessed: unreachable.");
+  });
+
+  it("says when the switch and the model that runs differ", () => {
+    expect(describeDrafts(used, left, false)).toBe("Off for this model.");
+    expect(describeDrafts(used, left, true)).toMatch(/^Off for this model\. The change takes effect/);
+    expect(describeDrafts(used, drafted, false)).toMatch(/^Ready.* The change takes effect/);
   });
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { RateMeter } from "../src/download/rate";
-import { describe as read, type Package } from "../src/package/package";
+import { describe as read, drafterBytes, type Package, withoutDrafter } from "../src/package/package";
 import { CLIENT_LIMITS, contextLengths, judge, neededMemory, type Device } from "../src/package/requirements";
 import { formatBytes, formatSeconds, formatShort, GIB, MIB } from "../src/package/units";
 import { sha256 } from "../src/download/hash";
@@ -135,6 +135,26 @@ describe("a package's small files", () => {
     const pack = await read("https://x.y/my-model/", await files(), false);
     expect(pack).toMatchObject({ title: "my-model", recipe: "q4f16_1", contextLength: 1024 });
     expect(pack.requirements).toMatchObject({ features: ["shader-f16"], weightsBytes: 8 });
+  });
+
+  it("name the drafter's files, which can be left out", async () => {
+    const small = await files();
+    const { files: listed } = JSON.parse(new TextDecoder().decode(small.get("provenance.json"))) as { files: object };
+    const [shard, list] = [
+      { nbytes: 700, sha256: "1" },
+      { nbytes: 40, sha256: "2" },
+    ];
+    const own = { "params_shard_drafter_0.bin": shard, "drafter-tensor-cache.json": list };
+    const weights = { "params_shard_0.bin": { nbytes: 8, sha256: "3" } };
+    const pack = await read("https://x.y/m/", await files({ files: { ...listed, ...weights, ...own } }), false);
+    expect([...pack.drafter].sort()).toEqual(Object.keys(own).sort());
+    expect(drafterBytes(pack)).toBe(740);
+    expect(pack.requirements.weightsBytes).toBe(748);
+    const plain = withoutDrafter(pack);
+    expect(plain).toMatchObject({ hasDrafter: true, totalBytes: pack.totalBytes - 740 });
+    expect(plain.files.map(({ name }) => name)).toEqual(["mlc-chat-config.json", "params_shard_0.bin"]);
+    expect([plain.drafter.size, plain.requirements.weightsBytes]).toEqual([0, 8]);
+    expect((await read("https://x.y/m/", small, false)).hasDrafter).toBe(false);
   });
 
   it.each([

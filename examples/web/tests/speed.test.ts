@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { addPace, NO_PACE, ReplyClock, tokensPerSecond } from "../src/engine/speed";
+import { addPace, NO_PACE, ReplyClock, tokensPerSecond, tokensPerStep } from "../src/engine/speed";
 
 function clockOf(...milliseconds: number[]): ReplyClock {
   const clock = new ReplyClock();
@@ -11,7 +11,7 @@ describe("the speed of a reply", () => {
   it("is that of the tokens after the first, by the clock", () => {
     const clock = clockOf(250, 260, 270, 280, 290, 290); // five tokens, and how the reply ended
     expect(clock.firstTokenSeconds).toBe(0.25);
-    expect(clock.pace(5)).toEqual({ tokens: 4, seconds: expect.closeTo(0.04) });
+    expect(clock.pace(5)).toEqual({ tokens: 4, seconds: expect.closeTo(0.04), guessed: 0 });
     expect(tokensPerSecond(clock.pace(5))).toBeCloseTo(100);
   });
 
@@ -29,6 +29,13 @@ describe("the speed of a reply", () => {
     expect(tokensPerSecond(clockOf(50).pace(2))).toBeUndefined();
     expect(tokensPerSecond(new ReplyClock().pace(0))).toBeUndefined();
     expect(new ReplyClock().firstTokenSeconds).toBe(0);
+  });
+
+  it("counts the tokens of a step where some were guessed", () => {
+    const clock = clockOf(0, 10, 20);
+    expect(tokensPerStep(clock.pace(13))).toBeUndefined();
+    expect(tokensPerStep(clock.pace(13, 8))).toBe(3);
+    expect(tokensPerStep(addPace(clock.pace(13, 8), clock.pace(5)))).toBe(2);
   });
 
   it("of several rounds leaves out what lies between them", () => {

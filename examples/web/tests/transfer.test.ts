@@ -9,7 +9,14 @@ function chat(title = ""): Conversation {
     state: "done" as const,
     rounds: [{ opened: "<|channel>thought\n", raw: "a<channel|>b", results: [{ name: "calculator", text: "27" }] }],
   };
-  const stats = { promptTokens: 3, contextTokens: 9, tokens: 6, firstTokenSeconds: 0.25, tokensPerSecond: 40.5 };
+  const stats = {
+    promptTokens: 3,
+    contextTokens: 9,
+    tokens: 6,
+    firstTokenSeconds: 0.25,
+    tokensPerSecond: 40.5,
+    tokensPerStep: 2.25,
+  };
   return {
     ...newConversation(1000),
     updated: 2000,

@@ -14,7 +14,7 @@ from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, zero
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
-Readable: TypeAlias = "Buffer | StackRow"
+Readable: TypeAlias = "Buffer | StackRow | WeighedPairs"
 
 
 @dataclass(frozen=True)
@@ -138,3 +138,23 @@ class StackRow:
     def __getitem__(self, place: Index | tuple[Index, ...]) -> Expr:
         places = place if isinstance(place, tuple) else (place,)
         return self.stack[(self.number, *places)]
+
+
+@dataclass(frozen=True)
+class WeighedPairs:
+    """The chosen experts' outputs (rows * top_k, width), read as their weighted sum of a row."""
+
+    outputs: Buffer
+    weights: Buffer
+
+    def __getitem__(self, place: Index | tuple[Index, ...]) -> Expr:
+        assert isinstance(place, tuple), "a row and what is read of it"
+        row, channels = place
+        top_k, total = int(self.weights.shape[1]), None
+        vectors = Vectors.dividing(int(self.outputs.shape[1]))
+        for k in range(top_k):
+            weight = vectors.splat(bind(self.weights[row, k]))
+            term = weight * self.outputs[row * top_k + k, channels]
+            total = term if total is None else total + term
+        assert total is not None, "a position has experts"
+        return total

@@ -13,6 +13,7 @@ in int8_linear.py, of a symbolic number of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -22,15 +23,17 @@ from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.linear import WeightLayout
-from gemma4_compile.operators.math import as_f32
+from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     barrier,
     launch,
     local,
+    shared,
     strided,
     zero,
 )
@@ -38,6 +41,7 @@ from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_quantize import pack_products, packed_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
@@ -53,7 +57,7 @@ _WORDS = Vectors(WIDEST)
 
 
 @dataclass(frozen=True)
-class _Lane:
+class Lane:
     """One lane's part of a block's product.
 
     Attributes
@@ -72,65 +76,108 @@ class _Lane:
     count: Expr
     most: int
 
+    def has(self, i: int) -> Expr | None:
+        """The condition for row i, the same in all threads; None where there always is one."""
+        return self.count > i if i else None
+
+    def place(self, i: int) -> Index:
+        """Where row i is in x."""
+        return i
+
+    def steps(self, items: int) -> Index:
+        """Iterations over the items of a row of the matrix."""
+        return -(-items // self.lanes)
+
     def each_row(self) -> Iterator[int]:
         """The rows of x, each as the text that it needs, under its condition."""
         for i in range(self.most):
-            if i == 0:
-                yield i  # there is one
-            else:
-                with when(self.count > i):
-                    yield i
+            condition = self.has(i)
+            with nullcontext() if condition is None else when(condition):
+                yield i
 
 
 def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
-    Grid: W's rows / tile. Shared: the lanes' partial sums of a few rows of x. Definition: the
+    Grid: W's rows / tile or, where the products of gate and up are packed, as many tiles of them as
+    make a group. Shared: the lanes' partial sums of a few rows of x, and the group. Definition: the
     operator's `definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.epilogue == Epilogue.GELU_GATE.value
-    is_int8 = isinstance(operator, Int8FewRowLinear)
+    is_int8, most = isinstance(operator, Int8FewRowLinear), operator.most_rows
+    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
+    order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
-        y = build.arg("y", (n, operator.outputs), "float32")
+        results = (
+            packed_results(build, operator.outputs, n)
+            if packs
+            else [build.arg("y", (n, operator.outputs), "float32")]
+        )
         items = cols // GROUP if is_int8 else weights.units
-        shape = few_row_shape(rows, items, operator.most_rows, spec)
+        shape = few_row_shape(rows, items, most, spec)
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
-        with launch(shape.block.threads, -(-rows // tile)) as (index, _, thread):
+        parts = PACKED_ROWS // tile if packs else 1
+        with launch(shape.block.threads, -(-rows // (tile * parts))) as (index, _, thread):
             block, count = Block(thread, shape.block.threads, spec.simd_width), bind(i32(n))
-            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
-            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
-            if rows % tile:
-                owned = [tirx.min(row, rows - 1) for row in owned]
-            lane = _Lane(
-                bind(tirx.floormod(thread, lanes)),
-                lanes,
-                [bind(row) for row in owned],
-                first,
-                count,
-                operator.most_rows,
-            )
-            totals = local((operator.most_rows * OWN_ROWS,))
-            for i in range(operator.most_rows):
-                store(totals, _OWN.splat(zero()), _OWN.at(i))
-            if is_int8:
-                _add_int8(lane, weights, x[0], x[1], totals)
-            else:
-                _add_floats(lane, weights, x[0], totals)
+            slot = bind(tirx.floordiv(thread, lanes))
+            sums = RowSums(shape.sums, block)
+            values = shared((most * GROUP,)) if packs else None
+            with each_part(parts) as part:
+                first = bind((index * parts + part) * tile)
+                owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+                if rows % tile:
+                    owned = [tirx.min(row, rows - 1) for row in owned]
+                own_rows = [bind(row) for row in owned]
+                lane = Lane(bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most)
+                totals = no_totals(most)
+                if is_int8:
+                    add_int8(lane, weights, x[0], x[1], totals)
+                else:
+                    add_floats(lane, weights, x[0], totals)
 
-            def finish(i: Expr, row: Expr, sums: Sequence[Expr]) -> None:
-                apply_epilogue(operator, y, i, bind(first + row), sums, gate, layer, rows)
+                def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
+                    if values is None:
+                        y = results[0]
+                        apply_epilogue(operator, y, i, bind(first + row), added, gate, layer, rows)
+                    else:
+                        product = gelu_tanh(added[0]) * added[1]
+                        place = i * GROUP + part * (tile // 2) + tirx.floordiv(row, 2)
+                        store(values, product, place)
 
-            pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
-            _finish(shape, block, lane, slot, totals, 2 if pairs else 1, finish)
+                pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
+                _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish)
+            if values is not None:
+                pack_products(
+                    block, values, results, index, order, lambda row: row, lambda row: row < count
+                )
     return build.result
 
 
-def _add_floats(lane: _Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> None:
+@contextmanager
+def each_part(parts: int) -> Iterator[Index]:
+    """A block's tiles, one after the other: their number."""
+    if parts == 1:
+        yield 0
+        return
+    with T.serial(0, parts) as part:
+        barrier()  # sums of the tile before may still be being read
+        yield part
+
+
+def no_totals(most: int) -> Buffer:
+    """A lane's sums, none yet: OWN_ROWS for each row of x that there may be."""
+    totals = local((most * OWN_ROWS,))
+    for i in range(most):
+        store(totals, _OWN.splat(zero()), _OWN.at(i))
+    return totals
+
+
+def add_floats(lane: Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> None:
     """Add the lane's products of float rows, unit by unit of channels."""
     size, lanes = weights.unit, lane.lanes
     channels = Vectors.dividing(size)
@@ -146,15 +193,16 @@ def _add_floats(lane: _Lane, weights: WeightReader, x: Buffer, totals: Buffer) -
 
         return of_split
 
-    with T.serial(0, -(-weights.units // lanes)) as iteration:
+    with T.serial(0, lane.steps(weights.units)) as iteration:
         unit = bind(iteration * lanes + lane.lane)
         with when(unit < weights.units):
             weights.in_split(lane.first, read(unit))
             for i in lane.each_row():
+                place = lane.place(i)
                 dot = local((OWN_ROWS,))
                 store(dot, _OWN.splat(zero()), _OWN.at(0))
                 for at in range(0, size, channels.size):
-                    item = x[i, channels.from_channel(unit * size + at)]
+                    item = x[place, channels.from_channel(unit * size + at)]
                     inputs = bind(channels.cast(item, "float32"))
                     for j, value in enumerate(channels.lanes(inputs)):
                         product = values[_OWN.at(at + j)] * _OWN.splat(value)
@@ -163,8 +211,8 @@ def _add_floats(lane: _Lane, weights: WeightReader, x: Buffer, totals: Buffer) -
                 store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
 
 
-def _add_int8(
-    lane: _Lane, weights: WeightReader, words: Buffer, x_scales: Buffer, totals: Buffer
+def add_int8(
+    lane: Lane, weights: WeightReader, words: Buffer, x_scales: Buffer, totals: Buffer
 ) -> None:
     """Add the lane's products of packed rows, group by group; integers are summed exactly."""
     layout, lanes = weights.layout, lane.lanes
@@ -187,14 +235,15 @@ def _add_int8(
 
         return of_split
 
-    with T.serial(0, -(-groups // lanes)) as iteration:
+    with T.serial(0, lane.steps(groups)) as iteration:
         group = bind(iteration * lanes + lane.lane)
         with when(group < groups):
             weights.in_split(lane.first, read(group))
             _unpack(layout, stored, integers)
             for i in lane.each_row():
+                place = lane.place(i)
                 vec4s = [
-                    bind(words[i, _WORDS.from_channel(group * VEC4S + at)])
+                    bind(words[place, _WORDS.from_channel(group * VEC4S + at)])
                     for at in range(0, VEC4S, WIDEST)
                 ]
                 mine = [bind(word) for vec4 in vec4s for word in _WORDS.lanes(vec4)]
@@ -208,7 +257,7 @@ def _add_int8(
                     for k, word in enumerate(mine):
                         dot = dot + dot4(integers[m * VEC4S + k], word)
                     sums.append(as_f32(dot))
-                own = bind(x_scales[i, group])
+                own = bind(x_scales[place, group])
                 added = scales[_OWN.at(0)] * _OWN.splat(own) * _OWN.join(sums)
                 store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
 
@@ -238,8 +287,9 @@ def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
 
 def _finish(
     shape: FewRowShape,
+    sums: RowSums,
     block: Block,
-    lane: _Lane,
+    lane: Lane,
     slot: Expr,
     totals: Buffer,
     step: int,
@@ -247,15 +297,12 @@ def _finish(
 ) -> None:
     """Add the lanes' sums; ``body(row of x, row of the tile, step sums)`` all over the block."""
     tile, slots, outputs = shape.block.tile, shape.block.slots, shape.block.tile // step
-    sums = RowSums(shape.sums, block)
     for begin in range(0, lane.most, shape.at_once):
         with when(lane.count > begin):
             if begin:
                 barrier()  # the rows before may still be being read
             for i in range(begin, min(begin + shape.at_once, lane.most)):
-                parts = _OWN.lanes(bind(totals[_OWN.at(i)]))
-                for m, part in enumerate(parts):
-                    sums.put((i - begin) * tile + m * slots + slot, lane.lane, part)
+                put_row(sums, lane, totals, i, (i - begin) * tile + slot, slots)
             sums.finish()
             with strided(block, outputs * shape.at_once) as item:
                 own = bind(tirx.floordiv(item, outputs))
@@ -264,3 +311,9 @@ def _finish(
                     place = bind(own * tile + row)
                     added = [sums.total(place + index) for index in range(step)]
                     body(bind(own + begin), row, added)
+
+
+def put_row(sums: RowSums, lane: Lane, totals: Buffer, i: int, first: Expr, slots: int) -> None:
+    """Set the lane's sums of row i of x: OWN_ROWS rows of the tile, `slots` apart, from `first`."""
+    for m, part in enumerate(_OWN.lanes(bind(totals[_OWN.at(i)]))):
+        sums.put(first + m * slots, lane.lane, part)

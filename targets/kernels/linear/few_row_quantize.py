@@ -5,6 +5,8 @@ Definitions: gemma4_compile/operators/few_row_quantization.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from tvm import tirx
 
 from gemma4_compile.operators.activation_quantization import WORD, quantized_specs
@@ -22,6 +24,7 @@ from gemma4_compile.targets.kernels.attention.few_rows import OneRow
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
+    barrier,
     inverse_rms,
     launch,
     row_threads,
@@ -31,10 +34,66 @@ from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4
 from gemma4_compile.targets.spec import TargetSpec
 
 
-def _packed(build: FunctionBuilder, width: int, rows: Index) -> list[Buffer]:
+def packed_results(
+    build: FunctionBuilder, width: int, rows: Index, suffix: str = ""
+) -> list[Buffer]:
     """Declare the packed result."""
     specs = zip(("words", "scales"), quantized_specs(width, rows), strict=True)
-    return [build.arg(name, *spec) for name, spec in specs]
+    return [build.arg(name + suffix, *spec) for name, spec in specs]
+
+
+def store_rounded(
+    packed: Sequence[Buffer], i: Expr, row_slice: RowSlice, values: Sequence[Expr], order: bool
+) -> None:
+    """Round a block's slice of row i, by fours of channels, into words and scales."""
+    words, scales = packed
+    round_vec4s(
+        values,
+        row_slice.block,
+        row_slice.width // WORD,
+        order,
+        lambda vec4, word: store(words, word, i, vec4),
+        lambda group, own: store(scales, own, i, group),
+    )
+
+
+def pack_products(
+    block: Block,
+    values: Buffer,
+    results: Sequence[Buffer],
+    group: Expr,
+    interleaved: bool,
+    row_of: Callable[[Expr], Expr],
+    exists: Callable[[Expr], Expr],
+) -> None:
+    """Round one group of products of each row of x; it begins with a barrier.
+
+    Parameters
+    ----------
+    values : (rows of x * GROUP,) in shared memory
+    results : words and scales
+    group : its number in a row of the results
+    row_of, exists : the row of the results for a row of x, and whether there is one
+    """
+    vec4s, mine = int(values.shape[0]) // WORD, []
+    barrier()
+    for iteration in range(-(-vec4s // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
+        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
+        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
+
+    def put(buffer: Buffer, value: Expr, row: Expr, place: Expr) -> None:
+        with when(exists(row)):
+            store(buffer, value, row_of(row), place)
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        row = bind(tirx.floordiv(vec4, VEC4S))
+        put(results[0], word, row, group * VEC4S + tirx.floormod(vec4, VEC4S))
+
+    def put_scale(row: Expr, scale: Expr) -> None:
+        put(results[1], scale, row, group)
+
+    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
 
 
 def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:
@@ -51,7 +110,7 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
         scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
         w_next = build.arg("w_next", (width,), "float32")
         out = build.arg("out", (n, width), "float32")
-        words, scales = _packed(build, width, n)
+        packed = packed_results(build, width, n)
         with launch(threads, n) as (i, _, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce, row_slice = BlockReduction(block), RowSlice(block, width)
@@ -67,14 +126,7 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
             squares = reduce(row_slice.dot(total, total))
             next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
             normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weights)
-            round_vec4s(
-                normed,
-                block,
-                width // WORD,
-                operator.interleaved,
-                lambda vec4, word: store(words, word, i, vec4),
-                lambda group, own: store(scales, own, i, group),
-            )
+            store_rounded(packed, i, row_slice, normed, operator.interleaved)
     return build.result
 
 
@@ -91,7 +143,7 @@ def make_quantized_few_row_combine(
     assert width % VEC4S == vec4s % VEC4S == 0, "a slice holds whole groups"
     with function(scheduled=True) as build:
         o_partial, split_lse = declare_row_splits(build, operator, n, operator.in_dtype)
-        words, scales = _packed(build, heads * dim, n)
+        words, scales = packed_results(build, heads * dim, n)
         with launch(shape.threads, heads * shape.slices, n) as (part, i, thread):
             block = Block(thread, shape.threads, spec.simd_width)
             head = bind(tirx.floordiv(part, shape.slices))

@@ -21,7 +21,7 @@ from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import BlockSums, inverse_rms, zero
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
+from gemma4_compile.targets.kernels.common.row_slice import Readable, RowSlice, WeighedPairs
 
 EXPERT_SUMS = 2  # vectors of sums that the block makes at once where there is memory
 
@@ -32,7 +32,7 @@ class ExpertNormArguments:
 
     norm: ExpertNormVector
     dense: Buffer
-    experts: Buffer
+    experts: Readable
     residual: Buffer
     w_branches: Buffer
     scalar: Buffer
@@ -40,19 +40,28 @@ class ExpertNormArguments:
 
     @staticmethod
     def declare(
-        build: FunctionBuilder, norm: ExpertNormVector, rows: Index = 1
+        build: FunctionBuilder, norm: ExpertNormVector, rows: Index = 1, top_k: int = 0
     ) -> ExpertNormArguments:
-        """Declare them, right where they stand."""
+        """Declare them, right where they stand; with `top_k` the experts come one by one."""
         width = norm.width
         return ExpertNormArguments(
             norm,
             dense=build.arg("dense", (rows, width), "float32"),
-            experts=build.arg("experts", (rows, width), "float32"),
+            experts=_declare_experts(build, width, rows, top_k),
             residual=build.arg("residual", (rows, width), "float32"),
             w_branches=build.arg("w_branches", (3, width), "float32"),
             scalar=build.arg("scalar", (1,), "float32"),
             w_next=build.arg("w_next", (width,), "float32"),
         )
+
+
+def _declare_experts(
+    build: FunctionBuilder, width: int, rows: Index, top_k: int
+) -> Buffer | WeighedPairs:
+    if not top_k:
+        return build.arg("experts", (rows, width), "float32")
+    outputs = build.arg("outputs", (rows * top_k, width), "float32")
+    return WeighedPairs(outputs, build.arg("weights", (rows, top_k), "float32"))
 
 
 def expert_norm(

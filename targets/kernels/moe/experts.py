@@ -11,7 +11,13 @@ from dataclasses import replace
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm
+from gemma4_compile.operators.expert_linear import (
+    ExpertDown,
+    ExpertGateUp,
+    ExpertGemm,
+    ExpertRows,
+    OverExperts,
+)
 from gemma4_compile.operators.int8_linear import Int8ExpertGemm
 from gemma4_compile.operators.math import as_f32, gelu_tanh
 from gemma4_compile.operators.moe import routed_begin
@@ -77,7 +83,10 @@ def make_expert_gate_up(operator: ExpertGateUp, spec: TargetSpec) -> tirx.PrimFu
                         column = bind(tirx.floordiv(first + r, 2))
                         gated = gelu_tanh(bind(totals[r])) * totals[r + 1]
                         store(
-                            out, _kept(operator, ids[0, k], gated, previous, k, column), k, column
+                            out,
+                            kept_or_previous(operator, ids[0, k], gated, previous, k, column),
+                            k,
+                            column,
                         )
     return build.result
 
@@ -174,25 +183,25 @@ def make_expert_gemm(operator: ExpertGemm, spec: TargetSpec) -> tirx.PrimFunc:
                 row, column = bind(begin + i), bind(first_n + r)
                 with when(row < end):
                     target = bind(row if operator.is_gate_up else order[row])
-                    for j, value in _tailed(operator, sums):
+                    for j, value in tailed(operator, sums):
                         with when(column + j < expert_rows):
                             at = bind(tirx.floordiv(column + j, 2 if operator.is_gate_up else 1))
-                            kept = _kept(operator, expert, value, previous, target, at)
+                            kept = kept_or_previous(operator, expert, value, previous, target, at)
                             store(out, kept, target, at)
 
             product.finish(finish)
     return build.result
 
 
-def _tailed(operator: ExpertGemm, values: Sequence[Expr]) -> list[tuple[int, Expr]]:
+def tailed(operator: ExpertRows, values: Sequence[Expr]) -> list[tuple[int, Expr]]:
     """Sums of neighbouring weight rows after the epilogue: (offset of the weight row, result)."""
     if not operator.is_gate_up:
         return list(enumerate(values))
     return [(j, gelu_tanh(bind(values[j])) * values[j + 1]) for j in range(0, len(values), 2)]
 
 
-def _kept(
-    operator: ExpertGateUp | ExpertGemm,
+def kept_or_previous(
+    operator: OverExperts,
     expert: Expr,
     value: Expr,
     previous: Buffer | None,

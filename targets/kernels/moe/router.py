@@ -227,7 +227,7 @@ def _project(
     barrier()
 
 
-def _slots(ids: Buffer, i: Expr, top_k: int, expert: Expr) -> list[tuple[int, Expr]]:
+def slots_of(ids: Buffer, i: Expr, top_k: int, expert: Expr) -> list[tuple[int, Expr]]:
     """A row's slots, and whether each chose the expert: all loads come first."""
     vectors = Vectors.dividing(top_k)
     places = [vectors.at(part) for part in range(top_k // vectors.size)]
@@ -256,7 +256,7 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
             with strided(block, experts) as e:
                 count = LocalVar("int32", i32(0))
                 with T.serial(0, rows) as i:
-                    for _, is_own in _slots(ids, i, top_k, e):
+                    for _, is_own in slots_of(ids, i, top_k, e):
                         count.add(tirx.Select(is_own, i32(1), i32(0)))
                 store(counts, count.value, e)
             barrier()
@@ -278,7 +278,7 @@ def make_permute_by_expert(operator: PermuteByExpert, spec: TargetSpec) -> tirx.
                     store(tiles, begin, tile.value + t, 1)
                     store(tiles, tirx.min(begin + operator.tile, end.value), tile.value + t, 2)
                 with T.serial(0, rows) as i:
-                    for k, is_own in _slots(ids, i, top_k, e):
+                    for k, is_own in slots_of(ids, i, top_k, e):
                         with when(is_own):
                             store(order, i32(i) * top_k + k, first.value)
                             first.add(i32(1))

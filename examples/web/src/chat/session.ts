@@ -1,7 +1,7 @@
 // The conversations, and the reply that is being written.
 import type { Engine, GenerationOptions } from "../engine/engine";
 import { EngineLost } from "../engine/failures";
-import { addPace, NO_PACE, now, type Pace, tokensPerSecond } from "../engine/speed";
+import { addPace, NO_PACE, now, type Pace, tokensPerSecond, tokensPerStep } from "../engine/speed";
 import { PreparedMedia } from "../media/prepared";
 import type { Medium } from "../media/read";
 import type { Package } from "../package/package";
@@ -316,7 +316,8 @@ export class Session {
         writing.pace = addPace(writing.pace, pace);
         const firstTokenSeconds = reply.stats?.firstTokenSeconds ?? usage.firstTokenSeconds;
         const tokens = (reply.stats?.tokens ?? 0) + usage.tokens;
-        reply.stats = { ...usage, tokens, firstTokenSeconds, tokensPerSecond: tokensPerSecond(writing.pace) };
+        const speed = { tokensPerSecond: tokensPerSecond(writing.pace), tokensPerStep: tokensPerStep(writing.pace) };
+        reply.stats = { ...usage, tokens, firstTokenSeconds, ...speed };
       }
       this.events.replyChanged(reply);
       if (performance.now() - this.savedAt > SAVE_EVERY_MS) void this.save(conversation);

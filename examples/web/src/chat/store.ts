@@ -207,6 +207,8 @@ export interface Settings {
   lastPackage: string;
   /** Decode steps ahead of the client, by gemma4-web. */
   fast: boolean;
+  /** With the package's drafter, several tokens a step. */
+  drafts: boolean;
 }
 
 const SETTINGS = "gemma4-settings";
@@ -218,6 +220,7 @@ const DEFAULTS: Settings = {
   accepted: [],
   lastPackage: "",
   fast: true,
+  drafts: true,
 };
 
 export function loadSettings(): Settings {

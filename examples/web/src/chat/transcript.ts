@@ -44,6 +44,8 @@ export interface Stats {
   tokens: number;
   /** By the clock; none of a single token. */
   tokensPerSecond?: number;
+  /** Where a drafter guessed some. */
+  tokensPerStep?: number;
   firstTokenSeconds: number;
 }
 

@@ -175,13 +175,15 @@ class Reader {
   private stats(value: unknown, at: string): Stats {
     const from = this.record(value, at);
     const number = (name: keyof Stats) => this.count(from[name], `${at}.${name}`);
-    const speed = from["tokensPerSecond"] === undefined ? {} : { tokensPerSecond: number("tokensPerSecond") };
+    const given = (name: "tokensPerSecond" | "tokensPerStep") =>
+      from[name] === undefined ? {} : { [name]: number(name) };
     return {
       promptTokens: number("promptTokens"),
       contextTokens: number("contextTokens"),
       tokens: number("tokens"),
       firstTokenSeconds: number("firstTokenSeconds"),
-      ...speed,
+      ...given("tokensPerSecond"),
+      ...given("tokensPerStep"),
     };
   }
 

@@ -24,7 +24,8 @@ export function keyOf(pack: Pick<Package, "url" | "version">, name: string): str
 
 function scopeOf(pack: Package, name: string): string {
   if (name === pack.library) return LIBRARY_SCOPE;
-  const ofModel = pack.shards.has(name) || name === TENSOR_CACHE || name.startsWith("tokenizer");
+  const ofModel =
+    pack.shards.has(name) || pack.drafter.has(name) || name === TENSOR_CACHE || name.startsWith("tokenizer");
   return ofModel ? MODEL_SCOPE : CONFIG_SCOPE;
 }
 

@@ -9,6 +9,7 @@ import { sha256 } from "./hash";
 
 const PARALLEL = 3;
 const RETRIES = 4;
+const RETRIES_OF_DRAFTER = 1; // the chat waits for it, and does without
 const FIRST_PAUSE_MS = 1000;
 
 export interface Progress {
@@ -22,12 +23,16 @@ export interface Progress {
   waiting: boolean;
 }
 
-/** After this every file of the package lies in the client's cache, and is what the provenance names. */
+/**
+ * After this every file of the package lies in the client's cache, and is what the provenance names.
+ *
+ * The drafter's files come last. Returns what is wrong where they do not come: the model answers without them.
+ */
 export async function download(
   pack: Package,
   report: (progress: Progress) => void,
   signal: AbortSignal,
-): Promise<void> {
+): Promise<UserError | undefined> {
   await dropOtherVersions(pack);
   const progress: Progress = {
     checkedBytes: 0,
@@ -36,15 +41,38 @@ export async function download(
     repaired: [],
     waiting: false,
   };
-  // The first failure ends the other downloads, too.
+  const fetchAll = (files: PackageFile[], retries: number) =>
+    inParallel(files, signal, (file, ended) =>
+      new Download(pack, file, retries, progress, () => report(progress), ended).run(),
+    );
+  const isOfDrafter = ({ name }: PackageFile) => pack.drafter.has(name);
+  await fetchAll(
+    pack.files.filter((file) => !isOfDrafter(file)),
+    RETRIES,
+  );
+  try {
+    await fetchAll(pack.files.filter(isOfDrafter), pack.offline ? 0 : RETRIES_OF_DRAFTER);
+    return undefined;
+  } catch (error) {
+    if (signal.aborted || !(error instanceof UserError)) throw error;
+    return error;
+  }
+}
+
+/** Runs an action on all files, some at a time; the first failure ends the others, too. */
+async function inParallel(
+  files: PackageFile[],
+  signal: AbortSignal,
+  run: (file: PackageFile, signal: AbortSignal) => Promise<void>,
+): Promise<void> {
   const abort = new AbortController();
   const stop = () => abort.abort(signal.reason);
   signal.addEventListener("abort", stop);
-  const queue = [...pack.files];
+  const queue = [...files];
   const work = async () => {
     for (let file = queue.shift(); file; file = queue.shift()) {
       abort.signal.throwIfAborted();
-      await new Download(pack, file, progress, () => report(progress), abort.signal).run();
+      await run(file, abort.signal);
     }
   };
   try {
@@ -69,6 +97,7 @@ class Download {
   constructor(
     private readonly pack: Package,
     private readonly file: PackageFile,
+    private readonly retries: number,
     private readonly progress: Progress,
     private readonly report: () => void,
     private readonly signal: AbortSignal,
@@ -143,7 +172,7 @@ class Download {
         return undefined;
       } catch (error) {
         if (this.signal.aborted || !isNetworkError(error)) throw error;
-        if (attempt === RETRIES) throw asUnreachable(error, this.pack);
+        if (attempt === this.retries) throw asUnreachable(error, this.pack);
         await this.pause(FIRST_PAUSE_MS * 2 ** attempt);
       }
     }

@@ -1,12 +1,12 @@
 // A package in the stock client, in a worker that ends with the engine.
 import type { Stats as FastStats } from "gemma4-web/fast";
-import type { ChatCompletionChunk, ChatCompletionMessageParam } from "@mlc-ai/web-llm";
+import type { ChatCompletionMessageParam } from "@mlc-ai/web-llm";
 import { CONVERSATION_OVERRIDES } from "../chat/prompt";
 import { clientUrl } from "../download/cache";
 import { storedLibrary } from "../download/download";
 import { MANIFEST, type Package, type Sampling } from "../package/package";
 import { asUserError, EngineLost, RESTART } from "./failures";
-import type { FromWorker, ToWorker } from "./protocol";
+import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { type Pace, ReplyClock } from "./speed";
 
 const MODEL_ID = "gemma4";
@@ -16,6 +16,8 @@ export interface StartOptions {
   context: number;
   /** With gemma4-web between the client and the device. */
   fast: boolean;
+  /** Guess tokens with the package's drafter, whose files are downloaded. */
+  drafts: boolean;
 }
 
 export interface GenerationOptions extends Sampling {
@@ -62,7 +64,7 @@ export class Engine {
   /** Hands a downloaded package to the client. `report` gets the share that is done and what it is. */
   static async start(
     pack: Package,
-    { context, fast }: StartOptions,
+    { context, fast, drafts }: StartOptions,
     report: (share: number, text: string) => void,
     onLost: (error: EngineLost) => void,
   ): Promise<Engine> {
@@ -71,7 +73,7 @@ export class Engine {
     const worker = new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "engine" });
     const engine = new Engine(worker, libraryUrl, context, onLost);
     try {
-      await engine.load(pack, fast, report);
+      await engine.load(pack, fast, drafts ? storedDrafter(pack) : undefined, report);
       return engine;
     } catch (error) {
       engine.dispose();
@@ -79,7 +81,12 @@ export class Engine {
     }
   }
 
-  private async load(pack: Package, fast: boolean, report: (share: number, text: string) => void): Promise<void> {
+  private async load(
+    pack: Package,
+    fast: boolean,
+    drafter: StoredDrafter | undefined,
+    report: (share: number, text: string) => void,
+  ): Promise<void> {
     const record = {
       model: clientUrl(pack),
       model_id: MODEL_ID,
@@ -96,7 +103,7 @@ export class Engine {
           resolve();
         }
       },
-      { kind: "start", model: MODEL_ID, fast, config: { cacheBackend: "cache", model_list: [record] } },
+      { kind: "start", model: MODEL_ID, fast, drafter, config: { cacheBackend: "cache", model_list: [record] } },
     );
   }
 
@@ -127,7 +134,7 @@ export class Engine {
           }
           if (message.kind !== "chunk") return;
           if (message.chunk.choices.length) clock.hear(message.at);
-          for (const piece of this.piecesOf(message.chunk, reused, finish, clock)) {
+          for (const piece of this.piecesOf(message, reused, finish, clock)) {
             if ("text" in piece) text += piece.text;
             if ("finish" in piece) finish = piece.finish;
             take(piece);
@@ -185,7 +192,7 @@ export class Engine {
   }
 
   private piecesOf(
-    { choices, usage }: ChatCompletionChunk,
+    { chunk: { choices, usage }, guessed }: Extract<FromWorker, { kind: "chunk" }>,
     reused: boolean,
     finish: string,
     clock: ReplyClock,
@@ -204,13 +211,21 @@ export class Engine {
           promptTokens: prompt_tokens,
           contextTokens: this.contextTokens,
           tokens,
-          pace: clock.pace(completion_tokens),
+          pace: clock.pace(completion_tokens, guessed),
           firstTokenSeconds: clock.firstTokenSeconds,
         },
       });
     }
     return pieces;
   }
+}
+
+function storedDrafter(pack: Package): StoredDrafter | undefined {
+  if (!pack.drafter.size) return undefined;
+  return {
+    url: clientUrl(pack),
+    files: Object.fromEntries(pack.files.map(({ name, sha256 }) => [name, { sha256 }])),
+  };
 }
 
 function request(messages: ChatCompletionMessageParam[], options: GenerationOptions) {

@@ -2,9 +2,15 @@
 import type { Stats as FastStats } from "gemma4-web/fast";
 import type { AppConfig, ChatCompletionChunk, ChatCompletionRequestStreaming } from "@mlc-ai/web-llm";
 
+/** A drafter that is downloaded: where its files lie in the caches, and what they are. */
+export interface StoredDrafter {
+  url: string;
+  files: Record<string, { sha256: string }>;
+}
+
 export type ToWorker =
-  /** `fast`: with gemma4-web between the client and the device. */
-  | { kind: "start"; model: string; config: AppConfig; fast: boolean }
+  /** `fast`: with gemma4-web between the client and the device, and with `drafter` several tokens a step. */
+  | { kind: "start"; model: string; config: AppConfig; fast: boolean; drafter: StoredDrafter | undefined }
   /** `sent`: when the person sent the message, by `now` of speed.ts. */
   | { kind: "reply"; id: number; sent: number; request: ChatCompletionRequestStreaming }
   | { kind: "stop" };
@@ -12,8 +18,8 @@ export type ToWorker =
 export type FromWorker =
   | { kind: "progress"; share: number; text: string }
   | { kind: "started"; fast: FastStats }
-  /** `at`: milliseconds since `sent`. */
-  | { kind: "chunk"; id: number; at: number; chunk: ChatCompletionChunk }
+  /** `at`: milliseconds since `sent`; `guessed`: tokens of the reply that took no step of their own. */
+  | { kind: "chunk"; id: number; at: number; guessed: number; chunk: ChatCompletionChunk }
   | { kind: "end"; id: number; fast: FastStats }
   /** A start or a reply failed; the client's errors are text. */
   | { kind: "failed"; id: number | undefined; text: string }

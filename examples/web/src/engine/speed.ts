@@ -9,18 +9,25 @@ export function now(): number {
 export interface Pace {
   tokens: number;
   seconds: number;
+  /** Tokens that took no step of their own: a drafter had guessed them. */
+  guessed: number;
 }
 
-export const NO_PACE: Pace = { tokens: 0, seconds: 0 };
+export const NO_PACE: Pace = { tokens: 0, seconds: 0, guessed: 0 };
 
 /** Of several stretches of generation: what lies between them is no part of the speed. */
 export function addPace(a: Pace, b: Pace): Pace {
-  return { tokens: a.tokens + b.tokens, seconds: a.seconds + b.seconds };
+  return { tokens: a.tokens + b.tokens, seconds: a.seconds + b.seconds, guessed: a.guessed + b.guessed };
 }
 
 /** Undefined where there is nothing to measure: a single token. */
 export function tokensPerSecond({ tokens, seconds }: Pace): number | undefined {
   return tokens > 0 && seconds > 0 ? tokens / seconds : undefined;
+}
+
+/** Undefined where none was guessed: one token a step. */
+export function tokensPerStep({ tokens, guessed }: Pace): number | undefined {
+  return guessed > 0 && guessed < tokens ? tokens / (tokens - guessed) : undefined;
 }
 
 /** Notes when the client handed over the tokens of one reply. */
@@ -38,9 +45,9 @@ export class ReplyClock {
     return (this.first ?? 0) / 1000;
   }
 
-  /** `tokens`: all that the model computed, with the stop token. */
-  pace(tokens: number): Pace {
+  /** `tokens`: all that the model computed, with the stop token; `guessed` of them right by a drafter. */
+  pace(tokens: number, guessed = 0): Pace {
     if (this.first === undefined || tokens < 2) return NO_PACE;
-    return { tokens: tokens - 1, seconds: (this.last - this.first) / 1000 };
+    return { tokens: tokens - 1, seconds: (this.last - this.first) / 1000, guessed };
   }
 }

@@ -1,8 +1,8 @@
 // The stock client, off the page's own thread. It also reports when the graphics device is gone, which
 // the client only logs.
-import { disable, stats } from "gemma4-web/fast"; // before the client, which it watches
+import { disable, stats, useDrafter } from "gemma4-web/fast"; // before the client, which it watches
 import { MLCEngine } from "@mlc-ai/web-llm";
-import type { FromWorker, ToWorker } from "./protocol";
+import type { FromWorker, StoredDrafter, ToWorker } from "./protocol";
 import { now } from "./speed";
 
 const engine = new MLCEngine({ logLevel: "WARN" });
@@ -20,11 +20,22 @@ GPUAdapter.prototype.requestDevice = async function (descriptor) {
   return device;
 };
 
-async function start({ model, config, fast }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
+/** The page has downloaded and checked the files; where one is gone, the model answers without guesses. */
+async function useStored({ url, files }: StoredDrafter): Promise<void> {
+  await useDrafter(url, {
+    fetch: async (address) => {
+      if (address === `${url}provenance.json`) return Response.json({ files });
+      return (await caches.match(address)) ?? new Response(undefined, { status: 404 });
+    },
+  });
+}
+
+async function start({ model, config, fast, drafter }: Extract<ToWorker, { kind: "start" }>): Promise<void> {
   if (!fast) disable();
   try {
     engine.setAppConfig(config);
     await engine.reload(model);
+    if (fast && drafter) await useStored(drafter);
     tell({ kind: "started", fast: stats() });
   } catch (error) {
     tell({ kind: "failed", id: undefined, text: String(error) });
@@ -32,9 +43,10 @@ async function start({ model, config, fast }: Extract<ToWorker, { kind: "start" 
 }
 
 async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>): Promise<void> {
+  const before = stats().guessedSteps;
   try {
     for await (const chunk of await engine.chat.completions.create(request)) {
-      tell({ kind: "chunk", id, at: now() - sent, chunk });
+      tell({ kind: "chunk", id, at: now() - sent, guessed: stats().guessedSteps - before, chunk });
     }
     tell({ kind: "end", id, fast: stats() });
   } catch (error) {

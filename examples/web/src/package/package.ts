@@ -38,6 +38,10 @@ export interface Package {
   totalBytes: number;
   /** Names of the files that hold weights. */
   shards: Set<string>;
+  /** Names of the drafter's files, which a chat can do without; none where there is no drafter, or it is not wanted. */
+  drafter: Set<string>;
+  /** Whether there is one, wanted or not. */
+  hasDrafter: boolean;
   requirements: Requirements;
   sampling: Sampling;
   /** What the model's own template puts in front of a reply while thinking is off. */
@@ -60,6 +64,7 @@ export interface Sampling {
 
 export const MANIFEST = "mlc-model-manifest.json";
 export const TENSOR_CACHE = "tensor-cache.json";
+const OF_DRAFTER = /^(drafter-tensor-cache\.json|params_shard_drafter_\d+\.bin)$/;
 const CHAT_CONFIG = "mlc-chat-config.json";
 const PROVENANCE = "provenance.json";
 const TEMPLATE = "chat_template.jinja";
@@ -160,6 +165,9 @@ export async function describe(
   const shards = parse<TensorCache>(files.get(TENSOR_CACHE)!, TENSOR_CACHE).records;
   const template = new TextDecoder().decode(files.get(TEMPLATE));
   const list = Object.entries(provenance.files).map(([name, file]) => ({ name, ...file }));
+  const drafter = new Set(list.map(({ name }) => name).filter((name) => OF_DRAFTER.test(name)));
+  const requirements = requirementsFrom(provenance, shards);
+  requirements.weightsBytes += drafterBytes({ files: list, drafter });
   return {
     url,
     version: (await sha256(record)).slice(0, 16),
@@ -171,7 +179,9 @@ export async function describe(
     files: list,
     totalBytes: list.reduce((sum, file) => sum + file.nbytes, 0),
     shards: new Set(shards.map((shard) => shard.dataPath)),
-    requirements: requirementsFrom(provenance, shards),
+    drafter,
+    hasDrafter: drafter.size > 0,
+    requirements,
     sampling: {
       temperature: config.temperature ?? 1,
       topP: config.top_p ?? 1,
@@ -185,6 +195,19 @@ export async function describe(
     media: mediaInputsOf(manifest.tasks?.["chat.completions"]?.inputs, provenance.build.drops_padding === true),
     offline,
   };
+}
+
+/** What its drafter adds to a download, and about as much to the graphics memory. */
+export function drafterBytes({ files, drafter }: Pick<Package, "files" | "drafter">): number {
+  return files.filter(({ name }) => drafter.has(name)).reduce((sum, { nbytes }) => sum + nbytes, 0);
+}
+
+/** The same package as if it had no drafter. */
+export function withoutDrafter(pack: Package): Package {
+  const files = pack.files.filter(({ name }) => !pack.drafter.has(name));
+  const bytes = drafterBytes(pack);
+  const requirements = { ...pack.requirements, weightsBytes: pack.requirements.weightsBytes - bytes };
+  return { ...pack, files, totalBytes: pack.totalBytes - bytes, drafter: new Set(), requirements };
 }
 
 function titleFrom({ build }: Provenance, url: string): string {

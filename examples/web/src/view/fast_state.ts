@@ -1,10 +1,14 @@
 // What gemma4-web does for the model that runs, in words.
 import type { Stats } from "gemma4-web/fast";
+import type { Package } from "../package/package";
 import { formatCount } from "../package/units";
 
 /** The module looks at a step or two before it records one. */
 const FIRST_STEPS = 4;
 const SWITCHED_OFF = "disable() was called";
+/** Why gemma4-web makes no guesses. */
+const OF_GUESSES = /^no (drafter|tokens are guessed): /;
+const MISSING = "its files did not arrive";
 const LATER = " The change takes effect when the model starts again: reload the page.";
 
 /** `stats`: of the model that runs, if one does; `wanted`: the switch. */
@@ -15,8 +19,32 @@ export function describeFast(stats: Stats | undefined, wanted: boolean): string 
   return wanted === isOff ? state + LATER : state;
 }
 
+/**
+ * What becomes of the package's drafter.
+ *
+ * `loaded`: the package that was opened; its drafter is left out where the switch was off then.
+ */
+export function describeDrafts(
+  stats: Stats | undefined,
+  loaded: Pick<Package, "drafter" | "hasDrafter"> | undefined,
+  wanted: boolean,
+): string {
+  if (!stats || !loaded) return "";
+  if (!loaded.hasDrafter) return "This package has no drafter.";
+  const isOff = loaded.drafter.size === 0;
+  const state = isOff ? "Off for this model." : draftsOf(stats);
+  return wanted === isOff ? state + LATER : state;
+}
+
+function draftsOf({ drafterBytes, draftRounds, draftedTokens, acceptedTokens, reasons }: Stats): string {
+  if (drafterBytes === 0) return `Not active: ${reasons.find((why) => OF_GUESSES.test(why)) ?? MISSING}.`;
+  if (draftRounds === 0) return "Ready: it begins within the first tokens of an answer.";
+  return `Active: of ${formatCount(draftedTokens)} guesses ${formatCount(acceptedTokens)} came true.`;
+}
+
 function stateOf({ enabled, libraries, reasons, plainSteps, replayedSteps, aheadSteps }: Stats): string {
-  const why = reasons.length ? `${reasons.join("; ")}.` : "";
+  const ofSteps = reasons.filter((reason) => !OF_GUESSES.test(reason));
+  const why = ofSteps.length ? `${ofSteps.join("; ")}.` : "";
   const fastSteps = replayedSteps + aheadSteps;
   if (fastSteps > 0) {
     const replayed = replayedSteps ? `, ${formatCount(replayedSteps)} were replayed one at a time` : "";

@@ -139,6 +139,7 @@ export class MessageView {
     const numbers = stats && [
       `${formatCount(stats.tokens)} tokens`,
       ...(stats.tokensPerSecond ? [`${stats.tokensPerSecond.toFixed(1)} tokens/s`] : []),
+      ...(stats.tokensPerStep ? [`${stats.tokensPerStep.toFixed(1)} tokens a step`] : []),
       `first after ${formatShort(stats.firstTokenSeconds)}`,
     ];
     this.foot.replaceChildren(

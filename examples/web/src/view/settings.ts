@@ -4,7 +4,7 @@ import { removeAllPackages, removePackage, storedPackages } from "../download/ca
 import { describeOffline } from "../offline";
 import { formatBytes } from "../package/units";
 import { byId, h } from "./dom";
-import { describeFast } from "./fast_state";
+import { describeDrafts, describeFast } from "./fast_state";
 import { setUpSettingsNav } from "./settings_nav";
 import { applyTheme, type Theme } from "./theme";
 import { TransferButtons } from "./transfer";
@@ -36,6 +36,7 @@ export class SettingsDialog {
   private readonly system = byId<HTMLTextAreaElement>("system");
   private readonly systemDefault = byId<HTMLInputElement>("system-default");
   private readonly fast = byId<HTMLInputElement>("fast");
+  private readonly drafts = byId<HTMLInputElement>("drafts");
   private readonly transfer: TransferButtons;
   private readonly showBeginning = setUpSettingsNav();
 
@@ -75,6 +76,10 @@ export class SettingsDialog {
       session.changeSettings({ fast: this.fast.checked });
       this.showFast();
     });
+    this.drafts.addEventListener("change", () => {
+      session.changeSettings({ drafts: this.drafts.checked });
+      this.showFast();
+    });
     this.transfer = new TransferButtons(session);
     this.setUpClearing();
   }
@@ -88,6 +93,7 @@ export class SettingsDialog {
       input.checked = input.value === session.settings.theme;
     }
     this.fast.checked = session.settings.fast;
+    this.drafts.checked = session.settings.drafts;
     this.showFast();
     this.transfer.show();
     this.dialog.showModal();
@@ -114,7 +120,12 @@ export class SettingsDialog {
   }
 
   private showFast(): void {
-    byId("fast-state").textContent = describeFast(this.session.engine?.fast, this.fast.checked);
+    const { engine, pack } = this.session;
+    byId("fast-state").textContent = describeFast(engine?.fast, this.fast.checked);
+    // Guesses are a part of fast decoding.
+    this.drafts.disabled = !this.fast.checked;
+    const wanted = this.fast.checked && this.drafts.checked;
+    byId("drafts-state").textContent = describeDrafts(engine?.fast, pack, wanted);
   }
 
   private async fillStorage(): Promise<void> {

@@ -1,6 +1,6 @@
 // The content in place of the chat until there is a model: choosing a package, what it needs, the
 // download, and every way in which that can fail.
-import type { Package } from "../package/package";
+import { drafterBytes, type Package } from "../package/package";
 import type { NoWebGpu } from "../package/device";
 import type { Finding } from "../package/requirements";
 import { formatBytes, formatCount, GIB } from "../package/units";
@@ -154,6 +154,7 @@ export class StartView {
         h("div", {}, h("p", {}, text), hint ? h("p", { class: "hint" }, hint) : undefined),
       ),
     );
+    const drafter = pack.drafter.size ? ` (${formatBytes(drafterBytes(pack))} of it its drafter)` : "";
     const label = missing ? `Download ${formatBytes(missing)}` : "Start";
     const go = h(
       "button",
@@ -166,7 +167,7 @@ export class StartView {
       h(
         "p",
         { class: "lead" },
-        `${pack.recipe} · ${formatBytes(pack.totalBytes)} · ${formatCount(pack.contextLength)} tokens of context`,
+        `${pack.recipe} · ${formatBytes(pack.totalBytes)}${drafter} · ${formatCount(pack.contextLength)} tokens of context`,
       ),
       blocked
         ? h("ul", { class: "findings", id: "error", role: "alert" }, ...items)

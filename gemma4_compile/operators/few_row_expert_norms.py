@@ -1,0 +1,104 @@
+"""What is around the experts of a few rows: norms with the launches before and after them.
+
+Before: the norms of a layer's two branches, packed for both. After: the weighted sum of the chosen
+experts' outputs, and the norms that end the layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tvm import te, tirx
+
+from gemma4_compile.operators.activation_quantization import pack
+from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
+from gemma4_compile.operators.few_row_linear import FewRows
+from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
+from gemma4_compile.operators.norms import ExpertNormVector, inverse_rms, residual_sum
+
+
+@dataclass(frozen=True)
+class QuantizedBranchNorms(FewRows, Operator):
+    """`ResidualNorm` before a dense branch and experts, and the experts' norm of `Router`, packed.
+
+    ``r' = r + norm(y; v[BRANCH_NORM])``. Arguments: y, r (rows, width) f32; v (4, width) f32.
+    Results: r' (rows, width) f32; words, scales of ``norm(r'; v[DENSE_NORM])`` and of
+    ``norm(r'; v[EXPERT_NORM])``.
+
+    Attributes
+    ----------
+    interleaved, experts_interleaved : order of the bytes of either
+    """
+
+    kind: ClassVar[str] = "quantized_branch_norms"
+    width: int
+    eps: float
+    interleaved: bool
+    experts_interleaved: bool
+    most_rows: int = 1
+
+    @property
+    def packs(self) -> bool:
+        return True
+
+    def definition(self) -> tirx.PrimFunc:
+        rows, width = symbolic_rows(None), self.width
+        y = te.placeholder((rows, width), "float32", name="y")
+        residual = te.placeholder((rows, width), "float32", name="residual")
+        vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
+        out = residual_sum(y, residual, lambda j: vectors[BRANCH_NORM, j], None, self.eps)
+        inverse = inverse_rms(out, rows, width, self.eps, "out")
+
+        def packed(number: int, interleaved: bool) -> list[te.Tensor]:
+            normed = te.compute(
+                (rows, width),
+                lambda i, j: out[i, j] * inverse[i] * vectors[number, j],
+                name=f"normed{number}",
+            )
+            return list(pack(normed, interleaved))
+
+        dense = packed(DENSE_NORM, self.interleaved)
+        experts = packed(EXPERT_NORM, self.experts_interleaved)
+        return te_prim_func([y, residual, vectors, out, *dense, *experts])
+
+
+@dataclass(frozen=True)
+class FewRowExpertNorm(FewRows, Operator):
+    """`CombineExperts` and the `ExpertResidualNorm` that reads its result.
+
+    Arguments: the dense branch (rows, width) f32; the experts' outputs (rows * top_k, width) f32;
+    their weights (rows, top_k) f32; then of `ExpertNormVector` from the residual on. Results: r'
+    (rows, width) f32; x (rows, width) next_dtype or, where that is PACKED, its words and scales.
+    """
+
+    kind: ClassVar[str] = "few_row_expert_norm"
+    width: int
+    eps: float
+    top_k: int
+    next_dtype: str
+    interleaved: bool = False
+    most_rows: int = 1
+
+    @property
+    def packs(self) -> bool:
+        return self.next_dtype == PACKED
+
+    def definition(self) -> tirx.PrimFunc:
+        rows, top_k, width = symbolic_rows(None), self.top_k, self.width
+        outputs = te.placeholder((rows * top_k, width), "float32", name="outputs")
+        weights = te.placeholder((rows, top_k), "float32", name="weights")
+        k = te.reduce_axis((0, top_k), name="k")
+        chosen = te.compute(
+            (rows, width),
+            lambda i, j: te.sum(weights[i, k] * outputs[i * top_k + k, j], axis=k),
+            name="chosen",
+        )
+        args, out, x = ExpertNormVector(width, self.eps).definition(rows, chosen)
+        args[1:2] = [outputs, weights]
+        if self.next_dtype == PACKED:
+            return te_prim_func([*args, out, *pack(x, self.interleaved)])
+        dtype = self.next_dtype
+        hidden = te.compute(x.shape, lambda i, j: x[i, j].astype(dtype), name="hidden")
+        return te_prim_func([*args, out, hidden])

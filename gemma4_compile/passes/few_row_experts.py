@@ -1,0 +1,156 @@
+"""Experts of a few rows, in functions that have no more than a few (few_rows.py).
+
+Before::
+
+    ids, weights, hidden = router(residual, ...)
+    order, tiles = permute_by_expert(ids)
+    gated = expert_gemm(hidden, order, tiles, weights)   in the order
+    outputs = expert_gemm(gated, order, tiles, weights)
+    chosen = combine_experts(outputs, weights)
+    residual, x = expert_residual_norm(dense, chosen, residual, ...)
+
+After::
+
+    ids, weights, hidden = router(residual, ...)
+    gated = few_row_experts(hidden, ids, weights)        in the order of the ids
+    outputs = few_row_experts(gated, ids, weights)
+    residual, x = few_row_expert_norm(dense, outputs, weights, residual, ...)
+
+and with matmuls on int8 groups the product of gate and up leaves its kernel rounded, and the norms
+round their rows themselves, also the experts' input::
+
+    residual, x = residual_norm(...)                     before attention's end
+    words, scales = quantize_rows(x)
+    ids, weights, hidden = router(residual, ...)
+    words, scales = quantize_rows(hidden)
+
+becomes ``residual, words, scales, words, scales = quantized_branch_norms(...)``, then the router.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gemma4_compile.operators.expert_linear import ExpertGemm
+from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, Int8ExpertGemm
+from gemma4_compile.operators.moe import (
+    CombineExperts,
+    ExpertResidualNorm,
+    PermuteByExpert,
+    Router,
+)
+from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.passes.few_rows import rounding_of
+from gemma4_compile.passes.fusion_limits import FusionLimits
+from gemma4_compile.passes.operator_graph import (
+    OperatorCall,
+    OperatorGraph,
+    fields_of,
+    is_call_of,
+)
+
+FORMS: tuple[tuple[type[ExpertGemm], type[FewRowExperts]], ...] = (
+    (ExpertGemm, FewRowExperts),
+    (Int8ExpertGemm, Int8FewRowExperts),
+)
+
+
+def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
+    """Replace what works on the rows of one expert, and what is around it."""
+    most = graph.few_rows
+    if most is None or limits.few_rows is None:
+        return
+    for gemms, experts in FORMS:
+        for gemm in graph.calls(gemms):
+            _by_ids(graph, gemm, experts, most)
+    for gate_up in graph.calls(Int8FewRowExperts):
+        _quantize_product(graph, gate_up, limits)
+    for router in graph.calls(Router):
+        _quantize_branches(graph, router, most, limits)
+    for norm in graph.calls(ExpertResidualNorm):
+        _combine_in_norm(graph, norm, most, limits)
+
+
+def _by_ids(
+    graph: OperatorGraph,
+    gemm: OperatorCall[ExpertGemm],
+    kind: type[FewRowExperts],
+    most: int,
+) -> None:
+    """The matmul on the chosen experts themselves; their order goes when nothing reads it.
+
+    Between gate and up and down there is at most a rounding, row by row, so that the order of
+    the rows between them is theirs alone.
+    """
+    vectors = 2 if gemm.operator.in_dtype == PACKED else 1
+    permute = graph.producer(gemm.args[vectors])
+    assert is_call_of(permute, PermuteByExpert), "a chunk's pairs come in their order"
+    fields = fields_of(gemm.operator, gemm.operator.in_dtype)
+    del fields["tile"]
+    args = [*gemm.args[:vectors], permute.args[0], *gemm.args[vectors + 2 :]]
+    operator = kind(**fields, most_rows=most)
+    graph.replace([gemm], [OperatorCall(operator, args, gemm.results)])
+    if not any(graph.reader_count(result) for result in permute.results):
+        graph.replace([permute], [])
+
+
+def _quantize_product(
+    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowExperts], limits: FusionLimits
+) -> None:
+    """Let gate and up round their product, if one call has all experts."""
+    operator, rounding = gate_up.operator, rounding_of(graph, gate_up.results[0])
+    if rounding is None or not operator.is_gate_up or operator.expert_rows % PACKED_ROWS:
+        return
+    if not limits.binds(gate_up.args, 2):
+        return
+    order = rounding.operator.interleaved
+    packed = replace(operator, packed_out=True, interleaved_out=order)
+    graph.replace([rounding], [])
+    graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
+
+
+def _quantize_branches(
+    graph: OperatorGraph, router: OperatorCall[Router], most: int, limits: FusionLimits
+) -> None:
+    """Let the norm before both branches round the dense one's input and the experts'."""
+    norm = graph.producer(router.args[0])
+    if not is_call_of(norm, ResidualNorm) or not norm.operator.stacked:
+        return
+    dense = rounding_of(graph, norm.results[1])
+    experts = rounding_of(graph, router.results[2])
+    if dense is None or experts is None or not norm.args[2].same_as(router.args[1]):
+        return
+    orders = dense.operator.interleaved, experts.operator.interleaved
+    operator = QuantizedBranchNorms(norm.operator.width, norm.operator.eps, *orders, most)
+    results = [norm.results[0], *dense.results, *experts.results]
+    if not limits.binds(norm.args, len(results)):
+        return
+    for rounding in (dense, experts):
+        graph.replace([rounding], [])
+    graph.replace([norm], [OperatorCall(operator, norm.args, results)])
+
+
+def _combine_in_norm(
+    graph: OperatorGraph, norm: OperatorCall[ExpertResidualNorm], most: int, limits: FusionLimits
+) -> None:
+    """Let the norm add the experts' outputs up and, where it can, round its rows."""
+    combine = graph.producer(norm.args[1])
+    if not is_call_of(combine, CombineExperts) or graph.reader_count(combine.results[0]) != 1:
+        return
+    old = norm.operator
+    operator = FewRowExpertNorm(
+        old.width, old.eps, combine.operator.top_k, old.next_dtype, most_rows=most
+    )
+    call = OperatorCall(operator, [norm.args[0], *combine.args, *norm.args[2:]], norm.results)
+    if not limits.binds(call.args, len(call.results)):
+        return
+    graph.replace([combine, norm], [call])
+    residual, hidden = call.results
+    rounding = rounding_of(graph, hidden)
+    if rounding is None or not limits.binds(call.args, len(call.results) + 1):
+        return
+    packed = replace(operator, next_dtype=PACKED, interleaved=rounding.operator.interleaved)
+    graph.replace([rounding], [])
+    graph.replace([call], [OperatorCall(packed, call.args, [residual, *rounding.results])])

@@ -1,0 +1,197 @@
+"""A few positions with their experts: each expert's weights are read and decoded once.
+
+A block takes a tile of rows of the expert of one (position, slot) pair, and multiplies it with all
+positions that chose the expert, as few_row_gemv.py does with all rows of x. So that this happens
+once, the blocks of an expert's other pairs have nothing to do: only the first of the pairs has.
+Every block finds its pairs itself, in the ids of all positions.
+
+Definitions: gemma4_compile/operators/few_row_experts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from tvm import tirx
+
+from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.int8_linear import PACKED_ROWS
+from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
+from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, shared, strided
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.few_row_gemv import (
+    Lane,
+    add_floats,
+    add_int8,
+    each_part,
+    no_totals,
+    put_row,
+)
+from gemma4_compile.targets.kernels.linear.few_row_quantize import pack_products, packed_results
+from gemma4_compile.targets.kernels.linear.few_row_shape import (
+    MIN_LANES,
+    OWN_ROWS,
+    few_row_shape,
+)
+from gemma4_compile.targets.kernels.linear.gemm import left_args
+from gemma4_compile.targets.kernels.linear.int8_sums import Int8Shape, RowSums
+from gemma4_compile.targets.kernels.moe.experts import kept_or_previous, tailed
+from gemma4_compile.targets.kernels.moe.router import slots_of
+from gemma4_compile.targets.spec import TargetSpec
+
+NONE = -1  # in the place of a pair: the position did not choose the expert
+
+
+@dataclass(frozen=True)
+class _ExpertLane(Lane):
+    """A lane whose rows of x are the positions that chose the block's expert.
+
+    Attributes
+    ----------
+    pairs : for each position that there may be its pair, or NONE
+    reads_pairs : x has a row for each pair, otherwise for each position
+    needed : the block has anything to multiply
+    """
+
+    pairs: Sequence[Expr] = ()
+    reads_pairs: bool = False
+    needed: Expr | None = None
+
+    def has(self, i: int) -> Expr | None:
+        return self.pairs[i] >= 0
+
+    def place(self, i: int) -> Index:
+        return self.pairs[i] if self.reads_pairs else i
+
+    def steps(self, items: int) -> Index:
+        count = i32(-(-items // self.lanes))
+        return bind(tirx.Select(self.needed, count, i32(0)))
+
+
+def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.PrimFunc:
+    """A tile of one expert's rows, for all positions that chose it.
+
+    Grid: expert rows / tile (of a packed result as many tiles as make a group) x pairs. Shared: the
+    lanes' partial sums of a position, and the group. Definition: the operator's `definition`.
+    """
+    n, rows, top_k = symbolic_rows(None), operator.expert_rows, operator.top_k
+    is_int8, pairs = isinstance(operator, Int8FewRowExperts), n * top_k
+    packs = isinstance(operator, Int8FewRowExperts) and operator.packed_out
+    order = isinstance(operator, Int8FewRowExperts) and operator.interleaved_out
+    with function(scheduled=True) as build:
+        size = (n if operator.is_gate_up else pairs, operator.cols)
+        x = left_args(build, size, operator.in_dtype, is_int8)
+        ids = build.arg("ids", (n, top_k), "int32")
+        weights = WeightReader(build, operator.layout)
+        wide = (pairs, operator.outputs)
+        previous = build.arg("previous", wide, "float32") if operator.accumulate else None
+        results = (
+            packed_results(build, operator.outputs, pairs)
+            if packs
+            else [build.arg("out", wide, "float32")]
+        )
+        items = operator.cols // GROUP if is_int8 else weights.units
+        shape = _shape_of(operator, items, spec)
+        tile, lanes, slots = shape.tile, shape.lanes, shape.slots
+        parts = PACKED_ROWS // tile if packs else 1
+        with launch(shape.threads, -(-rows // (tile * parts)), pairs) as (index, pair, thread):
+            block, count = Block(thread, shape.threads, spec.simd_width), bind(i32(n))
+            expert = bind(ids[tirx.floordiv(pair, top_k), tirx.floormod(pair, top_k)])
+            mine, is_first = _pairs_of(operator, ids, expert, pair, count)
+            slot, base = bind(tirx.floordiv(thread, lanes)), bind(operator.first_row(expert))
+            number, sums = bind(tirx.floormod(thread, lanes)), RowSums(shape, block)
+            values = shared((operator.most_rows * GROUP,)) if packs else None
+            with each_part(parts) as part:
+                first = bind((index * parts + part) * tile)
+                owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+                lane = _ExpertLane(
+                    number,
+                    lanes,
+                    [bind(base + tirx.min(row, rows - 1)) for row in owned],
+                    base,
+                    count,
+                    operator.most_rows,
+                    mine,
+                    not operator.is_gate_up,
+                    is_first & operator.holds(expert),
+                )
+                totals = no_totals(operator.most_rows)
+                if is_int8:
+                    add_int8(lane, weights, x[0], x[1], totals)
+                else:
+                    add_floats(lane, weights, x[0], totals)
+                step = 2 if operator.is_gate_up else 1
+                for i in lane.each_row():
+                    barrier()  # the row before may still be being read
+                    put_row(sums, lane, totals, i, slot, slots)
+                    sums.finish()
+                    with strided(block, tile // step) as item:
+                        row = bind(item * step)
+                        added = [sums.total(row + other) for other in range(step)]
+                        ((_, value),) = tailed(operator, added)
+                        if values is not None:
+                            store(values, value, i * GROUP + part * (tile // 2) + item)
+                        else:
+                            at, row_of = bind(tirx.floordiv(first, step) + item), mine[i]
+                            with when(first + row < rows):
+                                args = expert, value, previous, row_of, at
+                                kept = kept_or_previous(operator, *args)
+                                store(results[0], kept, row_of, at)
+            if values is not None:
+                pack_products(
+                    block,
+                    values,
+                    results,
+                    index,
+                    order,
+                    lambda row: _chosen(mine, row),
+                    lambda row: _chosen(mine, row) >= 0,
+                )
+    return build.result
+
+
+def _shape_of(operator: FewRowExperts, items: int, spec: TargetSpec) -> Int8Shape:
+    """The block, which all choices of a position fill the device with.
+
+    Where rows are so short that a tile of as many threads would be too tall, fewer threads: not
+    more lanes, of which some would be idle.
+    """
+    tuning = spec.tuning.few_rows
+    threads = MIN_LANES * ROW_ALIGNMENT // OWN_ROWS
+    if items <= MIN_LANES * tuning.items_per_lane and threads < tuning.threads:
+        tuning = replace(tuning, threads=threads)
+        spec = replace(spec, tuning=replace(spec.tuning, few_rows=tuning))
+    return few_row_shape(operator.top_k * operator.expert_rows, items, 1, spec).block
+
+
+def _chosen(pairs: Sequence[Expr], row: Expr) -> Expr:
+    """The pair of a row that is not known before the kernel runs."""
+    own = pairs[0]
+    for i, pair in enumerate(pairs[1:], 1):
+        own = tirx.Select(row == i, pair, own)
+    return own
+
+
+def _pairs_of(
+    operator: FewRowExperts, ids: Buffer, expert: Expr, pair: Expr, count: Expr
+) -> tuple[list[Expr], Expr]:
+    """For each position the pair that chose an expert, and whether `pair` is the first of them.
+
+    NONE for positions that did not, or that there are not, and for all if `pair` is not the first.
+    """
+    top_k, found = operator.top_k, []
+    for i in range(operator.most_rows):
+        position = bind(tirx.min(i32(i), count - 1))
+        own = i32(NONE)
+        for k, is_own in slots_of(ids, position, top_k, expert):
+            own = tirx.Select(is_own, i32(i * top_k + k), own)
+        found.append(materialize(tirx.Select(i32(i) < count, own, i32(NONE))))
+    lowest = reduce(tirx.min, [one.astype("uint32") for one in found])  # of NONE the largest
+    is_first = materialize(tirx.Select(lowest == pair.astype("uint32"), i32(1), i32(0))) == 1
+    return [materialize(tirx.Select(is_first, one, i32(NONE))) for one in found], is_first

@@ -1,0 +1,111 @@
+"""Norms around the experts of a few rows, against the launches that they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemma4_compile.operators.activation_quantization import QuantizeRows
+from gemma4_compile.operators.base import Operator
+from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.int8_linear import PACKED
+from gemma4_compile.operators.moe import (
+    DENSE_NORM,
+    EXPERT_NORM,
+    VECTORS,
+    CombineExperts,
+    ExpertResidualNorm,
+)
+from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
+from gemma4_compile.targets import target_spec
+from gemma4_compile.types import Array
+from tests.marks import LIMITS
+from tests.numerics.dawn_kernels import run_on_dawn
+from tests.numerics.definitions import run
+from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.web.dawn import SUBGROUP, VulkanDriver
+
+MOST, WIDTH, EPS = 9, 288, 1e-6
+FLOATS: list[Operator] = [
+    FewRowExpertNorm(1030, EPS, 3, "float16", most_rows=MOST),
+    FewRowExpertNorm(2816, EPS, 8, "float32", most_rows=MOST),
+]
+OPERATORS: list[Operator] = [
+    *FLOATS,
+    FewRowExpertNorm(2816, EPS, 8, PACKED, True, MOST),
+    FewRowExpertNorm(288, EPS, 2, PACKED, False, MOST),
+    QuantizedBranchNorms(2816, EPS, True, True, MOST),
+    QuantizedBranchNorms(288, EPS, False, True, MOST),
+]
+
+
+def cases_of(operators: Sequence[Operator]) -> list[KernelCase]:
+    return [make_case(one, seed, rows=(9, 4, 1)[seed % 3]) for seed, one in enumerate(operators)]
+
+
+def rounded(x: Array, interleaved: bool) -> tuple[Array, Array]:
+    """Words and scales of some rows."""
+    rows, width = x.shape
+    words, scales = np.zeros((rows, width // 4), np.uint32), np.zeros((rows, width // 32), "f4")
+    run(QuantizeRows(None, width, "float32", interleaved), x, words, scales)
+    return words, scales
+
+
+def assert_packed(found: Sequence[Array], expected: Sequence[Array], operator: Operator) -> None:
+    """Of two orders of sums."""
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
+    moved = np.abs(found[0].view(np.int8).astype(int) - expected[0].view(np.int8))
+    assert moved.max() <= 1
+    assert moved.mean() <= operator.moved_share()
+
+
+def test_branches_are_normed_and_rounded() -> None:
+    operator = QuantizedBranchNorms(WIDTH, EPS, True, False, MOST)
+    case = make_case(operator, 1, rows=5)
+    y, residual, vectors = case.arrays[:3]
+    out, *packed = case.expected
+    same, dense, experts = (np.zeros_like(out) for _ in range(3))
+
+    run(
+        ResidualNorm(None, WIDTH, EPS, False, "float32", VECTORS), y, residual, vectors, same, dense
+    )
+    run(RmsNorm(None, WIDTH, EPS, "float32"), same, vectors[EXPERT_NORM].copy(), experts)
+
+    np.testing.assert_allclose(out, same, rtol=1e-5, atol=1e-6)
+    assert DENSE_NORM == 1, "the row that `ResidualNorm` takes"
+    assert_packed(packed[:2], rounded(dense, True), operator)
+    assert_packed(packed[2:], rounded(experts, False), operator)
+
+
+@pytest.mark.parametrize("dtype", ["float32", PACKED])
+def test_experts_are_added_up_normed_and_rounded(dtype: str) -> None:
+    operator = FewRowExpertNorm(WIDTH, EPS, 3, dtype, True, MOST)
+    case = make_case(operator, 1, rows=5)
+    dense, outputs, weights, *others = case.arrays[:7]
+    out, *results = case.expected
+    chosen, same, hidden = (np.zeros_like(out) for _ in range(3))
+
+    run(CombineExperts(None, 3, WIDTH), outputs, weights, chosen)
+    run(ExpertResidualNorm(None, WIDTH, EPS, "float32"), dense, chosen, *others, same, hidden)
+
+    np.testing.assert_allclose(out, same, rtol=1e-5, atol=1e-5)
+    if dtype == PACKED:
+        assert_packed(results, rounded(hidden, True), operator)
+    else:
+        np.testing.assert_allclose(results[0], hidden, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("limits", [*LIMITS, "subgroups"])
+def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    spec = target_spec("webgpu", limits)
+    spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))
+    cases = cases_of(OPERATORS)
+
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)

@@ -1,0 +1,209 @@
+"""Before and Expected of experts in functions with a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import tvm
+from tvm import tirx
+from tvm.relax.frontend import nn
+
+from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
+from gemma4_compile.operators.base import Operator, TensorSpec
+from gemma4_compile.operators.epilogue import Epilogue
+from gemma4_compile.operators.expert_linear import ExpertGemm
+from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
+from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm
+from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.moe import (
+    EXPERT_TILE,
+    VECTORS,
+    CombineExperts,
+    ExpertResidualNorm,
+    PermuteByExpert,
+    Router,
+)
+from gemma4_compile.operators.norms import ResidualNorm
+from gemma4_compile.passes.few_row_experts import few_row_experts
+from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
+from gemma4_compile.passes.split_matmuls import split_matmuls
+from tests.passes.operator_modules import (
+    F32,
+    Tensors,
+    assert_same,
+    call,
+    kinds,
+    module,
+    rewritten,
+    weights,
+)
+from tests.passes.test_few_rows import of_few_rows
+
+MOST = 9
+LIMITS = FusionLimits(None, few_rows=CPU_SPLITS)
+N = tirx.Var("n", "int64")
+ROWS = ((N, 64), F32)
+PAIRS, NO_EPILOGUE = Epilogue.GELU_PAIRS.value, Epilogue.NONE.value
+EXPERTS, TOP_K = 6, 2
+UP = WeightLayout(4, "float16", 32, 64, (64 * 4, 64 * 2))
+DOWN = WeightLayout(4, "float16", 32, 32, (64 * 6,))
+EXPERT_INPUTS: dict[str, TensorSpec] = {
+    "x": ((N, 64), F32),
+    "ids": ((N, TOP_K), "int32"),
+    **{f"up_{name}": spec for name, spec in weights(UP).items()},
+    **{f"down_{name}": spec for name, spec in weights(DOWN).items()},
+}
+GATED, OUTPUTS = ((N * TOP_K, 32), F32), ((N * TOP_K, 64), F32)
+PACKED_GATED = quantized_specs(32, N * TOP_K)
+
+
+def of_experts(
+    x: Tensors, matmul: Callable[[str, WeightLayout], Operator], choice: list[nn.Tensor], int8: bool
+) -> list[nn.Tensor]:
+    """Gate and up, and down, each on vectors that were rounded before if they are of int8."""
+    up = [x[f"up_{name}"] for name in weights(UP)]
+    down = [x[f"down_{name}"] for name in weights(DOWN)]
+    left = [x["x"]]
+    if int8:
+        left = call(QuantizeRows(None, 64, F32, True), left, *quantized_specs(64, N))
+    left = call(matmul(PAIRS, UP), [*left, *choice, *up], GATED)
+    if int8:
+        left = call(QuantizeRows(None, 32, F32, True), left, *PACKED_GATED)
+    return call(matmul(NO_EPILOGUE, DOWN), [*left, *choice, *down], OUTPUTS)
+
+
+def chunk_of_experts(int8: bool) -> tvm.IRModule:
+    def body(x: Tensors) -> list[nn.Tensor]:
+        permute = PermuteByExpert(EXPERTS, TOP_K, EXPERT_TILE)
+        specs = ((N * TOP_K,), "int32"), ((permute.tile_count(N * TOP_K), 3), "int32")
+        kind, dtype = (Int8ExpertGemm, PACKED) if int8 else (ExpertGemm, F32)
+
+        def matmul(epilogue: str, layout: WeightLayout) -> Operator:
+            return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue)
+
+        return of_experts(x, matmul, call(permute, [x["ids"]], *specs), int8)
+
+    return of_few_rows(module(EXPERT_INPUTS, body))
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_experts_are_found_by_their_ids(int8: bool) -> None:
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        kind, dtype = (Int8FewRowExperts, PACKED) if int8 else (FewRowExperts, F32)
+
+        def matmul(epilogue: str, layout: WeightLayout) -> Operator:
+            return kind(layout, 64, EXPERTS, TOP_K, dtype, epilogue=epilogue, most_rows=MOST)
+
+        if not int8:
+            return of_experts(x, matmul, [x["ids"]], int8)
+        up = [x[f"up_{name}"] for name in weights(UP)]
+        down = [x[f"down_{name}"] for name in weights(DOWN)]
+        packed = call(QuantizeRows(None, 64, F32, True), [x["x"]], *quantized_specs(64, N))
+        gate_up = matmul(PAIRS, UP)
+        assert isinstance(gate_up, Int8FewRowExperts)
+        gate_up = replace(gate_up, packed_out=True, interleaved_out=True)
+        product = call(gate_up, [*packed, x["ids"], *up], *PACKED_GATED)
+        return call(matmul(NO_EPILOGUE, DOWN), [*product, x["ids"], *down], OUTPUTS)
+
+    after = rewritten(chunk_of_experts(int8), LIMITS, few_row_experts)
+    assert_same(after, of_few_rows(module(EXPERT_INPUTS, expected)))
+
+
+def test_experts_that_are_too_many_buffers_take_several_calls() -> None:
+    after = rewritten(chunk_of_experts(int8=False), replace(LIMITS, max_buffers=6), few_row_experts)
+    assert kinds(after) == ["few_row_experts"] * 2
+    divided = rewritten(after, replace(LIMITS, max_buffers=6), split_matmuls)
+    assert kinds(divided) == ["few_row_experts"] * 3
+
+
+NORM_INPUTS: dict[str, TensorSpec] = {
+    "y": ROWS,
+    "residual": ROWS,
+    "vectors": ((VECTORS, 64), F32),
+    "projection": ((EXPERTS, 64), "float16"),
+    "expert_scale": ((EXPERTS,), F32),
+}
+CHOICE = ((N, TOP_K), "int32"), ((N, TOP_K), F32), ROWS
+ROUTER = Router(None, 64, EXPERTS, TOP_K, 1e-6, 0.125, "float16", F32)
+ROUTED = ("vectors", "projection", "expert_scale")
+
+
+def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(None, 64, 1e-6, False, F32, VECTORS)
+        args = [x[name] for name in ("y", "residual", "vectors")]
+        residual, hidden = call(norm, args, ROWS, ROWS)
+        dense = call(QuantizeRows(None, 64, F32, True), [hidden], *quantized_specs(64, N))
+        routed = [residual, *(x[name] for name in ROUTED)]
+        ids, shares, normed = call(ROUTER, routed, *CHOICE)
+        experts = call(QuantizeRows(None, 64, F32, False), [normed], *quantized_specs(64, N))
+        return [residual, *dense, ids, shares, *experts]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        norms = QuantizedBranchNorms(64, 1e-6, True, False, MOST)
+        args = [x[name] for name in ("y", "residual", "vectors")]
+        packed = quantized_specs(64, N)
+        residual, *rounded = call(norms, args, ROWS, *packed, *packed)
+        routed = [residual, *(x[name] for name in ROUTED)]
+        ids, shares, _ = call(ROUTER, routed, *CHOICE)
+        return [residual, *rounded[:2], ids, shares, *rounded[2:]]
+
+    few = of_few_rows(module(NORM_INPUTS, before))
+    after = rewritten(few, LIMITS, few_row_experts)
+    assert_same(after, of_few_rows(module(NORM_INPUTS, expected)))
+    narrow = rewritten(few, replace(LIMITS, max_buffers=7), few_row_experts)
+    assert kinds(narrow) == ["residual_norm", "quantize_rows", "router", "quantize_rows"]
+
+
+END_INPUTS: dict[str, TensorSpec] = {
+    "dense": ROWS,
+    "outputs": ((N * TOP_K, 64), F32),
+    "shares": ((N, TOP_K), F32),
+    "residual": ROWS,
+    "w_branches": ((3, 64), F32),
+    "scalar": ((1,), F32),
+    "w_next": ((64,), F32),
+}
+
+
+def end_of_layer(int8: bool) -> tvm.IRModule:
+    def body(x: Tensors) -> list[nn.Tensor]:
+        dense, outputs, shares, *others = (x[name] for name in END_INPUTS)
+        (chosen,) = call(CombineExperts(None, TOP_K, 64), [outputs, shares], ROWS)
+        norm = ExpertResidualNorm(None, 64, 1e-6, F32)
+        residual, hidden = call(norm, [dense, chosen, *others], ROWS, ROWS)
+        if not int8:
+            return [residual, hidden]
+        rounding = QuantizeRows(None, 64, F32, True)
+        return [residual, *call(rounding, [hidden], *quantized_specs(64, N))]
+
+    return of_few_rows(module(END_INPUTS, body))
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_the_norm_after_a_layer_adds_its_experts_up(int8: bool) -> None:
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        args = [x[name] for name in END_INPUTS]
+        if not int8:
+            return call(FewRowExpertNorm(64, 1e-6, TOP_K, F32, most_rows=MOST), args, ROWS, ROWS)
+        operator = FewRowExpertNorm(64, 1e-6, TOP_K, PACKED, True, MOST)
+        return call(operator, args, ROWS, *quantized_specs(64, N))
+
+    after = rewritten(end_of_layer(int8), LIMITS, few_row_experts)
+    assert_same(after, of_few_rows(module(END_INPUTS, expected)))
+
+
+@pytest.mark.parametrize(
+    ("buffers", "expected"),
+    [
+        (8, ["combine_experts", "expert_residual_norm", "quantize_rows"]),
+        (9, ["few_row_expert_norm", "quantize_rows"]),
+        (10, ["few_row_expert_norm"]),
+    ],
+)
+def test_as_far_as_its_buffers_go(buffers: int, expected: list[str]) -> None:
+    limits = replace(LIMITS, max_buffers=buffers)
+    assert kinds(rewritten(end_of_layer(int8=True), limits, few_row_experts)) == expected

@@ -1,0 +1,143 @@
+import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
+import type { Device } from "../src/device";
+import { draftOptions, loadDrafter, tryDrafter } from "../src/drafter";
+import { counts } from "../src/stats";
+import { type FakeLibrary, fakeLibrary } from "./fake_library";
+
+const URL_ = "https://example.org/model";
+const PARAMETERS = [
+  { name: "second", shape: [3], dtype: "int8" },
+  { name: "first", shape: [2, 2], dtype: "float32" },
+];
+const SHARD = Uint8Array.from({ length: 28 }, (_, i) => i);
+const NAME = "params_shard_drafter_0.bin";
+const RECORDS = [
+  { ...PARAMETERS[1], format: "raw", byteOffset: 0, nbytes: 16 },
+  { ...PARAMETERS[0], format: "raw", byteOffset: 24, nbytes: 3 },
+];
+
+let hash: string;
+beforeAll(async () => {
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", SHARD));
+  hash = [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+});
+
+let files: Record<string, unknown>;
+let asked: [string, string | undefined][];
+let written: [GPUBuffer, number[]][];
+let fake: FakeLibrary;
+
+/** As a server answers: files in JSON, shards as they are. */
+async function answer(url: string, sha256?: string): Promise<Response> {
+  asked.push([url, sha256]);
+  const found = files[url.slice(URL_.length + 1)];
+  if (found === undefined) return new Response("", { status: 404 });
+  return found instanceof Uint8Array ? new Response(found as Uint8Array<ArrayBuffer>) : Response.json(found);
+}
+
+const load = (options = {}) => loadDrafter([fake.library], URL_, { fetch: answer, ...options });
+
+beforeEach(() => {
+  files = {
+    "drafter-tensor-cache.json": { records: [{ dataPath: NAME, nbytes: SHARD.length, records: RECORDS }] },
+    "provenance.json": { files: { [NAME]: { sha256: hash } } },
+    [NAME]: SHARD,
+  };
+  [asked, written, counts.drafterBytes, counts.reasons.length] = [[], [], 0, 0];
+  const writeBuffer = (buffer: GPUBuffer, _: number, bytes: Uint8Array) => written.push([buffer, [...bytes]]);
+  fake = fakeLibrary({ native: { writeBuffer } } as unknown as Device);
+  fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS } });
+});
+afterEach(() => void vi.unstubAllGlobals());
+
+describe("a drafter", () => {
+  it("is put onto the device in the library's order, in whole words", async () => {
+    await load({ drafts: 4 });
+    expect(asked).toEqual([
+      [`${URL_}/drafter-tensor-cache.json`, undefined],
+      [`${URL_}/provenance.json`, undefined],
+      [`${URL_}/${NAME}`, hash],
+    ]);
+    const [, ...tensors] = fake.calls.find(([name]) => name === "ffi.Array")! as [string, ...number[]];
+    const byBuffer = new Map(written);
+    const content = tensors.map((tensor) => byBuffer.get(fake.buffers.get(tensor)!.buffer));
+    expect(content).toEqual([[24, 25, 26, 0], [...SHARD.subarray(0, 16)]]);
+    expect(fake.library.drafter).toBeGreaterThan(0);
+    expect(fake.released).toEqual(expect.arrayContaining(tensors)); // the array holds them
+    expect(counts.drafterBytes).toBe(SHARD.length);
+    expect(draftOptions.fixed).toBe(4);
+  });
+
+  it("is not loaded a second time", async () => {
+    await load();
+    await expect(load()).rejects.toThrow("no loaded model takes these weights");
+    expect(counts.drafterBytes).toBe(SHARD.length);
+  });
+
+  it.each<[string, () => void, RegExp]>([
+    ["of other bytes", () => (files[NAME] = SHARD.slice().fill(9, 0, 1)), /_0\.bin: expected sha256 .* found /],
+    ["cut off", () => (files[NAME] = SHARD.subarray(1)), /expected 28 bytes, found 27/],
+    ["that does not come", () => delete files[NAME], /_0\.bin: the server answered 404/],
+    ["that no provenance names", () => (files["provenance.json"] = { files: {} }), /does not know params_shard/],
+    [
+      "of another model",
+      () => (fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS.slice(1) } })),
+      /no loaded model takes these weights/,
+    ],
+    ["for a library without one", () => (fake.library.readMetadata = () => "{}"), /no loaded model takes/],
+  ])("%s is refused", async (_, change, words) => {
+    change();
+    await expect(load()).rejects.toThrow(words);
+    expect([fake.library.drafter, counts.drafterBytes]).toEqual([0, 0]);
+    const made = [...fake.buffers.keys()];
+    expect(fake.released).toEqual(expect.arrayContaining(made));
+  });
+
+  it("makes 0 to 8 guesses", async () => {
+    for (const drafts of [-1, 9, 1.5]) await expect(load({ drafts })).rejects.toThrow(`found ${drafts}`);
+    expect(asked).toEqual([]);
+  });
+
+  it("that cannot be used is a reason, and no error", async () => {
+    expect(await tryDrafter([], URL_, { fetch: answer })).toBe(false);
+    expect(counts.reasons).toEqual([expect.stringMatching(/^no drafter: no loaded model takes/)]);
+    expect(await tryDrafter([fake.library], URL_, { fetch: answer })).toBe(true);
+  });
+});
+
+describe("its shards in the browser", () => {
+  let kept: Map<string, Response>;
+  beforeEach(() => {
+    kept = new Map();
+    const absolute = (key: string | Request) => new Request(key).url;
+    const cache = {
+      match: async (key: string) => kept.get(absolute(key))?.clone(),
+      put: async (key: string, response: Response) => void kept.set(absolute(key), response),
+      keys: async () => [...kept.keys()].map((url) => new Request(url)),
+      delete: async (key: Request) => kept.delete(key.url),
+    };
+    vi.stubGlobal("caches", { open: async () => cache });
+    vi.stubGlobal("fetch", answer);
+  });
+
+  it("are fetched once, and the lists each time", async () => {
+    await loadDrafter([fake.library], URL_, {});
+    fake.library.drafter = 0;
+    asked = [];
+    await loadDrafter([fake.library], URL_, {});
+    expect(asked.map(([url]) => url)).toEqual([`${URL_}/drafter-tensor-cache.json`, `${URL_}/provenance.json`]);
+  });
+
+  it("go when the package has others, and those of other packages stay", async () => {
+    const [old, below, other] = [
+      `${URL_}/${NAME}?0123`,
+      `${URL_}/below/${NAME}?4567`,
+      `https://example.org/${NAME}?89`,
+    ];
+    for (const url of [old, below, other]) kept.set(url, new Response("x"));
+    await loadDrafter([fake.library], URL_, {});
+    expect([...kept.keys()].sort()).toEqual(
+      [below, other, `${URL_}/drafter-tensor-cache.json`, `${URL_}/provenance.json`, `${URL_}/${NAME}?${hash}`].sort(),
+    );
+  });
+});

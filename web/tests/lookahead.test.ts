@@ -1,0 +1,205 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { draftOptions } from "../src/drafter";
+import { Lookahead, type RecordedStep } from "../src/lookahead";
+import type { RoundOwner } from "../src/round_kernels";
+import { counts } from "../src/stats";
+import { SLOTS, type Tables } from "../src/tables";
+import { fakeNative } from "./fake_device";
+
+const STEP_MS = 10;
+const STRIDE = 256;
+const WORDS = STRIDE / 4;
+const MAX_ROWS = 9;
+
+/** What the model says after a token. */
+const next = (token: number, position: number): number => (31 * token + 7 * position + 3) % 1009;
+
+/** A drafter in the place of the library's: of the guesses of a round so many are right. */
+const device = vi.hoisted(() => ({
+  right: 9,
+  roundMs: 10,
+  fails: false,
+  rounds: [] as number[],
+  drawn: [] as number[],
+  guesses: [] as number[],
+  buffers: {} as Record<"drawn" | "ids", { size: number }>,
+}));
+vi.mock("../src/round_kernels", () => ({
+  MAX_DRAFTS: 8,
+  MAX_ROWS: 9,
+  RoundKernels: class {
+    stride = 256;
+    stateBytes = 16;
+    drawn = { size: 256 * 9 };
+    ids = { size: 4 * 9 };
+    states = { size: 16 * 9 };
+    hidden = [{ size: 16 }, { size: 16 }];
+    tokens = Array.from({ length: 9 }, () => ({ size: 4 }));
+    constructor() {
+      if (device.fails) throw new Error("not such a library");
+      device.buffers = { drawn: this.drawn, ids: this.ids };
+    }
+    guess = () => [];
+    run = () => [];
+    write({ position, token, uniforms }: { position: number; token: number; uniforms: number[] }) {
+      device.rounds.push(position);
+      device.guesses = [];
+      device.drawn = [];
+      let read = token;
+      for (let row = 0; row < uniforms.length; row++) {
+        const said = next(read, position + row);
+        device.drawn.push(said);
+        read = row < device.right ? said : said + 1;
+        device.guesses.push(read);
+      }
+      device.guesses.pop();
+    }
+    destroy = () => undefined;
+  },
+}));
+
+let clock: number;
+let version: number;
+let ring: number[];
+let sizes: number[]; // steps of submissions without guesses
+let released: number;
+let lookahead: Lookahead;
+
+interface FakeStaging {
+  content: Int32Array;
+  ms: number;
+}
+
+/** Copies arrive in their order, each after the time that it takes. */
+function staging(): GPUBuffer & FakeStaging {
+  const made = {
+    content: new Int32Array(0),
+    ms: 0,
+    mapAsync: async () => {
+      clock += made.ms;
+    },
+    getMappedRange: () => made.content.buffer,
+    unmap: () => undefined,
+    destroy: () => undefined,
+  };
+  return made as unknown as GPUBuffer & FakeStaging;
+}
+
+function copied(source: object, target: GPUBuffer & FakeStaging, tables: Tables): void {
+  if (source === tables.tokens) {
+    target.content = Int32Array.from({ length: SLOTS * WORDS }, (_, i) => (i % WORDS ? 0 : ring[i / WORDS]!));
+    target.ms = STEP_MS * sizes.at(-1)!;
+  } else if (source === device.buffers.drawn) {
+    target.content = new Int32Array(WORDS * MAX_ROWS + MAX_ROWS);
+    for (const [row, token] of device.drawn.entries()) target.content[row * WORDS] = token;
+    target.content.set(device.guesses, WORDS * MAX_ROWS + 1);
+    target.ms = device.roundMs;
+  }
+}
+
+beforeEach(() => {
+  vi.stubGlobal("GPUMapMode", { READ: 1 });
+  vi.stubGlobal("GPUBufferUsage", { MAP_READ: 1, COPY_DST: 8 });
+  vi.spyOn(performance, "now").mockImplementation(() => clock);
+  [clock, version, ring, sizes, released] = [1000, 0, Array(SLOTS).fill(0) as number[], [], 0];
+  Object.assign(device, { right: 9, roundMs: STEP_MS, fails: false, rounds: [] });
+  [draftOptions.fixed, counts.reasons.length, counts.guessedSteps] = [undefined, 0, 0];
+  const tables = {
+    slots: Array.from({ length: SLOTS }, () => ({})),
+    tokens: { size: SLOTS * STRIDE },
+    tokenStride: STRIDE,
+    writeToken: (slot: number, token: number) => (ring[slot] = token),
+    writeRows: (first: number, steps: { position: number }[]) => {
+      sizes.push(steps.length);
+      for (const [i, { position }] of steps.entries())
+        ring[(first + i + 1) % SLOTS] = next(ring[(first + i) % SLOTS]!, position);
+    },
+  } as unknown as Tables;
+  const { native } = fakeNative();
+  const makeEncoder = native.createCommandEncoder;
+  Object.assign(native, {
+    createBuffer: staging,
+    createCommandEncoder: () => ({
+      ...makeEncoder(),
+      copyBufferToBuffer: (from: object, _: number, to: GPUBuffer & FakeStaging) => copied(from, to, tables),
+    }),
+  });
+  const library = {
+    random: { state: 77 },
+    drafter: 5,
+    releaseDrafter: () => (released += 1),
+    exports: {
+      gemma4_driver_room: () => 4096,
+      gemma4_driver_wrote: () => 0,
+      gemma4_driver_version: () => version,
+    },
+  };
+  const stream = { flush: () => undefined, submit: () => undefined };
+  const owner = { library, state: 1, device: { native, stream } } as unknown as RoundOwner;
+  const recorded = { record: { bind: () => [] } };
+  const step = { decode: recorded, softmax: recorded, sample: recorded } as unknown as RecordedStep;
+  lookahead = new Lookahead(owner, tables, step);
+  lookahead.sampling = { temperature: 1, topP: 1 };
+});
+afterEach(() => void vi.restoreAllMocks());
+
+/** The client's side of so many tokens, each the model's; how many of them had to be begun with. */
+async function say(count: number, from = { token: 5, position: 20 }): Promise<number> {
+  let { token, position } = from;
+  let begun = 0;
+  for (let i = 0; i < count; i++) {
+    version += 1;
+    let entry = lookahead.take(position, token);
+    if (!entry) {
+      begun += 1;
+      expect(lookahead.start(token, position)).toBe(true);
+      entry = lookahead.take(position, token)!;
+    }
+    lookahead.refill(position);
+    await entry.read.arrival;
+    expect(entry.read.value()).toBe(next(token, position));
+    token = entry.read.value();
+    position += 1;
+  }
+  Object.assign(from, { token, position });
+  return begun;
+}
+
+describe("tokens ahead of the client", () => {
+  it("are guessed once the time of a step is known", async () => {
+    const at = { token: 5, position: 20 };
+    await say(4, at);
+    expect(device.rounds).toEqual([]);
+    await say(60, at);
+    expect(device.rounds.length).toBeGreaterThan(5);
+    expect(counts.guessedSteps).toBeGreaterThan(25); // of 40, for the steps before were on their way
+  });
+
+  it("run one after the other, several at a time, while guesses do not pay", async () => {
+    Object.assign(device, { right: 0, roundMs: 5 * STEP_MS });
+    const at = { token: 5, position: 20 };
+    while (device.rounds.length < 9) await say(1, at); // the first has no guesses
+    expect(await say(8, at)).toBe(1); // the tokens of rounds, and then a beginning
+    const [rounds, before] = [device.rounds.length, sizes.length];
+    expect(await say(50, at)).toBe(0); // each was on its way when it was asked for
+    expect(device.rounds.length).toBe(rounds);
+    expect(Math.max(...sizes.slice(before))).toBeGreaterThan(1);
+    await say(60, at);
+    expect(device.rounds.length).toBeGreaterThan(rounds); // after 64 tokens they are tried again
+  });
+
+  it("go on one by one where the library cannot guess", async () => {
+    device.fails = true;
+    await say(30);
+    expect(counts.reasons).toEqual(["no tokens are guessed: not such a library"]);
+    expect(released).toBe(1);
+    expect(sizes.reduce((sum, size) => sum + size)).toBeGreaterThanOrEqual(30);
+  });
+
+  it("are never guessed where that was asked for", async () => {
+    draftOptions.fixed = 0;
+    await say(40);
+    expect(device.rounds).toEqual([]);
+    expect(counts.guessedSteps).toBe(0);
+  });
+});
