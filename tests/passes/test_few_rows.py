@@ -216,6 +216,6 @@ def test_of_a_model_only_the_check_of_guesses_has_few_rows(kind: str, activation
     for name in (abi.VERIFY, abi.PREFILL, abi.DECODE, abi.DRAFT, abi.EMBED):
         found = [kernel for kernel in calls_of(whole, name) if "few_row" in kernel]
         assert bool(found) == (name == abi.VERIFY), name
-    of_chunks = ("gemm", "int8_gemm", "prefill_attention", "permute", "expert_gemm")
-    of_chunks = (*of_chunks, "int8_expert_gemm")
+    tiled = ("gemm", "expert_gemm", "int8_gemm", "int8_expert_gemm")
+    of_chunks = (*tiled, "prefill_attention", "permute_by_expert")
     assert not [name for name in calls_of(whole, abi.VERIFY) if name.startswith(of_chunks)]
