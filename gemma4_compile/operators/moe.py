@@ -81,12 +81,13 @@ class Router(Operator):
                         normed = x[i, j] * inverse * vectors[SCALE, j] * f32(self.factor)
                         score.add(normed * as_f32(projection[e, j]))
                     store(scores, score.value, e)
-                _choose(self, scores, expert_scale, ids, weights, i)
+                choose_experts(self.experts, self.top_k, scores, expert_scale, ids, weights, i)
         return build.result
 
 
-def _choose(
-    operator: Router | TopKExperts,
+def choose_experts(
+    experts: int,
+    top_k: int,
     scores: Buffer,
     expert_scale: Buffer,
     ids: Buffer,
@@ -96,17 +97,17 @@ def _choose(
     """`top_k` times the highest score that is left, and their softmax; changes `scores`."""
     chosen = LocalVar("float32", f32(0.0))
     highest = LocalVar("float32", scores[0])
-    with T.serial(0, operator.experts) as e:
+    with T.serial(0, experts) as e:
         highest.set(tirx.max(highest.value, scores[e]))
-    with T.serial(0, operator.top_k) as k:
+    with T.serial(0, top_k) as k:
         best = LocalVar("int32", i32(0))
-        with T.serial(1, operator.experts) as e, when(scores[e] > scores[best.value]):
+        with T.serial(1, experts) as e, when(scores[e] > scores[best.value]):
             best.set(i32(e))
         store(ids, best.value, i, k)
         store(weights, tirx.exp(scores[best.value] - highest.value), i, k)
         chosen.add(weights[i, k])
         store(scores, f32(LOWEST), best.value)
-    with T.serial(0, operator.top_k) as k:
+    with T.serial(0, top_k) as k:
         store(weights, weights[i, k] / chosen.value * expert_scale[ids[i, k]], i, k)
 
 
@@ -228,7 +229,7 @@ class TopKExperts(Operator):
             scores = T.alloc_buffer((self.experts,), "float32", scope="local")
             with T.serial(0, self.experts) as e:
                 store(scores, given[0, e], e)
-            _choose(self, scores, expert_scale, ids, weights, 0)
+            choose_experts(self.experts, self.top_k, scores, expert_scale, ids, weights, 0)
         return build.result
 
 

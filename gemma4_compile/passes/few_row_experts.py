@@ -11,7 +11,8 @@ Before::
 
 After::
 
-    ids, weights, hidden = router(residual, ...)
+    scores, hidden = few_row_router_scores(residual, ...)
+    ids, weights = few_row_top_k_experts(scores, ...)
     gated = few_row_experts(hidden, ids, weights)        in the order of the ids
     outputs = few_row_experts(gated, ids, weights)
     residual, x = few_row_expert_norm(dense, outputs, weights, residual, ...)
@@ -24,7 +25,8 @@ round their rows themselves, also the experts' input::
     ids, weights, hidden = router(residual, ...)
     words, scales = quantize_rows(hidden)
 
-becomes ``residual, words, scales, words, scales = quantized_branch_norms(...)``, then the router.
+becomes ``residual, words, scales, words, scales = quantized_branch_norms(...)``, then the router,
+which is two launches everywhere: a block of one row would read the whole projection alone.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from dataclasses import replace
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.int8_linear import PACKED, PACKED_ROWS, Int8ExpertGemm
 from gemma4_compile.operators.moe import (
     CombineExperts,
@@ -49,6 +52,7 @@ from gemma4_compile.passes.operator_graph import (
     OperatorGraph,
     fields_of,
     is_call_of,
+    result_vars,
 )
 
 FORMS: tuple[tuple[type[ExpertGemm], type[FewRowExperts]], ...] = (
@@ -69,6 +73,8 @@ def few_row_experts(graph: OperatorGraph, limits: FusionLimits) -> None:
         _quantize_product(graph, gate_up, limits)
     for router in graph.calls(Router):
         _quantize_branches(graph, router, most, limits)
+    for router in graph.calls(Router):
+        _divide_router(graph, router, most)
     for norm in graph.calls(ExpertResidualNorm):
         _combine_in_norm(graph, norm, most, limits)
 
@@ -130,6 +136,24 @@ def _quantize_branches(
     for rounding in (dense, experts):
         graph.replace([rounding], [])
     graph.replace([norm], [OperatorCall(operator, norm.args, results)])
+
+
+def _divide_router(graph: OperatorGraph, router: OperatorCall[Router], most: int) -> None:
+    """Let many blocks read the projection; the normed row goes where nothing reads it any more."""
+    old, (ids, weights, hidden) = router.operator, router.results
+    residual, vectors, projection, expert_scale = router.args
+    rows = residual.ty.shape[0]
+    dtype = old.out_dtype if graph.reader_count(hidden) else None
+    fields = old.width, old.experts, old.eps, old.factor, old.weight_dtype
+    (scores,) = result_vars("scores", [((rows, old.experts), "float32")])
+    first = OperatorCall(
+        FewRowRouterScores(*fields, dtype, most),
+        [residual, vectors, projection],
+        [scores] if dtype is None else [scores, hidden],
+    )
+    choice = FewRowTopKExperts(old.experts, old.top_k, most)
+    second = OperatorCall(choice, [scores, expert_scale], [ids, weights])
+    graph.replace([router], [first, second])
 
 
 def _combine_in_norm(

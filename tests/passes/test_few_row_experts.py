@@ -16,6 +16,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertGemm
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
+from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.int8_linear import PACKED, Int8ExpertGemm
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import (
@@ -131,6 +132,15 @@ ROUTER = Router(None, 64, EXPERTS, TOP_K, 1e-6, 0.125, "float16", F32)
 ROUTED = ("vectors", "projection", "expert_scale")
 
 
+def halves_of_router(args: list[nn.Tensor], dtype: str | None) -> list[nn.Tensor]:
+    *scored, expert_scale = args
+    first = FewRowRouterScores(64, EXPERTS, 1e-6, 0.125, "float16", dtype, MOST)
+    scores, *hidden = call(first, scored, ((N, EXPERTS), F32), *([] if dtype is None else [ROWS]))
+    return (
+        call(FewRowTopKExperts(EXPERTS, TOP_K, MOST), [scores, expert_scale], *CHOICE[:2]) + hidden
+    )
+
+
 def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
     def before(x: Tensors) -> list[nn.Tensor]:
         norm = ResidualNorm(None, 64, 1e-6, False, F32, VECTORS)
@@ -148,14 +158,28 @@ def test_both_branches_inputs_are_rounded_by_the_norm_before_them() -> None:
         packed = quantized_specs(64, N)
         residual, *rounded = call(norms, args, ROWS, *packed, *packed)
         routed = [residual, *(x[name] for name in ROUTED)]
-        ids, shares, _ = call(ROUTER, routed, *CHOICE)
+        ids, shares = halves_of_router(routed, None)
         return [residual, *rounded[:2], ids, shares, *rounded[2:]]
 
     few = of_few_rows(module(NORM_INPUTS, before))
     after = rewritten(few, LIMITS, few_row_experts)
     assert_same(after, of_few_rows(module(NORM_INPUTS, expected)))
     narrow = rewritten(few, replace(LIMITS, max_buffers=7), few_row_experts)
-    assert kinds(narrow) == ["residual_norm", "quantize_rows", "router", "quantize_rows"]
+    router = ["few_row_router_scores", "few_row_top_k_experts"]
+    assert kinds(narrow) == ["residual_norm", "quantize_rows", *router, "quantize_rows"]
+
+
+def test_a_router_whose_row_is_read_writes_it() -> None:
+    inputs = {"residual": ROWS, **{name: NORM_INPUTS[name] for name in ROUTED}}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        return call(ROUTER, [x[name] for name in inputs], *CHOICE)
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        return halves_of_router([x[name] for name in inputs], F32)
+
+    after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_row_experts)
+    assert_same(after, of_few_rows(module(inputs, expected)))
 
 
 END_INPUTS: dict[str, TensorSpec] = {

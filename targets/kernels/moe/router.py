@@ -93,11 +93,11 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             def score_of(e: Expr) -> Expr:
                 return scores[e] * factor
 
-            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
+            store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
     return build.result
 
 
-def _store_choice(
+def store_choice(
     block: Block,
     chosen: Buffer,
     top_k: int,
@@ -175,7 +175,7 @@ def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc
             def score_of(e: Expr) -> Expr:
                 return scores[0, e]
 
-            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, 0)
+            store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, 0)
     return build.result
 
 
