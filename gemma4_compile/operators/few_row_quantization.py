@@ -28,10 +28,11 @@ class PackedRows(FewRows):
 
 @dataclass(frozen=True)
 class QuantizedFewRowNorm(PackedRows, Operator):
-    """`ResidualNorm` of at most `most_rows` rows, its normed result packed.
+    """`ResidualNorm` of at most `most_rows` rows, its last result packed.
 
     Arguments: y, r (rows, width) f32; w_branch (width,) f32; scalar (1,) f32 if `scaled`; w_next
-    (width,) f32. Results: r' (rows, width) f32, words, scales.
+    (width,) f32 if `normed`. Results: r' (rows, width) f32; words, scales of its norm or, without
+    `normed`, of itself.
     """
 
     kind: ClassVar[str] = "quantized_few_row_norm"
@@ -40,6 +41,7 @@ class QuantizedFewRowNorm(PackedRows, Operator):
     scaled: bool
     interleaved: bool
     most_rows: int = 1
+    normed: bool = True
 
     def definition(self) -> tirx.PrimFunc:
         rows, width = symbolic_rows(None), self.width
@@ -49,14 +51,16 @@ class QuantizedFewRowNorm(PackedRows, Operator):
         scalar = te.placeholder((1,), "float32", name="scalar") if self.scaled else None
         w_next = te.placeholder((width,), "float32", name="w_next")
         out = residual_sum(y, residual, lambda j: w_branch[j], scalar, self.eps)
+        args = [y, residual, w_branch, *([] if scalar is None else [scalar])]
+        if not self.normed:
+            return te_prim_func([*args, out, *pack(out, self.interleaved)])
         inverse = inverse_rms(out, rows, width, self.eps, "out")
 
         def normed(i: Expr, j: Expr) -> Expr:
             return out[i, j] * inverse[i] * w_next[j]
 
         hidden = te.compute((rows, width), normed, name="hidden")
-        args = [y, residual, w_branch, *([] if scalar is None else [scalar]), w_next]
-        return te_prim_func([*args, out, *pack(hidden, self.interleaved)])
+        return te_prim_func([*args, w_next, out, *pack(hidden, self.interleaved)])
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,8 @@ def _quantize_in_producer(
     before = graph.producer(vector)
     if before is None or not vector.same_as(before.results[-1]):
         return
-    if graph.reader_count(before.results[-1]) != 1:
+    is_residual = is_call_of(before, ResidualNorm) and len(before.results) == 1
+    if not is_residual and graph.reader_count(before.results[-1]) != 1:
         return
     if is_call_of(before, CombineFewRows) and before.operator.head_dim % GROUP == 0:
         splits = before.operator
@@ -155,8 +156,10 @@ def _quantize_in_producer(
     if not is_call_of(before, ResidualNorm) or before.operator.stacked:
         return
     norm, residual = before.operator, before.results[0]
-    if len(before.results) == 1 or graph.is_read_between(residual, before, quantize):
+    if graph.is_read_between(residual, before, quantize):
         return
-    fused = QuantizedFewRowNorm(norm.width, norm.eps, norm.scaled, order, most)
+    fused = QuantizedFewRowNorm(
+        norm.width, norm.eps, norm.scaled, order, most, normed=not is_residual
+    )
     call = OperatorCall(fused, before.args, [residual, *quantize.results])
     graph.replace([before, quantize], [call])

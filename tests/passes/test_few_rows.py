@@ -152,6 +152,26 @@ def test_a_norm_quantises_its_rows_itself() -> None:
     assert_same(after, of_few_rows(module(NORM_INPUTS, expected)))
 
 
+@pytest.mark.parametrize("is_read_before", [False, True])
+def test_a_residual_that_is_rounded_as_it_is(is_read_before: bool) -> None:
+    inputs = {name: spec for name, spec in NORM_INPUTS.items() if name != "w_next"}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        norm = ResidualNorm(None, 64, 1e-6, False, None)
+        (residual,) = call(norm, [x[name] for name in inputs], ROWS)
+        early = call(norm, [residual, x["residual"], x["w_branch"]], ROWS) if is_read_before else []
+        packed = call(QuantizeRows(None, 64, F32, True), [residual], *PACKED_SPECS)
+        return [residual, *early, *packed]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        norm = QuantizedFewRowNorm(64, 1e-6, False, True, MOST, normed=False)
+        return call(norm, [x[name] for name in inputs], ROWS, *PACKED_SPECS)
+
+    few = of_few_rows(module(inputs, before))
+    after = rewritten(few, LIMITS, few_rows)
+    assert_same(after, few if is_read_before else of_few_rows(module(inputs, expected)))
+
+
 def product(x: Tensors, packs: bool) -> list[nn.Tensor]:
     """Gate and up of 32 products a row, and their rounding."""
     args = [x[name] for name in PRODUCT_INPUTS]

@@ -108,14 +108,15 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
         residual = build.arg("residual", (n, width), "float32")
         w_branch = build.arg("w_branch", (width,), "float32")
         scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
-        w_next = build.arg("w_next", (width,), "float32")
+        w_next = build.arg("w_next", (width,), "float32") if operator.normed else None
         out = build.arg("out", (n, width), "float32")
         packed = packed_results(build, width, n)
         with launch(threads, n) as (i, _, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce, row_slice = BlockReduction(block), RowSlice(block, width)
             branch, old = row_slice.load(y, i), row_slice.load(residual, i)
-            weights, next_weights = row_slice.load(w_branch), row_slice.load(w_next)
+            weights = row_slice.load(w_branch)
+            next_weights = [] if w_next is None else row_slice.load(w_next)
             factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
             squares = reduce(row_slice.dot(branch, branch))
             scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
@@ -123,9 +124,11 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
                 lambda b, r, w: (r + b * scale * w) * factor, branch, old, weights
             )
             row_slice.store(out, total, i)
-            squares = reduce(row_slice.dot(total, total))
-            next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
-            normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weights)
+            normed = total
+            if w_next is not None:
+                squares = reduce(row_slice.dot(total, total))
+                next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
+                normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weights)
             store_rounded(packed, i, row_slice, normed, operator.interleaved)
     return build.result
 

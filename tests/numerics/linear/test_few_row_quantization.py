@@ -30,11 +30,12 @@ OPERATORS: list[PackedRows] = [
     QuantizedFewRowCombine(3, 96, 7, "float16", True, MOST),
     QuantizedFewRowCombine(2, 256, 20, "float32", False, MOST),
     QuantizedFewRowNorm(5376, 1e-6, True, False, MOST),
+    QuantizedFewRowNorm(1536, 1e-6, False, True, MOST, normed=False),
 ]
 
 
 def cases() -> list[KernelCase]:
-    return [make_case(one, seed, rows=2 * seed + 1) for seed, one in enumerate(OPERATORS)]
+    return [make_case(one, seed, rows=1 + 2 * seed % MOST) for seed, one in enumerate(OPERATORS)]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -48,6 +49,18 @@ def test_a_norm_is_a_norm_and_its_rounding(scaled: bool) -> None:
 
     run(ResidualNorm(None, 288, 1e-6, scaled, "float32"), *args, same, hidden)
     run(QuantizeRows(None, 288, "float32", True), hidden, *packed)
+
+    for found, expected in zip((out, words, scales), (same, *packed), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_residual_that_is_not_normed_is_rounded_itself() -> None:
+    case = make_case(QuantizedFewRowNorm(288, 1e-6, False, True, MOST, normed=False), 1, rows=5)
+    out, words, scales = case.expected
+    same, packed = np.zeros_like(out), (np.zeros_like(words), np.zeros_like(scales))
+
+    run(ResidualNorm(None, 288, 1e-6, False, None), *case.arrays[:3], same)
+    run(QuantizeRows(None, 288, "float32", True), same, *packed)
 
     for found, expected in zip((out, words, scales), (same, *packed), strict=True):
         np.testing.assert_array_equal(found, expected)
