@@ -24,7 +24,6 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
 from gemma4_compile.targets.kernels.attention.patch_shape import (
     FLOAT,
-    HALF,
     LANES,
     OWN,
     PARTS,
@@ -90,7 +89,9 @@ class _Block:
             with when(item < blocks):
                 row, vec4 = bind(item // shape.vec4s), bind(item % shape.vec4s)
                 at = T.ramp((self.head * shape.vec4s + vec4) * VECTOR, 1, VECTOR)
-                values = [q[self._source(first, row, i), at] for i in range(VECTOR)]
+                values = [
+                    self._within_range(q[self._source(first, row, i), at]) for i in range(VECTOR)
+                ]
                 self._put_by_channel(self.q, self.q_tile, row, vec4, values)
 
     def _put_by_channel(
@@ -98,14 +99,17 @@ class _Block:
     ) -> None:
         at = bind(tile.twisted(row, swizzle(vec4, tile.vec4s)))
         for j, value in enumerate(transposed(values)):
-            put(memory, tile.place(vec4 * VECTOR + j, at), self._held(value))
+            put(
+                memory,
+                tile.place(vec4 * VECTOR + j, at),
+                value.astype(f"{self.shape.dtype}x{VECTOR}"),
+            )
 
-    def _held(self, value: Expr) -> Expr:
-        """A vector as shared memory holds it; float16 within its range."""
-        dtype = self.shape.dtype
-        if dtype == HALF and not str(value.ty).startswith(HALF):
-            value = tirx.max(tirx.min(value, splat(f32(LARGEST_F16))), splat(f32(-LARGEST_F16)))
-        return value.astype(f"{dtype}x{VECTOR}")
+    def _within_range(self, value: Expr) -> Expr:
+        """A vector of a query, within float16's range if it becomes one."""
+        if self.shape.dtype == FLOAT:
+            return value
+        return tirx.max(tirx.min(value, splat(f32(LARGEST_F16))), splat(f32(-LARGEST_F16)))
 
     def _source(self, first: Expr, row: Expr, i: int) -> Expr:
         return bind(tirx.min(first + row * VECTOR + i, self.end - 1))
@@ -181,7 +185,7 @@ class _Block:
     def _row_vectors(self, tile: Tile, twist: Expr) -> list[Expr]:
         return [bind(tile.twisted(self.group + part * LANES, twist)) for part in range(PARTS)]
 
-    def _each_item(self, vec4: Expr, body: Callable[[Index], None]) -> None:
+    def _each_item(self, vec4: Expr, body: Callable[[Expr], None]) -> None:
         """Run ``body(item)`` for the items of a vector, `unroll` of them in the text."""
         unroll = self.shape.unroll
         if unroll == VECTOR:
@@ -192,7 +196,7 @@ class _Block:
             for c in range(unroll):
                 body(vec4 * VECTOR + part * unroll + c)
 
-    def _add_channel(self, left: Sequence[Expr], right: Sequence[Expr], channel: Index) -> None:
+    def _add_channel(self, left: Sequence[Expr], right: Sequence[Expr], channel: Expr) -> None:
         parts = self.shape.key_parts
         a = [_float(self.q, self.q_tile.place(channel, at)) for at in left]
         b = [_float(self.k, self.k_tile.place(channel, at)) for at in right]
@@ -281,15 +285,17 @@ class _Block:
             left = self._row_vectors(tile, bind(swizzle(vec4, tile.vec4s)))
             self._each_item(vec4, partial(self._add_key, left))
 
-    def _add_key(self, left: Sequence[Expr], key: Index) -> None:
+    def _add_key(self, left: Sequence[Expr], key: Expr) -> None:
         shape = self.shape
         weights = [_float(self.k, self.weights_tile.place(key, at)) for at in left]
         for j in range(shape.vectors):
+            assert self.v is not None, "where there are vectors"
             value = _float(self.v, key * (shape.vectors * LANES) + self.lane + j * LANES)
             for i in range(OWN):
                 weight = splat(lane_of(weights[i // VECTOR], i % VECTOR))
                 self._add(self.totals, i * shape.vectors + j, weight * value)
         for single in range(shape.singles):
+            assert self.singles is not None, "where there are single channels"
             place = key * (shape.singles * LANES) + single * LANES + self.lane
             value = splat(bind(self.singles[place].astype(FLOAT)))
             for part in range(PARTS):

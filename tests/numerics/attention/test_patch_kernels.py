@@ -40,10 +40,10 @@ def test_every_kernel_computes_its_definition(
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
+# One item in the text: software drivers take minutes for four.
 TILED = (
-    PatchAttentionTuning(keys=64, halves=True, pairs=False, unroll=4, early=True),
-    PatchAttentionTuning(keys=32, halves=True, pairs=True, unroll=1, early=False),
-    PatchAttentionTuning(keys=32, halves=False, pairs=True, unroll=4, early=True),
+    PatchAttentionTuning(keys=64, halves=True, pairs=False, unroll=1, early=True),
+    PatchAttentionTuning(keys=32, halves=False, pairs=True, unroll=1, early=False),
 )
 
 
@@ -53,18 +53,29 @@ def tuned(limits: str, tuning: PatchAttentionTuning) -> TargetSpec:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("tuning", TILED, ids=("keys-64", "keys-32", "float32"))
-@pytest.mark.parametrize("limits", ["default", "subgroups-16"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limits", "tuning", "head_dim"),
+    [
+        ("default", TILED[0], 72),
+        ("default", TILED[1], 64),
+        ("subgroups-16", TILED[0], 64),
+        ("subgroups-16", TILED[1], 72),
+    ],
+)
 def test_tiles_in_registers_compute_the_definition(
-    limits: str, tuning: PatchAttentionTuning, lavapipe: VulkanDriver, tmp_path: Path
+    limits: str,
+    tuning: PatchAttentionTuning,
+    head_dim: int,
+    lavapipe: VulkanDriver,
+    tmp_path: Path,
 ) -> None:
-    spec = tuned(limits, tuning)
-    operators = [item for item in OPERATORS if isinstance(item, PatchAttention)]
-    operators = [item for item in operators if head_shape(item, spec) is not None]
-    assert {item.head_dim for item in operators} >= {64}
-    cases = [make_case(operator, seed) for seed, operator in enumerate(operators)]
-    results = run_on_dawn(cases, spec, lavapipe, tmp_path, subgroup=spec.simd_width or SUBGROUP)
-    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+    spec, operator = tuned(limits, tuning), PatchAttention(2, head_dim, 3, F16, F16)
+    assert head_shape(operator, spec) is not None
+    case = make_case(operator, 1)
+    subgroup = spec.simd_width or SUBGROUP
+    results = run_on_dawn([case], spec, lavapipe, tmp_path, subgroup=subgroup)
+    assert not (wrong := differences([case], results)), "\n".join(wrong)
 
 
 def test_tiles_that_shared_memory_does_not_hold_are_left_to_the_other_kernel() -> None:

@@ -52,7 +52,7 @@ NO_OTHER_TILES = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}
 TILES = {
     "pairs": BoundedGemmTuning(pairs=True),
     "12x12": BoundedGemmTuning(96, 96, 32, 12, 12, threads=64, converts=False, **NO_OTHER_TILES),  # type: ignore[arg-type]
-    "8x8": BoundedGemmTuning(128, 64, 16, 8, 8, pairs=True, converts=False, **NO_OTHER_TILES),  # type: ignore[arg-type]
+    "8x8": BoundedGemmTuning(128, 64, 16, 8, 8, pairs=True, converts=False, **NO_OTHER_TILES),
 }
 
 
