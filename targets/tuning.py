@@ -157,7 +157,8 @@ class PatchAttentionTuning:
 
     Attributes
     ----------
-    keys : of a tile, 32 or 64; 0 is the prefill attention's kernel, by its own tuning
+    keys : of a tile, 32 or 64, at most 32 for heads of no multiple of 32 channels; 0 is the
+        prefill attention's kernel, by its own tuning
     halves : whether queries, keys and the softmax's weights lie in shared memory as float16
     pairs : as of `BoundedGemmTuning`: keys instead of rows of W, and queries of x
     unroll : channels, or keys, that are in the kernel's text, 1 or 4

@@ -18,6 +18,7 @@ LANES = LANES_N  # threads that share 8 queries
 OWN = 8  # queries of a thread
 PARTS = OWN // VECTOR
 ROW_VECTORS = ROWS // VECTOR
+SINGLES_KEYS = 32  # of a tile, at most, where a thread has single channels
 EXCHANGED = 16  # neighbouring threads among which those that share queries are
 
 
@@ -89,5 +90,7 @@ def head_shape(operator: PatchAttention, spec: TargetSpec) -> HeadShape | None:
     exchanges = "subgroups" in spec.features and spec.simd_width >= EXCHANGED
     dtype = HALF if tuning.halves else FLOAT
     order = tuning.pairs, tuning.unroll, tuning.early
-    shape = HeadShape(dim, tuning.keys, dtype, operator.cache_dtype, *order, exchanges)
+    # Heads with single channels need more registers: measured, 64 keys take half as long again.
+    keys = tuning.keys if dim % (LANES * VECTOR) == 0 else min(tuning.keys, SINGLES_KEYS)
+    shape = HeadShape(dim, keys, dtype, operator.cache_dtype, *order, exchanges)
     return shape if shape.shared_bytes <= spec.max_shared_memory_bytes else None

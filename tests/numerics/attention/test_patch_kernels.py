@@ -80,6 +80,8 @@ def test_tiles_in_registers_compute_the_definition(
 
 def test_tiles_that_shared_memory_does_not_hold_are_left_to_the_other_kernel() -> None:
     attention = PatchAttention(2, 72, 3, F16, F16)
-    assert head_shape(attention, tuned("default", TILED[0])) is not None
+    narrow = head_shape(attention, tuned("default", TILED[0]))
+    assert narrow is not None
+    assert narrow.keys == 32
     assert head_shape(attention, tuned("compat", TILED[0])) is None
     assert head_shape(attention, tuned("default", PatchAttentionTuning(keys=0))) is None
