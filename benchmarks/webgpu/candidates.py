@@ -20,16 +20,20 @@ class Family:
     is_prefill : whether their chunk form is meant, or that of one position
     candidates : values to try
     few : rows of those of a step that checks guesses; 0 for the other steps
+    blocks : rows that a picture becomes, of those of a vision tower; 0 for the others
     """
 
     kinds: tuple[str, ...]
     is_prefill: bool
     candidates: Sequence[dict[str, Any]]
     few: int = 0
+    blocks: int = 0
 
     @property
     def function(self) -> str:
         """The exported function whose operators are meant."""
+        if self.blocks:
+            return abi.EMBED_IMAGE
         return abi.VERIFY if self.few else abi.PREFILL if self.is_prefill else abi.DECODE
 
 
@@ -46,6 +50,7 @@ ATTENTION = (
     "combined_linear",
     "quantized_combine",
 )
+PICTURE = 280  # rows of the largest picture by default
 ONE_FOR_ALL = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}  # matrices
 CANDIDATES: dict[str, Family] = {
     "gemv": Family(
@@ -128,5 +133,36 @@ CANDIDATES: dict[str, Family] = {
     ),
     "prefill_attention": Family(
         ("prefill_attention",), True, every(threads=(128, 256), rows=(16, 32, 64), keys=(32, 64))
+    ),
+    "bounded_gemm": Family(
+        ("bounded_linear",),
+        True,
+        [
+            {
+                **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
+                **{"threads": threads, "pairs": pairs, "converts": converts, **ONE_FOR_ALL},
+            }
+            for m, n, i, j, k, threads in (
+                *((64, 64, 8, 8, 32, 128), (64, 96, 8, 12, 32, 128), (64, 128, 8, 16, 32, 128)),
+                *((64, 64, 8, 8, 32, 64), (64, 64, 8, 8, 16, 64), (128, 64, 8, 8, 32, 128)),
+                *((128, 64, 8, 8, 16, 128), (96, 64, 12, 8, 32, 64), (96, 96, 12, 12, 32, 64)),
+                *((128, 64, 16, 8, 32, 64), (128, 96, 8, 12, 32, 128), (128, 128, 8, 8, 16, 256)),
+                *((128, 128, 8, 16, 32, 128), (128, 128, 16, 8, 16, 128)),
+            )
+            for pairs, converts in ((False, True), (True, False))
+        ],
+        blocks=PICTURE,
+    ),
+    "patch_attention": Family(
+        ("patch_attention",),
+        True,
+        [
+            *every(keys=(0,)),
+            *every(keys=(32, 64), halves=(True,), pairs=(False, True), unroll=(1, 4)),
+            *every(keys=(32, 64), halves=(True,), pairs=(True,), unroll=(1, 4), early=(False,)),
+            *every(keys=(32,), halves=(False,), pairs=(False, True), unroll=(1, 4)),
+            *every(keys=(32,), halves=(False,), pairs=(True,), unroll=(1, 4), early=(False,)),
+        ],
+        blocks=PICTURE,
     ),
 }

@@ -72,7 +72,7 @@ function makeLaunches(pool, positions, item, { pipeline, layout }) {
         binding,
         resource: {
           buffer:
-            name === "positions"
+            name === "positions" && size === 16 // of a decoder's step; of a picture's blocks all are 0
               ? positions(item)
               : pool.get(size, /weight|scale/.test(name) ? copy : 0, `argument ${binding}`),
         },

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,16 @@ from tvm import tirx
 from tvm.tirx.buffer import is_buffer_var
 
 from benchmarks.drafter_config import drafter_values
+from benchmarks.tower_operations import BLOCK_PATCHES
 from benchmarks.webgpu.candidates import CANDIDATES, Family
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.errors import LoweringError
 from gemma4_compile.model_spec.drafter.config import read_drafter
+from gemma4_compile.model_spec.modality import TEXT_ONLY
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.operators.base import Operator, operator_of
+from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.passes.check_limits import check_limits
 from gemma4_compile.passes.lowering import tir_pipeline
 from gemma4_compile.quantization.schemes import RECIPES
@@ -70,9 +74,11 @@ class Case:
     uniforms: list[tuple[str, float]]
 
 
+@cache
 def operators_of(preset: str, quant: str, spec: TargetSpec, function: str) -> dict[Operator, int]:
     """The operators of one step of a model, with the number of their launches."""
-    config, recipe = Gemma4Config.from_preset(preset), RECIPES[quant]
+    modalities = None if function == abi.EMBED_IMAGE else TEXT_ONLY
+    config, recipe = Gemma4Config.from_preset(preset, modalities), RECIPES[quant]
     if function == abi.VERIFY:
         config = replace(config, drafter=read_drafter(drafter_values(preset)))
     module = build_module(config, recipe, spec, decoder_options(recipe, spec, CHUNK))
@@ -134,9 +140,11 @@ def make_case(
     context: int,
     capacity: int,
     facts: Mapping[str, Any],
-    few: int = 0,
+    family: Family,
 ) -> Case:
     """Compile one operator's kernel and describe its launch in a state of `capacity` positions.
+
+    A picture's blocks are counted in an attention of patches, and the patches elsewhere.
 
     Raises
     ------
@@ -145,7 +153,9 @@ def make_case(
     """
     func = make_kernel(operator, spec)
     check_limits(tvm.IRModule({operator.name: func}), spec)
-    rows = few or (1 if getattr(operator, "rows", 1) == 1 else CHUNK)
+    rows = family.few or (1 if getattr(operator, "rows", 1) == 1 else CHUNK)
+    if family.blocks:
+        rows = family.blocks * (1 if isinstance(operator, PatchAttention) else BLOCK_PATCHES)
     sizes = {"n": rows, "m": 1, "layer": 3, "capacity": capacity, "chunk": CHUNK}
     sizes["packGridDimX"] = 2**31 - 1
     text = wgsl_of(func, spec)
@@ -207,7 +217,9 @@ def _cases(
     spec: TargetSpec,
     contexts: Sequence[int],
 ) -> list[Case]:
-    found = operators_of(preset, quant, spec, family.function)
+    # Sizes of a tower's kernels change none of its operators.
+    known = target_spec("webgpu", spec.limits) if family.blocks else spec
+    found = operators_of(preset, quant, known, family.function)
     contexts = (PREFILL_BEFORE,) if family.is_prefill else contexts
     capacity = max(contexts) + 1 + CHUNK
     cases = []
@@ -216,10 +228,12 @@ def _cases(
         is_meant = bool(family.few) or is_chunk == family.is_prefill
         if operator.kind not in family.kinds or not is_meant:
             continue
+        if family.blocks and launches == 1:
+            continue  # before or after the layers: another number of rows, and little time
         facts = {"family": name, "values": values, "preset": preset, "launches": launches}
         sees_context = "attention" in operator.kind
         cases += [
-            make_case(operator, spec, context, capacity, facts, family.few)
+            make_case(operator, spec, context, capacity, facts, family)
             for context in (contexts if sees_context else contexts[:1])
         ]
     return cases

@@ -16,6 +16,7 @@ from gemma4_compile.operators.tir import LocalVar, bind, function, i32, material
 from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.operators.vision_attention import PatchAttention, PatchQkNormRope
 from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
+from gemma4_compile.targets.kernels.attention.patch_shape import head_shape
 from gemma4_compile.targets.kernels.attention.prefill import PrefillBlock, PrefillOperands
 from gemma4_compile.targets.kernels.attention.prefill_shape import (
     SCORE_VEC4,
@@ -26,6 +27,7 @@ from gemma4_compile.targets.kernels.attention.tensor_core_patches import (
     fits_tensor_cores,
     make_tensor_core_attention,
 )
+from gemma4_compile.targets.kernels.attention.tiled_patches import make_tiled_attention
 from gemma4_compile.targets.kernels.common.blocks import Block as Threads
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -128,6 +130,8 @@ def make_patch_attention(operator: PatchAttention, spec: TargetSpec) -> tirx.Pri
     """
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_attention(operator, spec)
+    if (tiles_of_head := head_shape(operator, spec)) is not None:
+        return make_tiled_attention(operator, tiles_of_head)
     shape = chunk_shape(operator, spec)
     with function(scheduled=True) as build:
         operands = patch_operands(build, operator)

@@ -6,6 +6,7 @@ Definition: `BoundedLinear` in operators/bounded_linear.py. Product of a tile: t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tvm import tirx
 
@@ -15,7 +16,7 @@ from gemma4_compile.operators.types import Expr
 from gemma4_compile.targets.kernels.common.blocks import launch
 from gemma4_compile.targets.kernels.common.tile_loaders import Change, splat
 from gemma4_compile.targets.kernels.linear.bounded_operands import BoundedOperands
-from gemma4_compile.targets.kernels.linear.gemm import clamped, gemm_shape, step_count
+from gemma4_compile.targets.kernels.linear.gemm import clamped, shape_of, step_count
 from gemma4_compile.targets.kernels.linear.tensor_core_gemm import (
     fits_tensor_cores,
     make_tensor_core_gemm,
@@ -31,7 +32,8 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
     """
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_gemm(operator, spec)
-    rows, shape = operator.layout.rows, gemm_shape(spec, operator.layout.rows)
+    rows, tuning = operator.layout.rows, spec.tuning.bounded_gemm
+    shape = replace(shape_of(tuning, spec, rows, is_int8=False), pairs=tuning.pairs)
     with function(scheduled=True) as build:
         args = BoundedOperands.declare(build, operator)
         n = args.rows
@@ -43,6 +45,7 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
             product = FloatTileProduct(
                 *(shape, args.x, args.weights, thread, clamped(first_m, last), row_of_w),
                 change=_clip(limits),
+                converts=tuning.converts,
             )
             product.run(i32(step_count(shape, operator.cols)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
+from gemma4_compile.targets.tuning import BoundedGemmTuning
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
@@ -41,6 +43,24 @@ def test_every_kernel_computes_its_definition(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", limits)
+    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    results = run_on_dawn(cases, spec, lavapipe, tmp_path)
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+
+
+NO_OTHER_TILES = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}
+TILES = {
+    "pairs": BoundedGemmTuning(pairs=True),
+    "12x12": BoundedGemmTuning(96, 96, 32, 12, 12, threads=64, converts=False, **NO_OTHER_TILES),  # type: ignore[arg-type]
+    "8x8": BoundedGemmTuning(128, 64, 16, 8, 8, pairs=True, converts=False, **NO_OTHER_TILES),
+}
+
+
+@pytest.mark.dawn
+@pytest.mark.parametrize("name", ["pairs", "8x8", pytest.param("12x12", marks=pytest.mark.slow)])
+def test_tiles_compute_the_definition(name: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+    spec = target_spec("webgpu", "default")
+    spec = replace(spec, tuning=replace(spec.tuning, bounded_gemm=TILES[name]))
     cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
