@@ -61,6 +61,8 @@ def tuned(limits: str, tuning: PatchAttentionTuning) -> TargetSpec:
         ("default", TILED[1], 64),
         ("subgroups-16", TILED[0], 64),
         ("subgroups-16", TILED[1], 72),
+        ("subgroups-16", target_spec("webgpu", "h200").tuning.patch_attention, 64),
+        ("subgroups-16", target_spec("webgpu", "h200").tuning.patch_attention, 72),
     ],
 )
 def test_tiles_in_registers_compute_the_definition(

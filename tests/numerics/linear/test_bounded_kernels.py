@@ -52,12 +52,16 @@ NO_OTHER_TILES = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}
 TILES = {
     "pairs": BoundedGemmTuning(pairs=True),
     "12x12": BoundedGemmTuning(96, 96, 32, 12, 12, threads=64, converts=False, **NO_OTHER_TILES),  # type: ignore[arg-type]
+    "8x16": target_spec("webgpu", "h200").tuning.bounded_gemm,
     "8x8": BoundedGemmTuning(128, 64, 16, 8, 8, pairs=True, converts=False, **NO_OTHER_TILES),
 }
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("name", ["pairs", "8x8", pytest.param("12x12", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["pairs", "8x8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("8x16", "12x12"))],
+)
 def test_tiles_compute_the_definition(name: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", "default")
     spec = replace(spec, tuning=replace(spec.tuning, bounded_gemm=TILES[name]))
