@@ -18,14 +18,11 @@ and where a matmul quantises what a norm or a combine makes for it alone::
     residual, hidden = residual_norm(...)
     words, scales = quantize_rows(hidden)
 
-becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position; gate and up
-make words and scales of their product in the same way. Their meaning is the same. Only GPUs have
-kernels for few rows. Experts: few_row_experts.py.
+becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. Their meaning
+is the same. Only GPUs have kernels for few rows. Experts: few_row_experts.py.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from tvm import relax
 
@@ -33,14 +30,13 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.int8_linear import PACKED_ROWS, Int8Linear
+from gemma4_compile.operators.int8_linear import Int8Linear
 from gemma4_compile.operators.linear import Linear
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -73,8 +69,6 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
                     **fields_of(linear.operator, linear.operator.in_dtype), most_rows=most
                 )
                 graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
-    for gate_up in graph.calls(Int8FewRowLinear):
-        _quantize_product(graph, gate_up, limits)
     for quantize in graph.calls(QuantizeRows):
         _quantize_in_producer(graph, quantize, most)
 
@@ -110,23 +104,6 @@ def _in_splits(
         OperatorCall(partial, attention.args, results),
         OperatorCall(combine, list(results), attention.results),
     ]
-
-
-def _quantize_product(
-    graph: OperatorGraph, gate_up: OperatorCall[Int8FewRowLinear], limits: FusionLimits
-) -> None:
-    """Let gate and up round their product, a group of it a block, if only a rounding reads it."""
-    operator = gate_up.operator
-    rounding = rounding_of(graph, gate_up.results[0])
-    is_product = operator.epilogue == Epilogue.GELU_PAIRS.value
-    if rounding is None or not is_product or operator.layout.rows % PACKED_ROWS:
-        return
-    if not limits.binds(gate_up.args, 2):
-        return
-    order = rounding.operator.interleaved
-    packed = replace(operator, packed_out=True, interleaved_out=order)
-    graph.replace([rounding], [])
-    graph.replace([gate_up], [OperatorCall(packed, gate_up.args, rounding.results)])
 
 
 def rounding_of(graph: OperatorGraph, rows: relax.Var) -> OperatorCall[QuantizeRows] | None:

@@ -17,7 +17,6 @@ from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
 from gemma4_compile.operators.attention import PrefillAttention
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
@@ -128,12 +127,6 @@ NORM_INPUTS: dict[str, TensorSpec] = {
     "w_branch": ((64,), F32),
     "w_next": ((64,), F32),
 }
-GATE_UP, PAIRS = WeightLayout(4, "float16", 32, 64, (64,)), Epilogue.GELU_PAIRS.value
-PRODUCT_INPUTS = {
-    "words": quantized_specs(64, N)[0],
-    "scales": quantized_specs(64, N)[1],
-    **weights(GATE_UP),
-}
 ROWS, PACKED_SPECS = ((N, 64), F32), quantized_specs(64, N)
 
 
@@ -170,27 +163,6 @@ def test_a_residual_that_is_rounded_as_it_is(is_read_before: bool) -> None:
     few = of_few_rows(module(inputs, before))
     after = rewritten(few, LIMITS, few_rows)
     assert_same(after, few if is_read_before else of_few_rows(module(inputs, expected)))
-
-
-def product(x: Tensors, packs: bool) -> list[nn.Tensor]:
-    """Gate and up of 32 products a row, and their rounding."""
-    args = [x[name] for name in PRODUCT_INPUTS]
-    packed = quantized_specs(32, N)
-    if packs:
-        operator = Int8FewRowLinear(
-            None, GATE_UP, PACKED, PAIRS, packed_out=True, interleaved_out=True, most_rows=MOST
-        )
-        return call(operator, args, *packed)
-    gated = call(Int8Linear(None, GATE_UP, PACKED, PAIRS), args, ((N, 32), F32))
-    return call(QuantizeRows(None, 32, F32, True), gated, *packed)
-
-
-def test_gate_and_up_quantise_their_product() -> None:
-    few = of_few_rows(module(PRODUCT_INPUTS, lambda x: product(x, packs=False)))
-    expected = of_few_rows(module(PRODUCT_INPUTS, lambda x: product(x, packs=True)))
-    assert_same(rewritten(few, LIMITS, few_rows), expected)
-    narrow = rewritten(few, replace(LIMITS, max_buffers=5), few_rows)
-    assert kinds(narrow) == ["int8_few_row_linear", "quantize_rows"]
 
 
 def test_a_norm_whose_rows_others_read_does_not() -> None:

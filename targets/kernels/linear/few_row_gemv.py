@@ -13,7 +13,7 @@ in int8_linear.py, of a symbolic number of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -23,9 +23,8 @@ from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
-from gemma4_compile.operators.int8_linear import PACKED_ROWS
 from gemma4_compile.operators.linear import WeightLayout
-from gemma4_compile.operators.math import as_f32, gelu_tanh
+from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -33,7 +32,6 @@ from gemma4_compile.targets.kernels.common.blocks import (
     barrier,
     launch,
     local,
-    shared,
     strided,
     zero,
 )
@@ -41,7 +39,6 @@ from gemma4_compile.targets.kernels.common.builtins import dot4
 from gemma4_compile.targets.kernels.common.epilogues import apply_epilogue
 from gemma4_compile.targets.kernels.common.vectors import WIDEST, Vectors
 from gemma4_compile.targets.kernels.common.weights import WeightReader
-from gemma4_compile.targets.kernels.linear.few_row_quantize import pack_products, packed_results
 from gemma4_compile.targets.kernels.linear.few_row_shape import (
     OWN_ROWS,
     FewRowShape,
@@ -99,74 +96,42 @@ class Lane:
 def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
-    Grid: W's rows / tile or, where the products of gate and up are packed, as many tiles of them as
-    make a group. Shared: the lanes' partial sums of a few rows of x, and the group. Definition: the
+    Grid: W's rows / tile. Shared: the lanes' partial sums of a few rows of x. Definition: the
     operator's `definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.epilogue == Epilogue.GELU_GATE.value
     is_int8, most = isinstance(operator, Int8FewRowLinear), operator.most_rows
-    packs = isinstance(operator, Int8FewRowLinear) and operator.packed_out
-    order = isinstance(operator, Int8FewRowLinear) and operator.interleaved_out
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
-        results = (
-            packed_results(build, operator.outputs, n)
-            if packs
-            else [build.arg("y", (n, operator.outputs), "float32")]
-        )
+        y = build.arg("y", (n, operator.outputs), "float32")
         items = cols // GROUP if is_int8 else weights.units
         shape = few_row_shape(rows, items, most, spec)
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
-        parts = PACKED_ROWS // tile if packs else 1
-        with launch(shape.block.threads, -(-rows // (tile * parts))) as (index, _, thread):
+        with launch(shape.block.threads, -(-rows // tile)) as (index, _, thread):
             block, count = Block(thread, shape.block.threads, spec.simd_width), bind(i32(n))
-            slot = bind(tirx.floordiv(thread, lanes))
+            slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
             sums = RowSums(shape.sums, block)
-            values = shared((most * GROUP,)) if packs else None
-            with each_part(parts) as part:
-                first = bind((index * parts + part) * tile)
-                owned = [first + m * slots + slot for m in range(OWN_ROWS)]
-                if rows % tile:
-                    owned = [tirx.min(row, rows - 1) for row in owned]
-                own_rows = [bind(row) for row in owned]
-                lane = Lane(bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most)
-                totals = no_totals(most)
-                if is_int8:
-                    add_int8(lane, weights, x[0], x[1], totals)
-                else:
-                    add_floats(lane, weights, x[0], totals)
+            owned = [first + m * slots + slot for m in range(OWN_ROWS)]
+            if rows % tile:
+                owned = [tirx.min(row, rows - 1) for row in owned]
+            own_rows = [bind(row) for row in owned]
+            lane = Lane(bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most)
+            totals = no_totals(most)
+            if is_int8:
+                add_int8(lane, weights, x[0], x[1], totals)
+            else:
+                add_floats(lane, weights, x[0], totals)
 
-                def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
-                    if values is None:
-                        y = results[0]
-                        apply_epilogue(operator, y, i, bind(first + row), added, gate, layer, rows)
-                    else:
-                        product = gelu_tanh(added[0]) * added[1]
-                        place = i * GROUP + part * (tile // 2) + tirx.floordiv(row, 2)
-                        store(values, product, place)
+            def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
+                apply_epilogue(operator, y, i, bind(first + row), added, gate, layer, rows)
 
-                pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
-                _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish)
-            if values is not None:
-                pack_products(
-                    block, values, results, index, order, lambda row: row, lambda row: row < count
-                )
+            pairs = operator.epilogue == Epilogue.GELU_PAIRS.value
+            _finish(shape, sums, block, lane, slot, totals, 2 if pairs else 1, finish)
     return build.result
-
-
-@contextmanager
-def each_part(parts: int) -> Iterator[Index]:
-    """A block's tiles, one after the other: their number."""
-    if parts == 1:
-        yield 0
-        return
-    with T.serial(0, parts) as part:
-        barrier()  # sums of the tile before may still be being read
-        yield part
 
 
 def no_totals(most: int) -> Buffer:

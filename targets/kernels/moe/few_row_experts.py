@@ -10,11 +10,13 @@ Definitions: gemma4_compile/operators/few_row_experts.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.base import symbolic_rows
@@ -29,7 +31,6 @@ from gemma4_compile.targets.kernels.linear.few_row_gemv import (
     Lane,
     add_floats,
     add_int8,
-    each_part,
     no_totals,
     put_row,
 )
@@ -154,6 +155,17 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
                     lambda row: _chosen(mine, row) >= 0,
                 )
     return build.result
+
+
+@contextmanager
+def each_part(parts: int) -> Iterator[Index]:
+    """A block's tiles, one after the other: their number."""
+    if parts == 1:
+        yield 0
+        return
+    with T.serial(0, parts) as part:
+        barrier()  # sums of the tile before may still be being read
+        yield part
 
 
 def _shape_of(operator: FewRowExperts, items: int, spec: TargetSpec) -> Int8Shape:

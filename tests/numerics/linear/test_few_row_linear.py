@@ -66,9 +66,6 @@ OPERATORS: list[FewRow] = [
     # Rows so long that lanes go over them several times.
     exact(quantized(4, "float16", 8192, 6), "float16"),
     int8(4, 21504, (6,)),
-    # Products that are packed, by blocks of one tile and of several.
-    int8(4, 416, (128, 64), epilogue=PAIRS, packed_out=True, interleaved_out=True),
-    int8(8, 64, (64 * 300,), epilogue=PAIRS, packed_out=True),
 ]
 
 
