@@ -96,23 +96,25 @@ def _unused_columns(name: str, values: Float32Array) -> Float32Array:
 
 
 def _shares_not_renormalised(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = moe._choose
+    right = moe.choose_experts
 
-    def wrong(self: Any, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any) -> None:
+    def wrong(
+        experts: int, top_k: int, scores: Any, expert_scale: Any, ids: Any, weights: Any, i: Any
+    ) -> None:
         total = LocalVar("float32", f32(0.0))
         highest = LocalVar("float32", scores[0])
-        with T.serial(0, self.experts) as e:
+        with T.serial(0, experts) as e:
             highest.set(tirx.max(highest.value, scores[e]))
-        with T.serial(0, self.experts) as e:
+        with T.serial(0, experts) as e:
             total.add(tirx.exp(scores[e] - highest.value))
-        kept = T.alloc_buffer((self.experts,), "float32", scope="local")
-        with T.serial(0, self.experts) as e:
+        kept = T.alloc_buffer((experts,), "float32", scope="local")
+        with T.serial(0, experts) as e:
             store(kept, tirx.exp(scores[e] - highest.value) / total.value, e)
-        right(self, scores, expert_scale, ids, weights, i)
-        with T.serial(0, self.top_k) as k:
+        right(experts, top_k, scores, expert_scale, ids, weights, i)
+        with T.serial(0, top_k) as k:
             store(weights, kept[ids[i, k]] * expert_scale[ids[i, k]], i, k)
 
-    monkeypatch.setattr(moe, "_choose", wrong)
+    monkeypatch.setattr(moe, "choose_experts", wrong)
 
 
 def _no_embedding_scale(monkeypatch: pytest.MonkeyPatch) -> None:
