@@ -43,6 +43,11 @@ def tied_case() -> KernelCase:
     return replace(case, args=args, expected=expected)
 
 
+def all_cases() -> list[KernelCase]:
+    cases = [make_case(one, n, rows=(9, 4, 1)[n % 3]) for n, one in enumerate(OPERATORS)]
+    return [*cases, tied_case()]
+
+
 @pytest.mark.parametrize("dtype", ["float32", None])
 def test_both_halves_are_the_router(dtype: str | None) -> None:
     whole = make_case(Router(None, WIDTH, EXPERTS, TOP_K, EPS, FACTOR, "float32", "float32"), 1)
@@ -66,8 +71,7 @@ def test_both_halves_are_the_router(dtype: str | None) -> None:
 def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", limits)
     spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))
-    cases = [make_case(one, n, rows=(9, 4, 1)[n % 3]) for n, one in enumerate(OPERATORS)]
-    cases.append(tied_case())
+    cases = all_cases()
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 
