@@ -54,7 +54,7 @@ def test_held_out_files_are_seen_and_heard(package: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", slow_unless(lambda recipe: False, ["q4f16", "f32"]))
 def test_nineteen_of_twenty_held_out_files(recipe: str, compiled: Compiler) -> None:
-    tasks = [*picture_tasks(40, seed=12), *sound_tasks(60, seed=12), *absent_tasks(40, seed=12)]
+    tasks = [*picture_tasks(24, seed=12), *sound_tasks(60, seed=12), *absent_tasks(24, seed=12)]
     wrong = wrong_answers(compiled(SEEING, "cpu", recipe), tasks)
     assert len(wrong) <= len(tasks) // 20, "\n".join(wrong)
 
