@@ -10,9 +10,7 @@ from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import Operator, symbolic_rows, te_prim_func
 from gemma4_compile.operators.few_row_linear import FewRows
-from gemma4_compile.operators.math import as_f32, f32
-from gemma4_compile.operators.moe import EXPERT_NORM, SCALE, VECTORS, choose_experts
-from gemma4_compile.operators.norms import inverse_rms
+from gemma4_compile.operators.moe import EXPERT_NORM, VECTORS, choose_experts, router_scores
 from gemma4_compile.operators.tir import function, store
 from gemma4_compile.operators.types import Expr
 
@@ -40,14 +38,7 @@ class FewRowRouterScores(FewRows, Operator):
         x = te.placeholder((rows, width), "float32", name="x")
         vectors = te.placeholder((VECTORS, width), "float32", name="vectors")
         projection = te.placeholder((experts, width), self.weight_dtype, name="projection")
-        inverse = inverse_rms(x, rows, width, self.eps, "router")
-        j = te.reduce_axis((0, width), name="j")
-
-        def term(i: Expr, e: Expr) -> Expr:
-            normed = x[i, j] * inverse[i] * vectors[SCALE, j] * f32(self.factor)
-            return te.sum(normed * as_f32(projection[e, j]), axis=j)
-
-        scores = te.compute((rows, experts), term, name="scores")
+        inverse, scores = router_scores(x, vectors, projection, rows, self.eps, self.factor)
         if self.hidden_dtype is None:
             return te_prim_func([x, vectors, projection, scores])
 

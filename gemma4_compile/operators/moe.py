@@ -121,19 +121,27 @@ def routed_width(experts: int, width: int) -> int:
     return routed_begin(experts) + width
 
 
-def routed_vector(
-    x: te.Tensor, vectors: te.Tensor, projection: te.Tensor, eps: float, factor: float
-) -> te.Tensor:
-    """Return what `RouterScores` makes of x (1, width)."""
+def router_scores(
+    x: te.Tensor, vectors: te.Tensor, projection: te.Tensor, rows: Index, eps: float, factor: float
+) -> tuple[te.Tensor, te.Tensor]:
+    """Return 1 / rms of each row of x (rows, width), and the scores (rows, experts)."""
     width, experts = int(x.shape[1]), int(projection.shape[0])
-    inverse = inverse_rms(x, 1, width, eps, "router")
+    inverse = inverse_rms(x, rows, width, eps, "router")
     j = te.reduce_axis((0, width), name="j")
 
     def term(i: Expr, e: Expr) -> Expr:
         normed = x[i, j] * inverse[i] * vectors[SCALE, j] * f32(factor)
         return te.sum(normed * as_f32(projection[e, j]), axis=j)
 
-    scores = te.compute((1, experts), term, name="scores")
+    return inverse, te.compute((rows, experts), term, name="scores")
+
+
+def routed_vector(
+    x: te.Tensor, vectors: te.Tensor, projection: te.Tensor, eps: float, factor: float
+) -> te.Tensor:
+    """Return what `RouterScores` makes of x (1, width)."""
+    width, experts = int(x.shape[1]), int(projection.shape[0])
+    inverse, scores = router_scores(x, vectors, projection, 1, eps, factor)
     begin = routed_begin(experts)
 
     def column(i: Expr, c: Expr) -> Expr:

@@ -70,7 +70,6 @@ from gemma4_compile.targets.kernels.moe.few_row_norms import (
 )
 from gemma4_compile.targets.kernels.moe.few_row_router import (
     make_few_row_router_scores,
-    make_few_row_top_k_experts,
 )
 from gemma4_compile.targets.kernels.moe.int8_experts import (
     make_int8_expert_down,
@@ -164,7 +163,7 @@ FACTORIES: Mapping[str, Factory] = {
     "few_row_experts": make_few_row_experts,
     "few_row_linear": make_few_row_gemv,
     "few_row_router_scores": make_few_row_router_scores,
-    "few_row_top_k_experts": make_few_row_top_k_experts,
+    "few_row_top_k_experts": make_top_k_experts,
     "quantized_branch_norms": make_quantized_branch_norms,
     "quantized_few_row_combine": make_quantized_few_row_combine,
     "quantized_few_row_norm": make_quantized_few_row_norm,

@@ -12,26 +12,27 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.tir import LocalVar, bind, i32, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import Block, add, barrier, shared, strided, tree
 from gemma4_compile.targets.kernels.common.vectors import Vectors
 
 AHEAD = 8  # vectors of scores that a thread has under way
 
 
-def choose(block: Block, scores: Buffer, experts: int, top_k: int) -> Buffer:
+def choose(block: Block, scores: Buffer, experts: int, top_k: int, position: Index = 0) -> Buffer:
     """The `top_k` highest scores, of equal ones the lower index; all threads together.
 
     Parameters
     ----------
-    scores : (1, experts or more) float32, an argument, or (experts,) in shared memory, complete
+    scores : (any, experts or more) float32, an argument, or (experts,) in shared memory, complete
+    position : row of the argument
 
     Returns
     -------
     Buffer
         Ids (top_k,) int32 in shared memory, complete.
     """
-    row = (0,) if len(scores.shape) > 1 else ()
+    row = (position,) if len(scores.shape) > 1 else ()
     vectors = Vectors.dividing(experts)
     groups = experts // vectors.size
     ahead = AHEAD if groups % AHEAD == 0 else 1
@@ -53,7 +54,7 @@ def choose(block: Block, scores: Buffer, experts: int, top_k: int) -> Buffer:
     return chosen
 
 
-def _score(scores: Buffer, row: tuple[int, ...], e: Expr, vectors: Vectors) -> Expr:
+def _score(scores: Buffer, row: tuple[Index, ...], e: Expr, vectors: Vectors) -> Expr:
     """An expert's score: out of a vector of an argument, so that all its reads are wide."""
     if not row or vectors.size == 1:
         return scores[(*row, e)]

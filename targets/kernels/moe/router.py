@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.base import symbolic_rows
+from gemma4_compile.operators.few_row_router import FewRowRouterScores, FewRowTopKExperts
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.moe import (
     EXPERT_NORM,
@@ -93,11 +94,11 @@ def make_router(operator: Router, spec: TargetSpec) -> tirx.PrimFunc:
             def score_of(e: Expr) -> Expr:
                 return scores[e] * factor
 
-            store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
+            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
     return build.result
 
 
-def store_choice(
+def _store_choice(
     block: Block,
     chosen: Buffer,
     top_k: int,
@@ -128,25 +129,37 @@ def make_router_scores(operator: RouterScores, spec: TargetSpec) -> tirx.PrimFun
         projection = build.arg("projection", (experts, width), operator.weight_dtype)
         routed = build.arg("routed", (1, routed_width(experts, width)), "float32")
         with launch(threads, experts) as (e, _, thread):
-            block = Block(thread, threads, spec.simd_width)
-            row_slice = RowSlice(block, width)
+            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
             mine, weight = row_slice.load(x, 0), row_slice.load(StackRow(vectors, EXPERT_NORM))
-            row = [
-                row_slice.vectors.cast(value, "float32") for value in row_slice.load(projection, e)
-            ]
-            scale = row_slice.load(StackRow(vectors, SCALE))
-            scaled = row_slice.map(lambda a, b: a * b, mine, scale)
-            parts = [row_slice.dot(mine, mine), row_slice.dot(scaled, row)]
-            sums = sum_over_lanes(block, parts, threads)
-            squares, dot = (bind(total) for total in sums)
-            inverse = inverse_rms(squares, width, operator.eps)
-            with when(thread == 0):
-                store(routed, dot * (inverse * f32(operator.factor)), 0, e)
+            inverse = store_score(operator, row_slice, mine, vectors, projection, routed, 0, e)
             with when(e == 0):
                 splat = row_slice.splat(inverse)
                 hidden = row_slice.map(lambda a, b: a * splat * b, mine, weight)
                 store_hidden(routed, hidden, experts, row_slice)
     return build.result
+
+
+def store_score(
+    operator: RouterScores | FewRowRouterScores,
+    row_slice: RowSlice,
+    mine: Sequence[Expr],
+    vectors: Buffer,
+    projection: Buffer,
+    scores: Buffer,
+    i: Index,
+    e: Expr,
+) -> Expr:
+    """Write expert e's score of position i, whose slice is `mine`; return 1 / rms."""
+    block, cast = row_slice.block, row_slice.vectors.cast
+    row = [cast(value, "float32") for value in row_slice.load(projection, e)]
+    scale = row_slice.load(StackRow(vectors, SCALE))
+    scaled = row_slice.map(lambda a, b: a * b, mine, scale)
+    parts = [row_slice.dot(mine, mine), row_slice.dot(scaled, row)]
+    squares, dot = (bind(total) for total in sum_over_lanes(block, parts, block.threads))
+    inverse = inverse_rms(squares, operator.width, operator.eps)
+    with when(block.thread == 0):
+        store(scores, dot * (inverse * f32(operator.factor)), i, e)
+    return inverse
 
 
 def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice: RowSlice) -> None:
@@ -158,24 +171,31 @@ def store_hidden(routed: Buffer, hidden: Sequence[Expr], experts: int, row_slice
             store(routed, zero(), 0, experts + gap)
 
 
-def make_top_k_experts(operator: TopKExperts, spec: TargetSpec) -> tirx.PrimFunc:
-    """One block. Shared: an id for each chosen expert. Reference: `TopKExperts.definition`."""
+def make_top_k_experts(
+    operator: TopKExperts | FewRowTopKExperts, spec: TargetSpec
+) -> tirx.PrimFunc:
+    """A block a position. Shared: an id for each chosen expert.
+
+    Grid: positions. Reference: `TopKExperts.definition`, `FewRowTopKExperts.definition`.
+    """
     experts, top_k = operator.experts, operator.top_k
     threads = row_threads(experts, spec.max_threads_per_block)
+    is_one = isinstance(operator, TopKExperts)
+    n: Index = 1 if is_one else symbolic_rows(None)
+    columns = routed_width(experts, operator.width) if is_one else experts
     with function(scheduled=True) as build:
-        columns = routed_width(experts, operator.width)
-        scores = build.arg("scores", (1, columns), "float32")
+        scores = build.arg("scores", (n, columns), "float32")
         expert_scale = build.arg("expert_scale", (experts,), "float32")
-        ids = build.arg("ids", (1, top_k), "int32")
-        weights = build.arg("weights", (1, top_k), "float32")
-        with launch(threads, 1) as (_, _, thread):
-            block = Block(thread, threads, spec.simd_width)
-            chosen = choose(block, scores, experts, top_k)
+        ids = build.arg("ids", (n, top_k), "int32")
+        weights = build.arg("weights", (n, top_k), "float32")
+        with launch(threads, n) as (index, _, thread):
+            block, i = Block(thread, threads, spec.simd_width), 0 if is_one else index
+            chosen = choose(block, scores, experts, top_k, i)
 
             def score_of(e: Expr) -> Expr:
-                return scores[0, e]
+                return scores[i, e]
 
-            store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, 0)
+            _store_choice(block, chosen, top_k, score_of, expert_scale, ids, weights, i)
     return build.result
 
 
