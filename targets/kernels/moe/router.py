@@ -182,7 +182,9 @@ def make_top_k_experts(
     threads = row_threads(experts, spec.max_threads_per_block)
     is_one = isinstance(operator, TopKExperts)
     n: Index = 1 if is_one else symbolic_rows(None)
-    columns = routed_width(experts, operator.width) if is_one else experts
+    columns = (
+        routed_width(experts, operator.width) if isinstance(operator, TopKExperts) else experts
+    )
     with function(scheduled=True) as build:
         scores = build.arg("scores", (n, columns), "float32")
         expert_scale = build.arg("expert_scale", (experts,), "float32")
