@@ -137,21 +137,6 @@ class Int8GemmTuning(GemmTuning):
 
 
 @dataclass(frozen=True)
-class BoundedGemmTuning(GemmTuning):
-    """Matrix times all rows of a picture or a sound; `GemmTuning` for this form.
-
-    Attributes
-    ----------
-    pairs : whether two neighbouring threads read the same rows of W, and those two apart the same
-        rows of x, instead of 8 side by side the same rows of x
-    converts : whether a byte becomes a float by a conversion, or by the bits of a sum with 2^23
-    """
-
-    pairs: bool = False
-    converts: bool = True
-
-
-@dataclass(frozen=True)
 class PatchAttentionTuning:
     """Attention of a picture's patches.
 
@@ -159,17 +144,11 @@ class PatchAttentionTuning:
     ----------
     keys : of a tile, 32 or 64, at most 32 for heads of no multiple of 32 channels; 0 is the
         prefill attention's kernel, by its own tuning
-    halves : whether queries, keys and the softmax's weights lie in shared memory as float16
-    pairs : as of `BoundedGemmTuning`: keys instead of rows of W, and queries of x
     unroll : channels, or keys, that are in the kernel's text, 1 or 4
-    early : whether a tile is read from memory while the one before it is multiplied
     """
 
     keys: int = 0
-    halves: bool = True
-    pairs: bool = False
     unroll: int = 4
-    early: bool = True
 
 
 @dataclass(frozen=True)
@@ -273,7 +252,7 @@ class Tuning:
     few_rows: FewRowTuning = field(default_factory=FewRowTuning)
     gemm: GemmTuning = field(default_factory=GemmTuning)
     int8_gemm: Int8GemmTuning = field(default_factory=Int8GemmTuning)
-    bounded_gemm: BoundedGemmTuning = field(default_factory=BoundedGemmTuning)
+    bounded_gemm: GemmTuning = field(default_factory=GemmTuning)
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)

@@ -140,7 +140,7 @@ CANDIDATES: dict[str, Family] = {
         [
             {
                 **{"tile_m": m, "tile_n": n, "tile_k": k, "thread_m": i, "thread_n": j},
-                **{"threads": threads, "pairs": pairs, "converts": converts, **ONE_FOR_ALL},
+                **{"threads": threads, **ONE_FOR_ALL},
             }
             for m, n, i, j, k, threads in (
                 *((64, 64, 8, 8, 32, 128), (64, 96, 8, 12, 32, 128), (64, 128, 8, 16, 32, 128)),
@@ -149,7 +149,6 @@ CANDIDATES: dict[str, Family] = {
                 *((128, 64, 16, 8, 32, 64), (128, 96, 8, 12, 32, 128), (128, 128, 8, 8, 16, 256)),
                 *((128, 128, 8, 16, 32, 128), (128, 128, 16, 8, 16, 128)),
             )
-            for pairs, converts in ((False, True), (True, False))
         ],
         blocks=PICTURE,
     ),
@@ -158,10 +157,7 @@ CANDIDATES: dict[str, Family] = {
         True,
         [
             *every(keys=(0,)),
-            *every(keys=(32, 64), halves=(True,), pairs=(False, True), unroll=(1, 4)),
-            *every(keys=(32, 64), halves=(True,), pairs=(True,), unroll=(1, 4), early=(False,)),
-            *every(keys=(32,), halves=(False,), pairs=(False, True), unroll=(1, 4)),
-            *every(keys=(32,), halves=(False,), pairs=(True,), unroll=(1, 4), early=(False,)),
+            *every(keys=(32, 64), unroll=(1, 4)),
         ],
         blocks=PICTURE,
     ),

@@ -30,19 +30,13 @@ class HeadShape:
     ----------
     dim : channels
     keys : of a tile
-    dtype : of queries, keys and weights in shared memory
-    value_dtype : of values there
-    pairs, unroll, early : see `PatchAttentionTuning`
+    unroll : see `PatchAttentionTuning`
     exchanges : whether threads exchange values in subgroups
     """
 
     dim: int
     keys: int
-    dtype: str
-    value_dtype: str
-    pairs: bool
     unroll: int
-    early: bool
     exchanges: bool
 
     @property
@@ -73,24 +67,17 @@ class HeadShape:
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        operands = (ROWS * self.dim + self.shared_keys) * _itemsize(self.dtype)
-        values = self.keys * self.dim * _itemsize(self.value_dtype)
-        return operands + values + (0 if self.exchanges else 4 * ROWS * LANES)
-
-
-def _itemsize(dtype: str) -> int:
-    return 2 if dtype == HALF else 4
+        halves = ROWS * self.dim + self.shared_keys + self.keys * self.dim
+        return 2 * halves + (0 if self.exchanges else 4 * ROWS * LANES)
 
 
 def head_shape(operator: PatchAttention, spec: TargetSpec) -> HeadShape | None:
     """Return the tuned division, or None where tiles do not fit or another kernel is tuned."""
     tuning, dim = spec.tuning.patch_attention, operator.head_dim
-    if not tuning.keys or dim % LANES or (tuning.halves and operator.cache_dtype != HALF):
+    if not tuning.keys or dim % LANES or operator.cache_dtype != HALF:
         return None
     exchanges = "subgroups" in spec.features and spec.simd_width >= EXCHANGED
-    dtype = HALF if tuning.halves else FLOAT
-    order = tuning.pairs, tuning.unroll, tuning.early
     # Heads with single channels need more registers: measured, 64 keys take half as long again.
     keys = tuning.keys if dim % (LANES * VECTOR) == 0 else min(tuning.keys, SINGLES_KEYS)
-    shape = HeadShape(dim, keys, dtype, operator.cache_dtype, *order, exchanges)
+    shape = HeadShape(dim, keys, tuning.unroll, exchanges)
     return shape if shape.shared_bytes <= spec.max_shared_memory_bytes else None

@@ -2,7 +2,7 @@
 
 Definition: `PatchAttention` in operators/vision_attention.py. A block has 64 queries, and takes 32
 or 64 keys a step. A thread has 8 queries: of these the scores of its keys, and then an eighth of
-the result's channels. All sums are float32; queries, keys and the softmax's weights may lie in
+the result's channels. All sums are float32; queries, keys, values and the softmax's weights lie in
 shared memory as float16, as in tensor_core_patches.py.
 """
 
@@ -24,6 +24,7 @@ from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets.kernels.attention.patch_operands import patch_operands
 from gemma4_compile.targets.kernels.attention.patch_shape import (
     FLOAT,
+    HALF,
     LANES,
     OWN,
     PARTS,
@@ -37,6 +38,7 @@ from gemma4_compile.targets.kernels.common.builtins import from_neighbour
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     VECTOR,
     Tile,
+    below,
     joined,
     lane_of,
     put,
@@ -45,7 +47,7 @@ from gemma4_compile.targets.kernels.common.tile_loaders import (
     transposed,
     vector,
 )
-from gemma4_compile.targets.kernels.linear.tiles import LANES_M, LANES_N, lanes_of
+from gemma4_compile.targets.kernels.linear.tiles import LANES_M, LANES_N
 
 
 class _Block:
@@ -53,24 +55,24 @@ class _Block:
 
     def __init__(self, shape: HeadShape, thread: Expr, head: Expr, end: Expr) -> None:
         self.shape, self.thread, self.head, self.end = shape, thread, head, end
-        below, lane = lanes_of(thread, pairs=shape.pairs)
-        self.group = bind(tirx.floordiv(thread, LANES_M * LANES_N) * LANES_M + below)
+        row, lane = _lanes_of(thread)
+        self.group = bind(tirx.floordiv(thread, LANES_M * LANES_N) * LANES_M + row)
         self.lane = bind(lane)
-        self.q, self.q_tile = shared((shape.dim * ROWS,), shape.dtype), Tile(0, ROWS, shape.dim)
+        self.q, self.q_tile = shared((shape.dim * ROWS,), HALF), Tile(0, ROWS, shape.dim)
         self.k, self.k_tile = (
-            shared((shape.shared_keys,), shape.dtype),
+            shared((shape.shared_keys,), HALF),
             Tile(0, shape.keys, shape.dim),
         )
         self.weights_tile = Tile(0, ROWS, shape.keys)  # where the keys were
         across = shape.vectors * LANES
-        self.v = shared((across * VECTOR * shape.keys,), shape.value_dtype) if across else None
+        self.v = shared((across * VECTOR * shape.keys,), HALF) if across else None
         width = shape.singles * LANES
-        self.singles = shared((width * shape.keys,), shape.value_dtype) if width else None
+        self.singles = shared((width * shape.keys,), HALF) if width else None
         self.row_values = None if shape.exchanges else shared((ROWS * LANES,))
         self.blocks = shape.keys // VECTOR * shape.vec4s
         self.iterations = -(-self.blocks // THREADS)
         size = self.iterations * VECTOR * VECTOR
-        self.next_k, self.next_v = (local((size,), shape.value_dtype) for _ in range(2))
+        self.next_k, self.next_v = (local((size,), HALF) for _ in range(2))
         self.scores = local((OWN * shape.key_parts * VECTOR,))
         results = OWN * shape.vectors + PARTS * shape.singles
         self.totals = local((results * VECTOR,))
@@ -102,13 +104,11 @@ class _Block:
             put(
                 memory,
                 tile.place(vec4 * VECTOR + j, at),
-                value.astype(f"{self.shape.dtype}x{VECTOR}"),
+                value.astype(f"{HALF}x{VECTOR}"),
             )
 
     def _within_range(self, value: Expr) -> Expr:
-        """A vector of a query, within float16's range if it becomes one."""
-        if self.shape.dtype == FLOAT:
-            return value
+        """A vector of a query, within float16's range."""
         return tirx.max(tirx.min(value, splat(f32(LARGEST_F16))), splat(f32(-LARGEST_F16)))
 
     def _source(self, first: Expr, row: Expr, i: int) -> Expr:
@@ -237,10 +237,9 @@ class _Block:
         """
         memory = self.row_values
         if memory is None:
-            first = 2 if self.shape.pairs else 1
             cells = [LocalVar(FLOAT, value) for value in values]
             for cell in cells:
-                for bit in (first, 2 * first, 4 * first):
+                for bit in (2, 4, 8):  # see `_lanes_of`
                     cell.set(combine(cell.value, from_neighbour(cell.value, bit)))
             return [cell.value for cell in cells]
         places = [self.group + part * LANES for part in range(PARTS)]
@@ -276,7 +275,7 @@ class _Block:
                 rows = range(side * VECTOR, (side + 1) * VECTOR)
                 own = [bind(vector(self.scores, i * parts + j)) for i in rows]
                 for key, value in zip(self._own_keys(j), transposed(own), strict=True):
-                    put(self.k, tile.place(key, at), value.astype(f"{self.shape.dtype}x{VECTOR}"))
+                    put(self.k, tile.place(key, at), value.astype(f"{HALF}x{VECTOR}"))
 
     def accumulate(self) -> None:
         """Step 3: add the weighted values."""
@@ -320,6 +319,17 @@ class _Block:
                     store(out, value.astype(dtype), row, self.head * shape.dim + column)
 
 
+def _lanes_of(thread: Expr) -> tuple[Expr, Expr]:
+    """Place of a thread among the 4 x 8 of its 32 neighbours.
+
+    The threads 2 i and 2 i + 1 have the same column, and those whose numbers differ in 2 the same
+    row: reads of 16 bytes that so many share can take half the time on NVIDIA's GPUs, which serve
+    8 threads at a time otherwise.
+    """
+    low, high = below(thread, 2), below(tirx.floordiv(thread, 2 * LANES_N), 2)
+    return low + high * 2, below(tirx.floordiv(thread, 2), LANES_N)
+
+
 def _float(memory: Buffer, index: Index) -> Expr:
     """A vector of shared memory as float32."""
     return bind(vector(memory, index).astype(f"{FLOAT}x{VECTOR}"))
@@ -347,17 +357,13 @@ def make_tiled_attention(operator: PatchAttention, shape: HeadShape) -> tirx.Pri
             end, first = bind(i32(args.rows)), bind(i32(tile) * ROWS)
             block = _Block(shape, thread, head, end)
             block.load_queries(args.q, first)
-            if shape.early:
-                block.read(args.key, args.value, i32(0))
+            block.read(args.key, args.value, i32(0))
             with T.serial(0, tirx.floordiv(end + (shape.keys - 1), shape.keys)) as step:
                 base = bind(step * shape.keys)
-                if not shape.early:
-                    block.read(args.key, args.value, base)
                 block.write()
                 block.score(args.positions, base, operator.pooling**2)
                 block.weigh()
-                if shape.early:
-                    block.read(args.key, args.value, base + shape.keys)
+                block.read(args.key, args.value, base + shape.keys)  # while these are summed
                 block.accumulate()
             block.finish(args.out, first)
     return build.result

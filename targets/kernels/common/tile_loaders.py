@@ -23,8 +23,6 @@ from gemma4_compile.targets.kernels.common.weights import WeightReader
 
 VECTOR = 4
 BANK_VECTORS = 8  # vectors of float32 that lie side by side in the banks of shared memory
-INTEGER_BASE, INTEGER_BITS = 2**23, 0x4B00_0000
-"""A float32 whose last bit is 1, and its bits: small integers added to the bits add to it."""
 RowOf = Callable[[Expr], Expr]  # row within a tile -> row of the tensor
 Change = Callable[[Expr], Expr]
 
@@ -212,14 +210,7 @@ class DenseLoader(Loader):
 
 
 class WeightLoader(Loader):
-    """Rows of a stored matrix; channels beyond its last are some of its values.
-
-    Parameters
-    ----------
-    converts : whether an integer becomes a float by a conversion. Otherwise its bits are the last
-        of a float between 2^23 and 2^24, of which the rest is subtracted: the same value, where
-        conversions are slower than sums
-    """
+    """Rows of a stored matrix; channels beyond its last are some of its values."""
 
     def __init__(
         self,
@@ -229,11 +220,8 @@ class WeightLoader(Loader):
         skipped: int,
         row_of: RowOf,
         weights: WeightReader,
-        *,
-        converts: bool = True,
     ) -> None:
         super().__init__(tile, thread, threads, skipped, row_of)
-        self._converts = converts
         self._weights, layout = weights, weights.layout
         size = self._iterations * VECTOR
         self._is_integers = layout.form == INTEGERS
@@ -286,13 +274,8 @@ class WeightLoader(Loader):
         for j in range(VECTOR):
             shift = splat(tirx.const(j * layout.bits, "uint32"))
             integer = tirx.bitwise_and(tirx.shift_right(words, shift) if j else words, mask)
-            if self._converts:
-                value = integer.astype("float32x4") - splat(f32(layout.zero_point))
-            else:
-                bits = tirx.bitwise_or(integer, splat(tirx.const(INTEGER_BITS, "uint32")))
-                value = tirx.reinterpret("float32x4", bits)
-                value = value - splat(f32(INTEGER_BASE + layout.zero_point))
-            values.append(value * scales)
+            zero_point = splat(f32(layout.zero_point))
+            values.append((integer.astype("float32x4") - zero_point) * scales)
         return values
 
     def _shift(self, iteration: int) -> Expr:

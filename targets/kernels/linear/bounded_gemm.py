@@ -6,7 +6,6 @@ Definition: `BoundedLinear` in operators/bounded_linear.py. Product of a tile: t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tvm import tirx
 
@@ -32,8 +31,8 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
     """
     if fits_tensor_cores(operator, spec):
         return make_tensor_core_gemm(operator, spec)
-    rows, tuning = operator.layout.rows, spec.tuning.bounded_gemm
-    shape = replace(shape_of(tuning, spec, rows, is_int8=False), pairs=tuning.pairs)
+    rows = operator.layout.rows
+    shape = shape_of(spec.tuning.bounded_gemm, spec, rows, is_int8=False)
     with function(scheduled=True) as build:
         args = BoundedOperands.declare(build, operator)
         n = args.rows
@@ -45,7 +44,6 @@ def make_bounded_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFun
             product = FloatTileProduct(
                 *(shape, args.x, args.weights, thread, clamped(first_m, last), row_of_w),
                 change=_clip(limits),
-                converts=tuning.converts,
             )
             product.run(i32(step_count(shape, operator.cols)))
 

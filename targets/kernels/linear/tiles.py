@@ -56,7 +56,6 @@ class TileShape:
     threads : of the block
     unroll : items of a multiply that stand in the kernel's text, 1 or 4
     group : items that have a scale in shared memory for each row, 0 if none
-    pairs : whether neighbouring threads share rows of W, see `lanes_of`
     """
 
     rows: int
@@ -67,7 +66,6 @@ class TileShape:
     threads: int
     unroll: int = VECTOR
     group: int = 0
-    pairs: bool = False
 
     @property
     def cover(self) -> int:
@@ -139,20 +137,6 @@ def fit_shape(shape: TileShape, spec: TargetSpec) -> TileShape:
     return shape
 
 
-def lanes_of(thread: Expr, *, pairs: bool) -> tuple[Expr, Expr]:
-    """Place of a thread among the 4 x 8 of its 32 neighbours.
-
-    With `pairs` the threads 2 i and 2 i + 1 have the same column, and those whose numbers differ
-    in 2 the same row: reads of 16 bytes that so many share can take half the time on NVIDIA's
-    GPUs, which serve 8 threads at a time otherwise.
-    """
-    if not pairs:
-        row = tirx.floormod(tirx.floordiv(thread, LANES_N), LANES_M)
-        return row, tirx.floormod(thread, LANES_N)
-    low, high = below(thread, 2), below(tirx.floordiv(thread, 2 * LANES_N), 2)
-    return low + high * 2, below(tirx.floordiv(thread, 2), LANES_N)
-
-
 class TileProduct(ABC):
     """The sums of one tile of ``x W^T``.
 
@@ -171,7 +155,8 @@ class TileProduct(ABC):
         self._in_cover = bind(below(thread, shape.cover)) if shape.slices > 1 else thread
         warp = tirx.floordiv(self._in_cover, LANES_M * LANES_N)
         across = shape.columns // shape.thread_n // LANES_N
-        lane_m, lane_n = lanes_of(self._in_cover, pairs=shape.pairs)
+        lane_m = tirx.floormod(tirx.floordiv(self._in_cover, LANES_N), LANES_M)
+        lane_n = tirx.floormod(self._in_cover, LANES_N)
         self._m = bind(lane_m + LANES_M * tirx.floordiv(warp, across))
         self._n = bind(lane_n + LANES_N * tirx.floormod(warp, across))
         self._sums = local((shape.vectors * VECTOR,))
@@ -272,7 +257,6 @@ class FloatTileProduct(TileProduct):
     x : (any, cols), the left matrix
     row_of_x, row_of_w : rows of the tensors by rows of the tile; clamped, so that all exist
     change : of x, four channels at a time, or None
-    converts : see `WeightLoader`
     """
 
     def __init__(
@@ -284,16 +268,12 @@ class FloatTileProduct(TileProduct):
         row_of_x: RowOf,
         row_of_w: RowOf,
         change: Change | None = None,
-        *,
-        converts: bool = True,
     ) -> None:
         super().__init__(shape, thread, "float32")
         threads = shape.threads
         self._loaders = (
             DenseLoader(self._x, thread, threads, 0, row_of_x, x, change),
-            WeightLoader(
-                *(self._w, thread, threads, self._x.blocks, row_of_w, weights), converts=converts
-            ),
+            WeightLoader(self._w, thread, threads, self._x.blocks, row_of_w, weights),
         )
 
     def _multiply(self) -> None:

@@ -42,8 +42,8 @@ def test_every_kernel_computes_its_definition(
 
 # One item in the text: software drivers take minutes for four.
 TILED = (
-    PatchAttentionTuning(keys=64, halves=True, pairs=False, unroll=1, early=True),
-    PatchAttentionTuning(keys=32, halves=False, pairs=True, unroll=1, early=False),
+    PatchAttentionTuning(keys=64, unroll=1),
+    PatchAttentionTuning(keys=32, unroll=1),
 )
 
 

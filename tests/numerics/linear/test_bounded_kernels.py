@@ -12,7 +12,7 @@ from gemma4_compile.operators.bounded_linear import BoundedLinear
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.tuning import BoundedGemmTuning
+from gemma4_compile.targets.tuning import GemmTuning
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
@@ -50,17 +50,16 @@ def test_every_kernel_computes_its_definition(
 
 NO_OTHER_TILES = {"small_to": 0, "medium_to": 0, "large_from": 1 << 30}
 TILES = {
-    "pairs": BoundedGemmTuning(pairs=True),
-    "12x12": BoundedGemmTuning(96, 96, 32, 12, 12, threads=64, converts=False, **NO_OTHER_TILES),  # type: ignore[arg-type]
+    "12x12": GemmTuning(96, 96, 32, 12, 12, threads=64, **NO_OTHER_TILES),
     "8x16": target_spec("webgpu", "h200").tuning.bounded_gemm,
-    "8x8": BoundedGemmTuning(128, 64, 16, 8, 8, pairs=True, converts=False, **NO_OTHER_TILES),
+    "8x8": GemmTuning(128, 64, 16, 8, 8, **NO_OTHER_TILES),
 }
 
 
 @pytest.mark.dawn
 @pytest.mark.parametrize(
     "name",
-    ["pairs", "8x8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("8x16", "12x12"))],
+    ["8x8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("8x16", "12x12"))],
 )
 def test_tiles_compute_the_definition(name: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", "default")
