@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import tvm
-from tvm import tirx
 from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
@@ -29,7 +28,6 @@ from gemma4_compile.operators.moe import (
 )
 from gemma4_compile.operators.norms import ResidualNorm
 from gemma4_compile.passes.few_row_experts import few_row_experts
-from gemma4_compile.passes.fusion_limits import CPU_SPLITS, FusionLimits
 from gemma4_compile.passes.split_matmuls import split_matmuls
 from tests.passes.operator_modules import (
     F32,
@@ -41,12 +39,8 @@ from tests.passes.operator_modules import (
     rewritten,
     weights,
 )
-from tests.passes.test_few_rows import of_few_rows
+from tests.passes.test_few_rows import LIMITS, MOST, ROWS, N, of_few_rows
 
-MOST = 9
-LIMITS = FusionLimits(None, few_rows=CPU_SPLITS)
-N = tirx.Var("n", "int64")
-ROWS = ((N, 64), F32)
 PAIRS, NO_EPILOGUE = Epilogue.GELU_PAIRS.value, Epilogue.NONE.value
 EXPERTS, TOP_K = 6, 2
 UP = WeightLayout(4, "float16", 32, 64, (64 * 4, 64 * 2))

@@ -5,7 +5,7 @@ Definitions: gemma4_compile/operators/few_row_quantization.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tvm import tirx
 
@@ -24,7 +24,6 @@ from gemma4_compile.targets.kernels.attention.few_rows import OneRow
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
-    barrier,
     inverse_rms,
     launch,
     row_threads,
@@ -55,45 +54,6 @@ def store_rounded(
         lambda vec4, word: store(words, word, i, vec4),
         lambda group, own: store(scales, own, i, group),
     )
-
-
-def pack_products(
-    block: Block,
-    values: Buffer,
-    results: Sequence[Buffer],
-    group: Expr,
-    interleaved: bool,
-    row_of: Callable[[Expr], Expr],
-    exists: Callable[[Expr], Expr],
-) -> None:
-    """Round one group of products of each row of x; it begins with a barrier.
-
-    Parameters
-    ----------
-    values : (rows of x * GROUP,) in shared memory
-    results : words and scales
-    group : its number in a row of the results
-    row_of, exists : the row of the results for a row of x, and whether there is one
-    """
-    vec4s, mine = int(values.shape[0]) // WORD, []
-    barrier()
-    for iteration in range(-(-vec4s // block.threads)):
-        item = bind(tirx.min(block.thread + iteration * block.threads, vec4s - 1))
-        lanes = [bind(values[item * WORD + index]) for index in range(WORD)]
-        mine.append(bind(tirx.Shuffle(lanes, list(range(WORD)))))
-
-    def put(buffer: Buffer, value: Expr, row: Expr, place: Expr) -> None:
-        with when(exists(row)):
-            store(buffer, value, row_of(row), place)
-
-    def put_word(vec4: Expr, word: Expr) -> None:
-        row = bind(tirx.floordiv(vec4, VEC4S))
-        put(results[0], word, row, group * VEC4S + tirx.floormod(vec4, VEC4S))
-
-    def put_scale(row: Expr, scale: Expr) -> None:
-        put(results[1], scale, row, group)
-
-    round_vec4s(mine, block, vec4s, interleaved, put_word, put_scale)
 
 
 def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:

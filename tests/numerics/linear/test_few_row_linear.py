@@ -17,6 +17,7 @@ from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
+from gemma4_compile.types import Array
 from tests.fixed_scheme import FixedLayout
 from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -92,20 +93,26 @@ def test_rows_of_floats(bits: int, dtype: str) -> None:
     close(gated, gelu(sums[:, 0::2]) * sums[:, 1::2])
 
 
+def packed_rows(bits: int, rows: int, cols: int) -> tuple[Array, Array, Array]:
+    """Words and scales of random rows for weights of so many bits, and what they mean."""
+    rng = np.random.default_rng(2)
+    integers = rng.integers(-127, 128, (rows, cols), dtype=np.int8)
+    scales = rng.uniform(0.01, 0.02, (rows, cols // GROUP)).astype(np.float32)
+    order = [4 * word + byte_of(byte, bits == 4) for word in range(cols // 4) for byte in range(4)]
+    words = np.ascontiguousarray(integers[:, order]).view(np.uint32)
+    return words, scales, integers * np.repeat(scales, GROUP, axis=1).astype(np.float64)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_rows_of_packed_integers(bits: int) -> None:
     tensors, matrix = stored(bits, "float16", (64, 40))
     cols = matrix.shape[1]
-    rng = np.random.default_rng(2)
-    integers = rng.integers(-127, 128, (3, cols), dtype=np.int8)
-    scales = rng.uniform(0.01, 0.02, (3, cols // GROUP)).astype(np.float32)
-    order = [4 * word + byte_of(byte, bits == 4) for word in range(cols // 4) for byte in range(4)]
+    words, scales, x = packed_rows(bits, 3, cols)
     y = np.zeros((3, 104), np.float32)
 
-    words = np.ascontiguousarray(integers[:, order]).view(np.uint32)
     run(int8(bits, cols, (64, 40)), words, scales, *tensors, y)
 
-    close(y, integers * np.repeat(scales, GROUP, axis=1).astype(np.float64) @ matrix.T)
+    close(y, x @ matrix.T)
 
 
 @pytest.mark.dawn

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.activation_quantization import GROUP, byte_of
+from gemma4_compile.operators.activation_quantization import GROUP
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_experts import FewRowExperts, Int8FewRowExperts
 from gemma4_compile.operators.int8_linear import PACKED
@@ -22,6 +22,7 @@ from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import values
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
+from tests.numerics.linear.test_few_row_linear import packed_rows
 from tests.numerics.linear.test_linear import COLS, LAYOUTS, close, gelu
 from tests.numerics.moe.test_experts import (
     CHOICES,
@@ -113,18 +114,13 @@ def test_pairs_are_multiplied_with_their_experts(
 def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
     ids = CHOICES["spread"].astype(np.int32)
     tensors, matrices = stack(bits, "float16", PARTS[1])
-    rng = np.random.default_rng(2)
-    integers = rng.integers(-127, 128, (ids.size, COLS), dtype=np.int8)
-    scales = rng.uniform(0.01, 0.02, (ids.size, COLS // GROUP)).astype(np.float32)
-    order = [4 * word + byte_of(byte, bits == 4) for word in range(COLS // 4) for byte in range(4)]
-    words = np.ascontiguousarray(integers[:, order]).view(np.uint32)
+    words, scales, x = packed_rows(bits, ids.size, COLS)
     out = np.zeros((ids.size, EXPERT_ROWS), np.float32)
 
     weights = (tensors, PARTS[1], fields(bits, "float16", PARTS[1], PACKED))
     more: dict[str, Any] = {"epilogue": DOWN, "most_rows": MOST}
     run_in_calls(Int8FewRowExperts, [words, scales, ids], weights, 1, out, **more)
 
-    x = integers * np.repeat(scales, GROUP, axis=1).astype(np.float64)
     close(out, np.einsum("prc,pc->pr", matrices[ids.reshape(-1)], x))
 
 
