@@ -46,7 +46,8 @@ async function reply({ id, sent, request }: Extract<ToWorker, { kind: "reply" }>
   const before = stats().guessedSteps;
   try {
     for await (const chunk of await engine.chat.completions.create(request)) {
-      tell({ kind: "chunk", id, at: now() - sent, guessed: stats().guessedSteps - before, chunk });
+      const guessed = chunk.usage ? stats().guessedSteps - before : 0; // not with every token
+      tell({ kind: "chunk", id, at: now() - sent, guessed, chunk });
     }
     tell({ kind: "end", id, fast: stats() });
   } catch (error) {
