@@ -29,7 +29,8 @@ FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
 KERNEL_FLAGS = (
     "-O1",
     "-mcpu=native",
-    *("-Xclang", "-ffloat16-excess-precision=none"),  # a half is rounded after every operation
+    # A half is rounded after every operation; a CPU that adds products of halves in one would round once for two.
+    *("-Xclang", "-ffloat16-excess-precision=none", "-ffp-contract=off"),
     "-fsanitize=array-bounds,alignment",
     "-fsanitize-minimal-runtime",
     "-Wno-unknown-attributes",  # [[ buffer(0) ]]
