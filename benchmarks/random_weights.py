@@ -85,8 +85,8 @@ class Filler:
             return ("between", weight.dtype, 0.8 * scale, 1.2 * scale)
         if weight.name.endswith(".bounds.weight"):
             return ("bounds",)
-        if weight.dtype == "int32":  # the tokens of clusters
-            return ("tokens", math.prod(weight.shape))
+        if weight.name.endswith(".token_ordering.weight"):  # the tokens of a drafter's clusters
+            return ("tokens", weight.dtype, math.prod(weight.shape))
         if len(weight.shape) == 1:
             middle = 0.5 if "layer_scalar" in weight.name else 1.0
             return ("between", weight.dtype, 0.9 * middle, 1.1 * middle)
@@ -108,7 +108,7 @@ class Filler:
                 count = BLOCK_BYTES // BOUNDS.nbytes
                 self._blocks[kind] = np.tile(BOUNDS, count).view(np.uint8)
             elif kind[0] == "tokens":
-                tokens = self._random.permutation(kind[1]).astype(np.int32)
+                tokens = self._random.permutation(kind[2]).astype(kind[1])
                 repeats = -(-BLOCK_BYTES // tokens.nbytes)
                 self._blocks[kind] = np.tile(tokens, repeats).view(np.uint8)
             else:

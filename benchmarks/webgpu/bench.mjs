@@ -8,10 +8,12 @@ import { Heater } from "./heater.mjs";
 import { Model, weightBytesPerToken } from "./model.mjs";
 import { measureDecode, measurePrefill, measureSmoke } from "./measure.mjs";
 import { commonFields } from "./provenance.mjs";
+import { measureDraft, measureVerify } from "./rounds.mjs";
 import { namePipelines } from "./recorder.mjs";
 import { decodeSummary, kernelTable } from "./table.mjs";
 import { Filler } from "./weights.mjs";
 
+const MOST_ROWS = 9; // of a step that checks guesses
 const HEATING_MS = 50; // longer than encoding a sample takes
 
 const { values: options } = parseArgs({
@@ -21,6 +23,7 @@ const { values: options } = parseArgs({
     context: { type: "string", default: "32" }, // lengths, separated by commas
     capacity: { type: "string" }, // tokens that the KV state holds; what the package was compiled for
     prefill: { type: "string", default: "0" }, // tokens of the prompt, 0 for no measurement
+    verify: { type: "string" }, // rows of a step that checks guesses, separated by commas; a library with a drafter
     tokens: { type: "string", default: "32" }, // decoded in each sample and in the smoke run
     repeats: { type: "string", default: "5" },
     "active-experts": { type: "string", default: "8" }, // used per token, where there are experts
@@ -86,6 +89,8 @@ async function main() {
       `${(loaded.buffers_bytes / 2 ** 20).toFixed(0)} MiB, planned ${(planned / 2 ** 20).toFixed(0)} MiB`,
   );
 
+  if (options.verify && !model.metadata.drafter) throw new Error(`--verify: ${options.package} has no drafter`);
+
   const smoke = await measureSmoke(model, tokens);
   await settle(opened);
   emit("smoke", { ...smoke, planned_memory_bytes: planned, memory: memory(opened, before) });
@@ -117,6 +122,20 @@ async function main() {
     say(decodeSummary(context, decode, rate));
     say(kernelTable(decode.kernels));
     if (decode.sampler) say(`sampler\n${kernelTable(decode.sampler.kernels)}`);
+  }
+  const drafting = async (measure, values) => {
+    await settle(opened);
+    emit(measure, values);
+    const { rows = 0, context, launches, replayed_ms: time, kernels } = values;
+    say(`\n${measure} ${rows || ""} after ${context}: ${launches} launches, replayed ${time.median.toFixed(3)} ms`);
+    say(kernelTable(kernels));
+  };
+  if (options.verify) {
+    const context = Math.min(...options.context.split(",").map(Number), model.contextLength - MOST_ROWS);
+    for (const rows of options.verify.split(",").map(Number)) {
+      await drafting("verify", await measureVerify(model, context, rows, settings));
+    }
+    await drafting("draft", await measureDraft(model, context, settings));
   }
   const prompt = Math.min(Number(options.prefill), model.contextLength - 1);
   if (prompt > 0) {

@@ -9,7 +9,7 @@ const IDS = 512;
 const PEAKED = 0.1; // the temperature that makes a peak of a random model's flat logits
 
 /** Text token of a position; which one matters to no measurement. */
-const tokenAt = (position) => FIRST_ID + ((position * 37) % IDS);
+export const tokenAt = (position) => FIRST_ID + ((position * 37) % IDS);
 
 /** Records a step, replays it and, if asked, times its kernels; `step` returns a tensor to dispose of. */
 export async function replayed(model, step, { repeats, kernels, heater }) {

@@ -40,10 +40,21 @@ export class Model extends WebGPUModel {
 
   async loadWeights(directory) {
     if (!this.#isSynthetic) return super.loadWeights(directory);
-    const { tvm, metadata } = this;
+    this.#fill(this.metadata.params);
+  }
+
+  /** Random weights of the library's drafter. */
+  makeDrafter() {
+    const { params } = this.metadata.drafter;
+    this.#fill(params);
+    return this.scoped(() => this.tvm.getParamsFromCacheByName(params.map(({ name }) => name)));
+  }
+
+  #fill(params) {
+    const { tvm } = this;
     const filler = new Filler(this.device);
-    const shapes = new Map(metadata.params.map(({ name, shape }) => [name, shape]));
-    for (const param of metadata.params) {
+    const shapes = new Map(params.map(({ name, shape }) => [name, shape]));
+    for (const param of params) {
       this.scoped(() => {
         const { result, buffers } = this.#ledger.capture(() => tvm.empty(param.shape, param.dtype, this.gpu));
         if (buffers.length !== 1) throw new Error(`${param.name}: ${buffers.length} buffers made`);

@@ -95,6 +95,10 @@ export class Filler {
       }
     } else if (name.endsWith(".bounds.weight")) {
       this.#device.queue.writeBuffer(buffer, 0, BOUNDS);
+    } else if (name.endsWith(".token_ordering.weight")) {
+      // The tokens of a drafter's clusters, which lie apart: an odd factor permutes a power of two.
+      const tokens = Float32Array.from({ length: shape[0] }, (_, i) => (i * 40503) % shape[0]);
+      this.#device.queue.writeBuffer(buffer, 0, tokens);
     } else if (shape.length === 1) {
       const middle = name.includes("layer_scalar") ? 0.5 : 1;
       this.between(buffer, dtype, 0.9 * middle, 1.1 * middle);

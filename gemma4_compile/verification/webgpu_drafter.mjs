@@ -27,7 +27,7 @@ export class WebGPUDrafter {
     const { model } = this;
     const tensors = model.scoped(() => {
       model.beginForward(ids.length);
-      const outputs = [...this.#guesses(ids[0], position, guesses), ...this.#verify(ids)];
+      const outputs = [...this.#guesses(ids[0], position, guesses), ...verifyTokens(model, ids)];
       model.endForward();
       return outputs;
     });
@@ -49,23 +49,28 @@ export class WebGPUDrafter {
     let token = model.upload([1], "int32", [id]);
     let hidden = model.upload([1, this.hidden.length], "float32", this.hidden);
     for (let i = 0; i < count; i++) {
-      const embedding = model.functions.embed_tokens(token, model.params);
-      const outputs = model.named("draft_token")(embedding, hidden, positions, model.kv, this.params);
-      const tensors = Array.from({ length: outputs.size() }, (_, index) => outputs.get(index));
+      const tensors = draftToken(model, token, hidden, positions, this.params);
       [token, hidden] = tensors;
       found.push(...tensors);
     }
     return found;
   }
+}
 
-  #verify(ids) {
-    const { model } = this;
-    const embedded = model.functions.embed_tokens(model.upload([ids.length], "int32", ids), model.params);
-    const rows = embedded.view([1, ids.length, embedded.shape[1]]);
-    const given = model.upload([1, ids.length], "int32", ids);
-    const outputs = model.named("verify_tokens")(rows, given, model.kv, model.params);
-    return [outputs.get(0), outputs.get(1)];
-  }
+/** Results of `draft_token`: the id and the state of the guess after that first, and what else it returns. */
+export function draftToken(model, token, hidden, positions, params) {
+  const embedding = model.functions.embed_tokens(token, model.params);
+  const outputs = model.named("draft_token")(embedding, hidden, positions, model.kv, params);
+  return Array.from({ length: outputs.size() }, (_, index) => outputs.get(index));
+}
+
+/** Logits and states of all of `ids`, of a forward that has begun. */
+export function verifyTokens(model, ids) {
+  const embedded = model.functions.embed_tokens(model.upload([ids.length], "int32", ids), model.params);
+  const rows = embedded.view([1, ids.length, embedded.shape[1]]);
+  const given = model.upload([1, ids.length], "int32", ids);
+  const outputs = model.named("verify_tokens")(rows, given, model.kv, model.params);
+  return [outputs.get(0), outputs.get(1)];
 }
 
 /** Runs planned rounds; calls `write(index, arrays)` with the results of each. */

@@ -29,7 +29,7 @@ FLAGS = ("-std=c++17", "-g0", "-fPIC", "-fno-sanitize=all", "-Wall", "-Werror")
 KERNEL_FLAGS = (
     "-O1",
     "-mcpu=native",
-    # A half is rounded after every operation; a CPU that adds products of halves in one would round once for two.
+    # A half is rounded after every operation, also where a CPU could add a product in one.
     *("-Xclang", "-ffloat16-excess-precision=none", "-ffp-contract=off"),
     "-fsanitize=array-bounds,alignment",
     "-fsanitize-minimal-runtime",

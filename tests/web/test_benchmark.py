@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.compiled import TINY, Compiler
+from tests.web.compiled import DRAFTED, Compiler
 from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of
 
 pytestmark = [pytest.mark.dawn, pytest.mark.slow]
@@ -18,12 +18,13 @@ pytestmark = [pytest.mark.dawn, pytest.mark.slow]
 RUN = HERE.parents[1] / "benchmarks" / "webgpu" / "run.py"
 CONTEXT = 40
 PROMPT = 30
+ROWS = 3
 
 
 def test_every_measurement_gives_a_line(
     compiled: Compiler, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    package = compiled(TINY, "webgpu", "q4f16")
+    package = compiled(DRAFTED, "webgpu", "q4f16")
     bare = tmp_path / "package"
     bare.mkdir()
     for name in (library_of(package), "provenance.json"):
@@ -31,7 +32,8 @@ def test_every_measurement_gives_a_line(
 
     lines = {line["measure"]: line for line in _run(bare, lavapipe, tmp_path)}
 
-    assert list(lines) == ["read_bandwidth", "load", "smoke", "decode", "prefill", "memory"]
+    first, last = ["read_bandwidth", "load", "smoke", "decode"], ["prefill", "memory"]
+    assert list(lines) == [*first, "verify", "draft", *last]
     assert all(line["recipe"] == "q4f16" and line["validation"] for line in lines.values())
     assert lines["read_bandwidth"]["bytes_per_second"] > 0
     assert lines["load"]["memory"]["buffers_bytes"] <= lines["load"]["planned_memory_bytes"]
@@ -44,6 +46,11 @@ def test_every_measurement_gives_a_line(
     assert decode["replayed_ms"]["median"] > 0
     weights = sum(kernel["weight_bytes"] for kernel in decode["kernels"])
     assert weights >= decode["weight_bytes_per_token"]
+    for measure in ("verify", "draft"):
+        launched = sum(kernel["launches"] for kernel in lines[measure]["kernels"])
+        assert launched == lines[measure]["launches"]
+        assert lines[measure]["replayed_ms"]["median"] > 0
+    assert lines["verify"]["rows"] == ROWS
     assert lines["prefill"]["tokens"] == PROMPT
     assert lines["prefill"]["tokens_per_second"] > 0
 
@@ -52,7 +59,7 @@ def _run(package: Path, driver: VulkanDriver, folder: Path) -> list[dict[str, An
     results = folder / "results.jsonl"
     command = [sys.executable, str(RUN), "--package", str(package), "--results", str(results)]
     command += ["--context", str(CONTEXT), "--prefill", str(PROMPT), "--repeats", "1"]
-    command += ["--tokens", "2", "--no-sampler"]
+    command += ["--tokens", "2", "--no-sampler", "--verify", str(ROWS)]
     environment = driver.environment(folder)
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
