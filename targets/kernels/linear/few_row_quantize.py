@@ -16,20 +16,18 @@ from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
-from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.attention.few_rows import OneRow
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
-    BlockReduction,
-    inverse_rms,
     launch,
     row_threads,
 )
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
+from gemma4_compile.targets.kernels.norms.norms import residual_norms
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -72,24 +70,13 @@ def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec)
         out = build.arg("out", (n, width), "float32")
         packed = packed_results(build, width, n)
         with launch(threads, n) as (i, _, thread):
-            block = Block(thread, threads, spec.simd_width)
-            reduce, row_slice = BlockReduction(block), RowSlice(block, width)
-            branch, old = row_slice.load(y, i), row_slice.load(residual, i)
-            weights = row_slice.load(w_branch)
-            next_weights = [] if w_next is None else row_slice.load(w_next)
-            factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
-            squares = reduce(row_slice.dot(branch, branch))
-            scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
-            total = row_slice.map(
-                lambda b, r, w: (r + b * scale * w) * factor, branch, old, weights
+            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
+            nexts = [] if w_next is None else [w_next]
+            rows_of, eps = (y, residual, out), operator.eps
+            total, normed = residual_norms(row_slice, *rows_of, i, w_branch, nexts, eps, scalar)
+            store_rounded(
+                packed, i, row_slice, normed[0] if normed else total, operator.interleaved
             )
-            row_slice.store(out, total, i)
-            normed = total
-            if w_next is not None:
-                squares = reduce(row_slice.dot(total, total))
-                next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
-                normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weights)
-            store_rounded(packed, i, row_slice, normed, operator.interleaved)
     return build.result
 
 

@@ -16,9 +16,7 @@ from gemma4_compile.operators.norms import ExpertNormVector
 from gemma4_compile.operators.tir import function
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
-    BlockReduction,
     BlockSums,
-    inverse_rms,
     launch,
     row_threads,
 )
@@ -29,6 +27,7 @@ from gemma4_compile.targets.kernels.moe.expert_norms import (
     ExpertNormArguments,
     expert_norm,
 )
+from gemma4_compile.targets.kernels.norms.norms import residual_norms
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -37,7 +36,7 @@ def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec
 
     Grid: rows. Shared: a float32 a thread, and one a vec4. Definition: `QuantizedBranchNorms`.
     """
-    width, n, eps = operator.width, symbolic_rows(None), operator.eps
+    width, n = operator.width, symbolic_rows(None)
     threads = row_threads(width // WORD, spec.max_threads_per_block)
     with function(scheduled=True) as build:
         y = build.arg("y", (n, width), "float32")
@@ -47,21 +46,13 @@ def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec
         dense = packed_results(build, width, n)
         experts = packed_results(build, width, n, "_experts")
         with launch(threads, n) as (i, _, thread):
-            block = Block(thread, threads, spec.simd_width)
-            reduce, row_slice = BlockReduction(block), RowSlice(block, width)
-            branch, old = row_slice.load(y, i), row_slice.load(residual, i)
+            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
             numbers = (BRANCH_NORM, DENSE_NORM, EXPERT_NORM)
-            first, *after = (row_slice.load(StackRow(vectors, number)) for number in numbers)
-            squares = reduce(row_slice.dot(branch, branch))
-            scale = row_slice.splat(inverse_rms(squares, width, eps))
-            total = row_slice.map(lambda b, r, w: r + b * scale * w, branch, old, first)
-            row_slice.store(out, total, i)
-            squares = reduce(row_slice.dot(total, total))
-            next_scale = row_slice.splat(inverse_rms(squares, width, eps))
+            first, *after = (StackRow(vectors, number) for number in numbers)
+            _, normed = residual_norms(row_slice, y, residual, out, i, first, after, operator.eps)
             orders = operator.interleaved, operator.experts_interleaved
-            for packed, weights, order in zip((dense, experts), after, orders, strict=True):
-                normed = row_slice.map(lambda a, w: a * next_scale * w, total, weights)
-                store_rounded(packed, i, row_slice, normed, order)
+            for packed, values, order in zip((dense, experts), normed, orders, strict=True):
+                store_rounded(packed, i, row_slice, values, order)
     return build.result
 
 

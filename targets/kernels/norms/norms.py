@@ -5,6 +5,8 @@ Definitions: gemma4_compile/operators/norms.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 
 from gemma4_compile.operators.base import symbolic_rows
@@ -16,7 +18,7 @@ from gemma4_compile.operators.norms import (
     TakeLastRow,
 )
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
-from gemma4_compile.operators.types import Buffer
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
@@ -76,25 +78,45 @@ def make_residual_norm(operator: ResidualNorm, spec: TargetSpec) -> tirx.PrimFun
             build.arg("hidden", (rows, width), operator.next_dtype) if operator.next_dtype else None
         )
         with launch(threads, rows) as (i, _, thread):
-            block = Block(thread, threads, spec.simd_width)
-            reduce = BlockReduction(block)
-            row_slice = RowSlice(block, width)
-            branch, old = row_slice.load(y, i), row_slice.load(residual, i)
-            branch_weight = row_slice.load(w_branch)
-            next_weight = row_slice.load(w_next) if w_next is not None else []
-            factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
-            squares = reduce(row_slice.dot(branch, branch))
-            scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
-            total = row_slice.map(
-                lambda b, r, w: (r + b * scale * w) * factor, branch, old, branch_weight
+            row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
+            nexts = [] if w_next is None else [w_next]
+            rows_of = y, residual, out
+            _, normed = residual_norms(
+                row_slice, *rows_of, i, w_branch, nexts, operator.eps, scalar
             )
-            row_slice.store(out, total, i)
             if hidden is not None:
-                squares = reduce(row_slice.dot(total, total))
-                next_scale = row_slice.splat(inverse_rms(squares, width, operator.eps))
-                normed = row_slice.map(lambda a, w: a * next_scale * w, total, next_weight)
-                row_slice.store(hidden, normed, i)
+                row_slice.store(hidden, normed[0], i)
     return build.result
+
+
+def residual_norms(
+    row_slice: RowSlice,
+    y: Buffer,
+    residual: Buffer,
+    out: Buffer,
+    i: Index,
+    w_branch: Readable,
+    w_nexts: Sequence[Readable],
+    eps: float,
+    scalar: Buffer | None = None,
+) -> tuple[list[Expr], list[list[Expr]]]:
+    """Write row i of the new residual; return it, and its norm with each of `w_nexts`."""
+    reduce, width = BlockReduction(row_slice.block), row_slice.width
+    branch, old = row_slice.load(y, i), row_slice.load(residual, i)
+    branch_weight = row_slice.load(w_branch)
+    next_weights = [row_slice.load(w_next) for w_next in w_nexts]
+    factor = row_slice.splat(bind(scalar[0]) if scalar is not None else f32(1.0))
+    squares = reduce(row_slice.dot(branch, branch))
+    scale = row_slice.splat(inverse_rms(squares, width, eps))
+    total = row_slice.map(lambda b, r, w: (r + b * scale * w) * factor, branch, old, branch_weight)
+    row_slice.store(out, total, i)
+    if not next_weights:
+        return total, []
+    squares = reduce(row_slice.dot(total, total))
+    next_scale = row_slice.splat(inverse_rms(squares, width, eps))
+    return total, [
+        row_slice.map(lambda a, w: a * next_scale * w, total, weight) for weight in next_weights
+    ]
 
 
 def make_per_layer_inputs(operator: PerLayerInputs, spec: TargetSpec) -> tirx.PrimFunc:
