@@ -68,7 +68,7 @@ class Int8GemvTuning:
 
 @dataclass(frozen=True)
 class FewRowTuning:
-    """Matmuls and attention of a few rows; measured on CUDA alone.
+    """Matmuls and attention of a few rows.
 
     Attributes
     ----------
@@ -77,13 +77,16 @@ class FewRowTuning:
         a block has enough lanes
     min_blocks : aim: a block has fewer threads, and a row more lanes, where there would be fewer
         blocks
+    rows : of x that a matmul's block takes, at most: with more the matrix is read again. The sums
+        of rows that there are not take registers, too
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
     """
 
     threads: int = 128
     items_per_lane: int = 4
     min_blocks: int = 256
-    queries: int = 8
+    rows: int = 5
+    queries: int = 4
 
 
 @dataclass(frozen=True)

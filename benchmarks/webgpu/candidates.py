@@ -72,7 +72,8 @@ CANDIDATES: dict[str, Family] = {
         [
             *every(threads=(64, 128, 256), items_per_lane=(2, 4, 8)),
             *every(min_blocks=(128, 512)),
-            *every(queries=(4, 16)),
+            *every(rows=(4, 9)),
+            *every(queries=(2, 8)),
         ],
         few=4,
     ),

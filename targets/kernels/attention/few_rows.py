@@ -31,6 +31,8 @@ from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch,
 from gemma4_compile.targets.kernels.common.tile_loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
+USUAL_ROWS = 4  # of a step: three guesses and the token before them
+
 
 @dataclass(frozen=True)
 class Queries:
@@ -122,11 +124,12 @@ class FewRowBlock(DecodeBlock):
 def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
     """The shape of a block, which has a power of two of queries.
 
-    Fewer where the blocks of one row would be too few to fill the device, as for one position.
+    Fewer where the blocks of a usual step would be too few to fill the device.
     """
     most = min(spec.tuning.few_rows.queries, operator.most_rows * operator.heads)
     counts = [1 << power for power in reversed(range(most.bit_length()))]
-    queries, aim = operator.splits * operator.heads, spec.tuning.decode_attention.min_blocks
+    queries = operator.splits * operator.heads * min(USUAL_ROWS, operator.most_rows)
+    aim = spec.tuning.decode_attention.min_blocks
     fills = [count for count in counts if queries // count >= aim]
     return shape_of_heads(operator, spec, [*fills, 1] if 1 not in fills else fills)
 

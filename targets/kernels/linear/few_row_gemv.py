@@ -3,8 +3,9 @@
 A block's threads are divided into groups of lanes. A group takes OWN_ROWS rows of the matrix at a
 time; its lanes stride over the channels, decode what they read of those rows, and go over the rows
 of x, so that each load of x is for all rows of the matrix. A lane's sums are vectors of OWN_ROWS,
-one for each row of x that there may be: rows that there are not are skipped, which is the same in
-all threads. Lanes' sums meet in shared memory, a few rows of x at a time.
+one for each row of x that it may have: rows that there are not are skipped, which is the same in
+all threads. Lanes' sums meet in shared memory, a few rows of x at a time. More rows of x than a
+block takes are other blocks'.
 
 Definitions: `Linear.definition` in gemma4_compile/operators/linear.py and `Int8Linear.definition`
 in int8_linear.py, of a symbolic number of rows.
@@ -62,8 +63,9 @@ class Lane:
     lane, lanes : its number among those that share a row, and their number
     rows : of the matrix, those of its group
     first : row of the block that is in the same split as all of them
-    count : rows of x
-    most : rows of x that there may be
+    count : rows of x that the block has
+    most : rows of x that it may have
+    begin : the first of them
     """
 
     lane: Expr
@@ -72,6 +74,7 @@ class Lane:
     first: Expr
     count: Expr
     most: int
+    begin: Index = 0
 
     def has(self, i: int) -> Expr | None:
         """The condition for row i, the same in all threads; None where there always is one."""
@@ -79,7 +82,7 @@ class Lane:
 
     def place(self, i: int) -> Index:
         """Where row i is in x."""
-        return i
+        return self.begin + i
 
     def steps(self, items: int) -> Index:
         """Iterations over the items of a row of the matrix."""
@@ -96,12 +99,15 @@ class Lane:
 def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
-    Grid: W's rows / tile. Shared: the lanes' partial sums of a few rows of x. Definition: the
+    Grid: rows of x / those of a block x W's rows / tile, so that blocks which read the same weights
+    run at the same time. Shared: the lanes' partial sums of a few rows of x. Definition: the
     operator's `definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.epilogue == Epilogue.GELU_GATE.value
-    is_int8, most = isinstance(operator, Int8FewRowLinear), operator.most_rows
+    is_int8 = isinstance(operator, Int8FewRowLinear)
+    most = min(operator.most_rows, spec.tuning.few_rows.rows)
+    parts = tirx.floordiv(n + most - 1, most) if most < operator.most_rows else 1
     with function(scheduled=True) as build:
         x = left_args(build, (n, cols), operator.in_dtype, is_int8)
         weights = WeightReader(build, operator.layout)
@@ -111,15 +117,18 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
         items = cols // GROUP if is_int8 else weights.units
         shape = few_row_shape(rows, items, most, spec)
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
-        with launch(shape.block.threads, -(-rows // tile)) as (index, _, thread):
-            block, count = Block(thread, shape.block.threads, spec.simd_width), bind(i32(n))
+        with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
+            block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
+            count = bind(i32(n) - begin)
             slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
             sums = RowSums(shape.sums, block)
             owned = [first + m * slots + slot for m in range(OWN_ROWS)]
             if rows % tile:
                 owned = [tirx.min(row, rows - 1) for row in owned]
             own_rows = [bind(row) for row in owned]
-            lane = Lane(bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most)
+            lane = Lane(
+                bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most, begin
+            )
             totals = no_totals(most)
             if is_int8:
                 add_int8(lane, weights, x[0], x[1], totals)
@@ -275,7 +284,7 @@ def _finish(
                     row = bind(tirx.floormod(item, outputs) * step)
                     place = bind(own * tile + row)
                     added = [sums.total(place + index) for index in range(step)]
-                    body(bind(own + begin), row, added)
+                    body(bind(lane.begin + own + begin), row, added)
 
 
 def put_row(sums: RowSums, lane: Lane, totals: Buffer, i: int, first: Expr, slots: int) -> None:

@@ -119,9 +119,9 @@ def make_few_row_experts(operator: FewRowExperts, spec: TargetSpec) -> tirx.Prim
                     base,
                     count,
                     operator.most_rows,
-                    mine,
-                    not operator.is_gate_up,
-                    is_first & operator.holds(expert),
+                    pairs=mine,
+                    reads_pairs=not operator.is_gate_up,
+                    needed=is_first & operator.holds(expert),
                 )
                 totals = no_totals(operator.most_rows)
                 if is_int8:
