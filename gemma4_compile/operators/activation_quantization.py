@@ -133,7 +133,7 @@ def unpack(words: te.Tensor, scales: te.Tensor, interleaved: bool) -> te.Tensor:
 
 
 def rounded(x: te.Tensor) -> te.Tensor:
-    """A vector after its rounding: (1, width) float32."""
+    """Rows after their rounding: (rows, width) float32."""
     integers, scales = round_groups(x)
     return te.compute(
         x.shape, lambda i, k: as_f32(integers[i, k]) * scales[i, k // GROUP], name="meaning"

@@ -41,7 +41,7 @@ class FewRowLinear(FewRows, Linear):
 
 @dataclass(frozen=True)
 class Int8FewRowLinear(FewRows, Int8Linear):
-    """`Int8Linear` of at most `most_rows` rows, which come packed."""
+    """`Int8Linear` of at most `most_rows` rows, which come packed or are rounded by each block."""
 
     kind: ClassVar[str] = "int8_few_row_linear"
     most_rows: int = 1

@@ -112,8 +112,7 @@ class Int8Linear(Int8Sums, Linear):
         if self.in_dtype == PACKED:
             words, scales = packed_placeholders(self.cols, symbolic_rows(self.rows))
             return self.multiply([words, scales], unpack(words, scales, self.interleaved))
-        assert self.rows == 1, "a chunk comes packed"
-        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        x = te.placeholder((symbolic_rows(self.rows), self.cols), self.in_dtype, name="x")
         return self.multiply([x], rounded(x))
 
     def stored(self, y: te.Tensor) -> list[te.Tensor]:

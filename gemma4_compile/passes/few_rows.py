@@ -18,11 +18,14 @@ and where a matmul quantises what a norm or a combine makes for it alone::
     residual, hidden = residual_norm(...)
     words, scales = quantize_rows(hidden)
 
-becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. Their meaning
-is the same. Only GPUs have kernels for few rows. Experts: few_row_experts.py.
+becomes ``residual, words, scales = quantized_few_row_norm(...)``, as of one position. A matmul
+whose rows are short rounds them itself. Their meaning is the same. Only GPUs have kernels for few
+rows. Experts: few_row_experts.py.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tvm import relax
 
@@ -49,6 +52,8 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
+SHORT = 512
+"""Channels of rows that every block of a matmul rounds again, in the time of a launch at most."""
 FORMS: tuple[tuple[type[Linear], type[FewRowLinear | Int8FewRowLinear]], ...] = (
     (Linear, FewRowLinear),
     (Int8Linear, Int8FewRowLinear),
@@ -71,6 +76,8 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
                 graph.replace([linear], [OperatorCall(operator, linear.args, linear.results)])
     for quantize in graph.calls(QuantizeRows):
         _quantize_in_producer(graph, quantize, most)
+    for few_linear in graph.calls(Int8FewRowLinear):
+        _quantize_in_reader(graph, few_linear)
 
 
 def _in_splits(
@@ -140,3 +147,15 @@ def _quantize_in_producer(
     )
     call = OperatorCall(fused, before.args, [residual, *quantize.results])
     graph.replace([before, quantize], [call])
+
+
+def _quantize_in_reader(graph: OperatorGraph, linear: OperatorCall[Int8FewRowLinear]) -> None:
+    """Let a matmul round its rows, if they are short and nothing else reads them."""
+    before = graph.producer(linear.args[0])
+    if not is_call_of(before, QuantizeRows) or linear.operator.cols > SHORT:
+        return
+    if any(graph.reader_count(result) != 1 for result in before.results):
+        return
+    own = replace(linear.operator, in_dtype=before.operator.in_dtype)
+    call = OperatorCall(own, [before.args[0], *linear.args[2:]], linear.results)
+    graph.replace([before, linear], [call])

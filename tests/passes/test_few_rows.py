@@ -175,6 +175,30 @@ def test_a_norm_whose_rows_others_read_does_not() -> None:
     assert kinds(rewritten(few, LIMITS, few_rows)) == ["residual_norm", "quantize_rows"]
 
 
+@pytest.mark.parametrize(("cols", "is_read_twice"), [(64, False), (64, True), (1024, False)])
+def test_a_matmul_rounds_short_rows_itself(cols: int, is_read_twice: bool) -> None:
+    layout = WeightLayout(4, "float16", 32, cols, (40,))
+    inputs = {"x": ((N, cols), F32), **weights(layout)}
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        rounding = QuantizeRows(None, cols, F32, True)
+        packed = call(rounding, [x["x"]], *quantized_specs(cols, N))
+        multiply = Int8Linear(None, layout, PACKED)
+        args = [*packed, *(x[name] for name in weights(layout))]
+        products = [call(multiply, args, ((N, 40), F32)) for _ in range(1 + is_read_twice)]
+        return [result for (result,) in products]
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        multiply = Int8FewRowLinear(None, layout, F32, most_rows=MOST)
+        return call(multiply, [x[name] for name in inputs], ((N, 40), F32))
+
+    after = rewritten(of_few_rows(module(inputs, before)), LIMITS, few_rows)
+    if cols == 64 and not is_read_twice:
+        assert_same(after, of_few_rows(module(inputs, expected)))
+    else:
+        assert kinds(after)[0] == "quantize_rows"
+
+
 @pytest.mark.parametrize(("dim", "is_fused"), [(32, True), (16, False)])
 def test_a_combine_quantises_whole_groups_itself(dim: int, is_fused: bool) -> None:
     cache = ((64, 2, dim), F32)

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from gemma4_compile.operators.activation_quantization import GROUP
+from gemma4_compile.operators.activation_quantization import GROUP, WORD
 from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
+from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
@@ -33,6 +34,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     barrier,
     launch,
     local,
+    shared,
     strided,
     zero,
 )
@@ -47,7 +49,7 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S
+from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.spec import TargetSpec
 
 _OWN = Vectors(OWN_ROWS)
@@ -100,8 +102,8 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     """``y[i, r] = epilogue(sum_k x[i, k] W[r, k])`` for a few i.
 
     Grid: rows of x / those of a block x W's rows / tile, so that blocks which read the same weights
-    run at the same time. Shared: the lanes' partial sums of a few rows of x. Definition: the
-    operator's `definition`.
+    run at the same time. Shared: the lanes' partial sums of a few rows of x, and those rows where
+    the kernel rounds them. Definition: the operator's `definition`.
     """
     n, rows, cols = symbolic_rows(operator.rows), operator.layout.rows, operator.cols
     ple = operator.epilogue == Epilogue.GELU_GATE.value
@@ -109,7 +111,7 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
     most = min(operator.most_rows, spec.tuning.few_rows.rows)
     parts = tirx.floordiv(n + most - 1, most) if most < operator.most_rows else 1
     with function(scheduled=True) as build:
-        x = left_args(build, (n, cols), operator.in_dtype, is_int8)
+        x = left_args(build, (n, cols), operator.in_dtype, operator.in_dtype == PACKED)
         weights = WeightReader(build, operator.layout)
         gate = build.arg("ple", (n, operator.ple_width), "float32") if ple else None
         layer = build.scalar_arg("layer") if ple else None
@@ -130,10 +132,13 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
                 bind(tirx.floormod(thread, lanes)), lanes, own_rows, first, count, most, begin
             )
             totals = no_totals(most)
-            if is_int8:
-                add_int8(lane, weights, x[0], x[1], totals)
-            else:
+            if not is_int8:
                 add_floats(lane, weights, x[0], totals)
+            elif len(x) == 1:
+                packed = round_rows(lane, block, x[0], operator.layout.interleaved)
+                add_int8(replace(lane, begin=0), weights, *packed, totals)
+            else:
+                add_int8(lane, weights, x[0], x[1], totals)
 
             def finish(i: Expr, row: Expr, added: Sequence[Expr]) -> None:
                 apply_epilogue(operator, y, i, bind(first + row), added, gate, layer, rows)
@@ -234,6 +239,28 @@ def add_int8(
                 own = bind(x_scales[place, group])
                 added = scales[_OWN.at(0)] * _OWN.splat(own) * _OWN.join(sums)
                 store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
+
+
+def round_rows(lane: Lane, block: Block, x: Buffer, interleaved: bool) -> tuple[Buffer, Buffer]:
+    """Words and scales of the block's rows in shared memory, from 0 on; ends with a barrier."""
+    per_row, groups = int(x.shape[1]) // WORD, int(x.shape[1]) // GROUP
+    words, scales = shared((lane.most, per_row), "uint32"), shared((lane.most, groups))
+    count, vec4s = lane.most * per_row, []
+    for iteration in range(-(-count // block.threads)):
+        item = bind(tirx.min(block.thread + iteration * block.threads, count - 1))
+        row = bind(tirx.min(tirx.floordiv(item, per_row), lane.count - 1))
+        vec4 = x[lane.begin + row, _WORDS.at(tirx.floormod(item, per_row))]
+        vec4s.append(bind(vec4.astype(f"float32x{WORD}")))
+
+    def put_word(vec4: Expr, word: Expr) -> None:
+        store(words, word, tirx.floordiv(vec4, per_row), tirx.floormod(vec4, per_row))
+
+    def put_scale(group: Expr, scale: Expr) -> None:
+        store(scales, scale, tirx.floordiv(group, groups), tirx.floormod(group, groups))
+
+    round_vec4s(vec4s, block, count, interleaved, put_word, put_scale)
+    barrier()
+    return words, scales
 
 
 def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:

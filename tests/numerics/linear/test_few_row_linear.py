@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.activation_quantization import GROUP, byte_of
+from gemma4_compile.operators.activation_quantization import (
+    GROUP,
+    WORD,
+    QuantizeRows,
+    byte_of,
+)
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED
@@ -67,6 +72,9 @@ OPERATORS: list[FewRow] = [
     # Rows so long that lanes go over them several times.
     exact(quantized(4, "float16", 8192, 6), "float16"),
     int8(4, 21504, (6,)),
+    # Rows that each block rounds for itself.
+    replace(int8(8, 160, (72,), epilogue=PAIRS), in_dtype="float32"),
+    replace(int8(4, 512, (64, 40)), in_dtype="float16"),
 ]
 
 
@@ -113,6 +121,22 @@ def test_rows_of_packed_integers(bits: int) -> None:
     run(int8(bits, cols, (64, 40)), words, scales, *tensors, y)
 
     close(y, x @ matrix.T)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_that_it_rounds_itself(dtype: str) -> None:
+    tensors, matrix = stored(8, "float16", (64, 40))
+    operator = int8(8, matrix.shape[1], (64, 40))
+    x = np.random.default_rng(3).normal(size=(3, operator.cols)).astype(dtype)
+    words = np.zeros((3, operator.cols // WORD), np.uint32)
+    scales = np.zeros((3, operator.cols // GROUP), np.float32)
+    itself, packed = np.zeros((3, 104), np.float32), np.zeros((3, 104), np.float32)
+
+    run(replace(operator, in_dtype=dtype), x, *tensors, itself)
+    run(QuantizeRows(None, operator.cols, dtype, False), x, words, scales)
+    run(operator, words, scales, *tensors, packed)
+
+    np.testing.assert_array_equal(itself, packed)
 
 
 @pytest.mark.dawn
