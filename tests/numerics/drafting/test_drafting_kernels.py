@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.drafting import BestToken, CandidateLogits, ClusterTokens
+from gemma4_compile.operators.drafting import (
+    BestToken,
+    BestTokenPartials,
+    CandidateLogits,
+    ClusterTokens,
+)
 from gemma4_compile.targets import target_spec
 from tests.marks import LIMITS
 from tests.numerics.attention.test_attention_kernels import decode
@@ -23,6 +30,8 @@ OPERATORS: tuple[Operator, ...] = (
     ClusterTokens(30, 7, 330),
     ClusterTokens(1, 1, 40),
     ClusterTokens(64, 64, 64),
+    ClusterTokens(37, 5, 111),
+    ClusterTokens(100, 9, 1300),
     CandidateLogits(4096, 256, "float16"),
     CandidateLogits(64, 32, "float32"),
     CandidateLogits(77, 1056, "float32"),
@@ -30,6 +39,10 @@ OPERATORS: tuple[Operator, ...] = (
     BestToken(262_144, False),
     BestToken(33, True),
     BestToken(1, False),
+    BestToken(256, True),
+    BestTokenPartials(262_144),
+    BestTokenPartials(5003),
+    BestTokenPartials(900),
 )
 # The layers of released drafters: heads, KV heads, head_dim, window.
 ATTENTION = [
@@ -61,6 +74,15 @@ def test_tokens_are_those_of_the_best_clusters() -> None:
     assert tokens.tolist() == [11, 5, 9, 2, 6, 0]
 
 
+def test_a_cluster_whose_score_is_no_number_comes_last() -> None:
+    operator = ClusterTokens(6, 6, 6)
+    scores = np.array([[np.nan, -np.inf, 0.0, np.inf, -0.0, -np.nan]], np.float32)
+    tokens = np.full(6, -1, np.int32)
+    run(operator, scores, np.arange(6, dtype=np.float32), tokens)
+    assert tokens[:4].tolist() == [3, 2, 4, 1]
+    assert sorted(tokens[4:]) == [0, 5]
+
+
 @pytest.mark.parametrize(
     ("logits", "tokens", "best"),
     [
@@ -78,6 +100,21 @@ def test_best_token_is_always_a_token(
     token = np.full(1, -1, np.int32)
     run(BestToken(4, bool(listed)), np.array([logits], np.float32), *listed, token)
     assert token[0] == best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_of_the_runs_is_the_best_of_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    operator = BestTokenPartials(3000)
+    logits = np.minimum(rng.normal(size=(1, 3000)), 1.0 + seed).astype(np.float32)
+    if seed == 3:  # a run without numbers, and the others without one that counts
+        logits[0, :1024], logits[0, 1024:] = np.nan, -np.inf
+    highest, tokens = np.zeros((1, 3), np.float32), np.full(3, -1, np.int32)
+    run(operator, logits, highest, tokens)
+    best, whole = np.full(1, -1, np.int32), np.full(1, -1, np.int32)
+    run(BestToken(3, True), highest, tokens, best)
+    run(BestToken(3000, False), logits, whole)
+    assert best[0] == whole[0] == (0 if seed == 3 else np.argmax(logits))
 
 
 def test_logits_are_products_with_the_rows() -> None:
@@ -105,12 +142,25 @@ def test_every_kernel_computes_its_definition(
 def test_scores_that_are_no_numbers_give_tokens_all_the_same(
     lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    operator = ClusterTokens(30, 7, 330)
+    nan, inf = np.nan, np.inf
+    values = ([nan], [nan, 1.0, nan], [inf, nan, -inf, -nan, 0.0, -0.0], [3.4e38, inf, -3.4e38])
+    cases = [
+        with_scores(ClusterTokens(*sizes), one)
+        for sizes, one in product(((30, 7, 330), (64, 64, 64), (2048, 32, 4096)), values)
+    ]
+
+    results = run_on_dawn(cases, target_spec("webgpu"), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+    for case, (tokens,) in zip(cases, results, strict=True):
+        assert len(set(tokens.tolist())) == len(tokens), case.label
+
+
+def with_scores(operator: ClusterTokens, values: list[float]) -> KernelCase:
+    """The operator with these scores, over and over."""
     case = make_case(operator, 3)
-    scores = case.args[0]
-    assert not isinstance(scores, int)
-    scores[...] = np.nan
-
-    ((tokens,),) = run_on_dawn([case], target_spec("webgpu"), lavapipe, tmp_path)
-
-    assert ((tokens >= 0) & (tokens < operator.vocab)).all()
+    scores, ordering, tokens = case.arrays
+    scores[...] = np.resize(np.array(values, np.float32), scores.shape)
+    tokens[...] = -1
+    run(operator, scores, ordering, expected := tokens.copy())
+    return replace(case, expected=(expected,))
