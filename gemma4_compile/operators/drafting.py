@@ -12,6 +12,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -93,26 +94,57 @@ class ClusterTokens(Operator):
 
 @dataclass(frozen=True)
 class CandidateLogits(Operator):
-    """Logits of some tokens, whose rows of the head were looked up.
+    """Logits of some tokens: products of a state with their rows of the head.
 
-    Arguments: x (1, width) in_dtype; rows (count, width) f32. Result: (1, count) f32.
+    The row splits hold the rows from `row_begin` on. A token outside of them has the logit 0 or,
+    with `accumulate`, that of a previous result (see `Embedding`). Arguments: x (1, cols) in_dtype;
+    tokens (count,) int32; the tensors of all row splits; with `accumulate` the previous result.
+    Result: (1, count) f32.
     """
 
     kind: ClassVar[str] = "candidate_logits"
     count: int
-    width: int
+    layout: WeightLayout
     in_dtype: str
+    row_begin: int = 0
+    accumulate: bool = False
+
+    @property
+    def cols(self) -> int:
+        """Channels of the state and of a row."""
+        return self.layout.cols
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "tokens":  # some are outside of these splits
+            return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
+        return self.layout.example_input(name, shape, rng)
 
     def definition(self) -> tirx.PrimFunc:
-        x = te.placeholder((1, self.width), self.in_dtype, name="x")
-        rows = te.placeholder((self.count, self.width), "float32", name="rows")
-        j = te.reduce_axis((0, self.width), name="j")
-        logits = te.compute(
-            (1, self.count),
-            lambda i, c: te.sum(as_f32(x[i, j]) * rows[c, j], axis=j),
-            name="logits",
+        layout, shape = self.layout, (1, self.count)
+        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        tokens = te.placeholder((self.count,), "int32", name="tokens")
+        weights = layout.placeholders()
+        previous = te.placeholder(shape, "float32", name="previous")
+        k = te.reduce_axis((0, self.cols), name="k")
+
+        def row(c: Expr) -> tuple[Expr, Expr]:
+            own = tokens[c] - self.row_begin
+            return own, tirx.all(own >= 0, own < layout.rows)
+
+        def product(i: Expr, c: Expr) -> Expr:
+            own, is_inside = row(c)
+            value = tirx.if_then_else(is_inside, layout.value(weights, own, k), f32(0.0))
+            return te.sum(as_f32(x[i, k]) * value, axis=k)
+
+        logits = te.compute(shape, product, name="logits")
+        if not self.accumulate:
+            return te_prim_func([x, tokens, *weights, logits])
+        joined = te.compute(
+            shape, lambda i, c: tirx.if_then_else(row(c)[1], logits[i, c], previous[i, c])
         )
-        return te_prim_func([x, rows, logits])
+        return te_prim_func([x, tokens, *weights, previous, joined])
 
 
 @dataclass(frozen=True)

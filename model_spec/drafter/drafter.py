@@ -31,7 +31,6 @@ from gemma4_compile.operators.drafting import (
     LOGITS_OF_BLOCK,
     BestToken,
     BestTokenPartials,
-    CandidateLogits,
     ClusterTokens,
 )
 
@@ -100,15 +99,11 @@ class Drafter(nn.Module):
 
     def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""
-        count = self.config.candidates
         if not self.config.num_centroids:
             candidates = [self.embed_tokens.matmul(hidden, 1)]
         else:
             tokens = self.masked_embedding.forward(hidden)
-            rows = self.embed_tokens.take(tokens, count, 1.0)
-            operator = CandidateLogits(count, self.config.hidden_size, hidden.dtype)
-            logits = emit(operator, [hidden, rows], [((1, count), "float32")])[0]
-            candidates = [logits, tokens]
+            candidates = [self.embed_tokens.matmul_of(hidden, tokens), tokens]
         return _best_token(candidates), candidates
 
 

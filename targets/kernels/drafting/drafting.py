@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 
 from gemma4_compile.operators.attention_splits import LOWEST
@@ -14,7 +16,7 @@ from gemma4_compile.operators.drafting import (
     ClusterTokens,
     key_of,
 )
-from gemma4_compile.operators.math import f32
+from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -30,12 +32,14 @@ from gemma4_compile.targets.kernels.common.blocks import (
     tree,
     zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
 from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.gemv import accumulate_rows
 from gemma4_compile.targets.kernels.moe.expert_choice import read_score
 from gemma4_compile.targets.spec import TargetSpec
 
 CLUSTERS_OF_BLOCK = 16  # of 2048: as many blocks as a large GPU has multiprocessors
+LANES = 32  # at most, that share a candidate's row; each decodes at least a word of it
 
 
 def make_cluster_tokens(operator: ClusterTokens, spec: TargetSpec) -> tirx.PrimFunc:
@@ -88,21 +92,41 @@ def make_cluster_tokens(operator: ClusterTokens, spec: TargetSpec) -> tirx.PrimF
 
 
 def make_candidate_logits(operator: CandidateLogits, spec: TargetSpec) -> tirx.PrimFunc:
-    """A block a candidate. Grid: count. Reference: `CandidateLogits.definition`."""
-    count, width = operator.count, operator.width
-    threads = row_threads(width, spec.max_threads_per_block)
+    """A group of lanes a candidate, whose row of the head they decode and multiply.
+
+    Grid: count / groups of a block. Shared: one float32 a thread. Reference:
+    `CandidateLogits.definition`.
+    """
+    count, layout = operator.count, operator.layout
     with function(scheduled=True) as build:
-        x = build.arg("x", (1, width), operator.in_dtype)
-        rows = build.arg("rows", (count, width), "float32")
+        x = build.arg("x", (1, operator.cols), operator.in_dtype)
+        tokens = build.arg("tokens", (count,), "int32")
+        weights = WeightReader(build, layout)
+        earlier = build.arg("previous", (1, count), "float32") if operator.accumulate else None
         logits = build.arg("logits", (1, count), "float32")
-        with launch(threads, count) as (candidate, _, thread):
+        lanes = row_threads(weights.units, LANES)
+        threads = row_threads(count * lanes, spec.max_threads_per_block)
+        held = threads // lanes
+        with launch(threads, -(-count // held)) as (index, _, thread):
             block = Block(thread, threads, spec.simd_width)
-            row_slice = RowSlice(block, width)
-            mine = [row_slice.vectors.cast(value, "float32") for value in row_slice.load(x, 0)]
-            dot = row_slice.dot(mine, row_slice.load(rows, candidate))
-            (total,) = sum_over_lanes(block, [dot], threads)
-            with when(thread == 0):
-                store(logits, total, 0, candidate)
+            lane = bind(tirx.floormod(thread, lanes))
+            candidate = bind(index * held + tirx.floordiv(thread, lanes))
+            row = bind(tokens[tirx.min(candidate, count - 1)] - operator.row_begin)
+            is_inside = bind((row >= 0) & (row < layout.rows))
+            total = LocalVar("float32", zero())
+
+            def multiply(split: Sequence[Buffer], begin: int) -> None:
+                rows = [row - begin]
+                accumulate_rows(
+                    weights, split, rows, lambda k: as_f32(x[0, k]), lane, lanes, [total]
+                )
+
+            with when(is_inside):
+                weights.in_split(row, multiply)
+            (logit,) = sum_over_lanes(block, [total.value], lanes)
+            with when((lane == 0) & (candidate < count)):
+                outside = zero() if earlier is None else earlier[0, candidate]
+                store(logits, tirx.Select(is_inside, logit, outside), 0, candidate)
     return build.result
 
 

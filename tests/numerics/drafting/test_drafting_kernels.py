@@ -16,7 +16,9 @@ from gemma4_compile.operators.drafting import (
     CandidateLogits,
     ClusterTokens,
 )
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
+from tests.fixed_scheme import FixedLayout
 from tests.marks import LIMITS
 from tests.numerics.attention.test_attention_kernels import decode
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -32,9 +34,12 @@ OPERATORS: tuple[Operator, ...] = (
     ClusterTokens(64, 64, 64),
     ClusterTokens(37, 5, 111),
     ClusterTokens(100, 9, 1300),
-    CandidateLogits(4096, 256, "float16"),
-    CandidateLogits(64, 32, "float32"),
-    CandidateLogits(77, 1056, "float32"),
+    CandidateLogits(4096, WeightLayout(4, "float16", 32, 256, (5000,)), "float16"),
+    CandidateLogits(64, WeightLayout(8, "float32", 32, 32, (100,)), "float32"),
+    CandidateLogits(77, WeightLayout(4, "float32", 32, 1056, (64, 32)), "float32"),
+    CandidateLogits(45, WeightLayout(4, "float32", 32, 64, (64, 32)), "float32", 64, True),
+    CandidateLogits(30, WeightLayout(0, "float16", 0, 96, (64, 64)), "float16"),
+    CandidateLogits(31, FixedLayout(0, "float32", 0, 36, (64,)), "float32"),
     BestToken(4096, True),
     BestToken(262_144, False),
     BestToken(33, True),
@@ -117,13 +122,22 @@ def test_the_best_of_the_runs_is_the_best_of_all(seed: int) -> None:
     assert best[0] == whole[0] == (0 if seed == 3 else np.argmax(logits))
 
 
-def test_logits_are_products_with_the_rows() -> None:
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_logits_are_products_with_the_rows(accumulate: bool) -> None:
     rng = np.random.default_rng(1)
-    x, rows = rng.normal(size=(1, 24)), rng.normal(size=(5, 24))
-    logits = np.zeros((1, 5), np.float32)
-    args = (x.astype(np.float32), rows.astype(np.float32), logits)
-    run(CandidateLogits(5, 24, "float32"), *args)
-    np.testing.assert_allclose(logits, x @ rows.T, rtol=1e-5, atol=1e-5)
+    x, head = rng.normal(size=(1, 24)), rng.normal(size=(64, 24))
+    tokens = np.array([103, 40, 39, 104, 70], np.int32)
+    previous = np.arange(5, dtype=np.float32)[None]
+    operator = CandidateLogits(
+        5, WeightLayout(0, "float32", 0, 24, (64,)), "float32", 40, accumulate
+    )
+    logits = np.full((1, 5), -1, np.float32)
+    args = (x.astype(np.float32), tokens, head.astype(np.float32))
+    run(operator, *args, *([previous] if accumulate else []), logits)
+    whole = (x @ head.T)[0]
+    outside = previous[0] if accumulate else np.zeros(5)
+    expected = [whole[63], whole[0], outside[2], outside[3], whole[30]]
+    np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.dawn
