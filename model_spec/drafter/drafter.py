@@ -104,10 +104,10 @@ class Drafter(nn.Module):
         else:
             tokens = self.masked_embedding.forward(hidden)
             candidates = [self.embed_tokens.matmul_of(hidden, tokens), tokens]
-        return _best_token(candidates), candidates
+        return best_token(candidates), candidates
 
 
-def _best_token(candidates: list[nn.Tensor]) -> nn.Tensor:
+def best_token(candidates: list[nn.Tensor]) -> nn.Tensor:
     """The best (1,) int32 of logits (1, n) and, if these are not all tokens', their tokens (n,)."""
     count, listed = int(candidates[0].shape[1]), len(candidates) > 1
     if count > LOGITS_OF_BLOCK and not listed:
