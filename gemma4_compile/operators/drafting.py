@@ -69,6 +69,9 @@ class ClusterTokens(Operator):
             return np.round(rng.normal(0, 1, shape), 1)
         return rng.permutation(self.vocab) if name == "ordering" else None
 
+    def tolerance(self, result: str) -> float:
+        return 0.0
+
     def definition(self) -> tirx.PrimFunc:
         size = self.cluster_size
         with function(scheduled=False) as build:
@@ -170,6 +173,9 @@ class BestToken(Operator):
             return np.full(shape, -1)
         return rng.permutation(4 * self.count)[: self.count] if name == "tokens" else None
 
+    def tolerance(self, result: str) -> float:
+        return 0.0
+
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, self.count), "float32")
@@ -205,6 +211,9 @@ class BestTokenPartials(Operator):
         if name == "logits":  # of which some are equal, the highest too
             return np.minimum(np.round(rng.normal(0, 1, shape), 1), 2.0)
         return np.full(shape, -1)  # no token, and no logit of a run
+
+    def tolerance(self, result: str) -> float:
+        return 0.0
 
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
