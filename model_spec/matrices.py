@@ -52,6 +52,9 @@ class Matrix(Protocol):
     def take(self, ids: nn.Tensor, rows: int | None, scale: float) -> nn.Tensor:
         """Rows by token id, times `scale`: (rows,) int32 -> (rows, cols) float32."""
 
+    def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
+        """Products with some rows: (1, cols), ids (count,) int32 -> (1, count) float32."""
+
     def add_positions(self, x: nn.Tensor, positions: nn.Tensor, pooling: int) -> nn.Tensor:
         """``x`` and its patches' rows of this table: (patches, cols) float32."""
 

@@ -10,6 +10,7 @@ from tvm.relax.frontend import nn
 
 from gemma4_compile.operators.base import emit
 from gemma4_compile.operators.bounded_linear import BoundedLinear
+from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.expert_linear import ExpertDown, ExpertGateUp, ExpertGemm, OverExperts
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
@@ -124,6 +125,12 @@ class QuantizedMatrix(StoredMatrix):
         )
         specs = [((ids.shape[0], operator.cols), "float32")]
         return emit(operator, [ids, *self._tensors], specs)[0]
+
+    def matmul_of(self, x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
+        """Products with some rows: (1, cols), ids (count,) int32 -> (1, count) float32."""
+        count = int(ids.shape[0])
+        operator = CandidateLogits(count, self._layout, x.dtype)
+        return emit(operator, [x, ids, *self._tensors], [((1, count), "float32")])[0]
 
 
 class QuantizedExperts(StoredMatrix):

@@ -12,17 +12,36 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.types import Array
 
 NO_TOKEN = float(1 << 24)
 """Above every token id, and exact in float32."""
+LOGITS_OF_BLOCK = 4096  # at most, of a choice in one launch
+RUN = 1024  # logits of a block where there are more: four a thread, so that many are read at once
+_KEY_OF_ZERO = 0x807FFFFF  # infinity's is the highest then, and keys of positive NaNs wrap to 0
+
+
+def key_of(score: Expr) -> Expr:
+    """A float32 as uint32 that orders as the scores do, NaN before all numbers, 0 and -0 alike.
+
+    Integers order every bit pattern alike on every device, where a comparison with a NaN is false
+    on some and undefined on others.
+    """
+    bits = bind(tirx.reinterpret("uint32", score))
+    magnitude = bind(tirx.bitwise_and(bits, tirx.const(0x7FFFFFFF, "uint32")))
+    zero = tirx.const(_KEY_OF_ZERO, "uint32")
+    return tirx.Select(bits == magnitude, zero + magnitude, zero - magnitude)
 
 
 @dataclass(frozen=True)
 class ClusterTokens(Operator):
     """The tokens of the `top_k` clusters with the highest scores, of equal ones the lower index.
+
+    Always those of `top_k` clusters: one whose score is no number comes after all numbers.
 
     Arguments: scores (1, clusters) f32; ordering (vocab,) f32, the ids of the tokens cluster by
     cluster. Result: tokens (top_k * vocab / clusters,) int32, the best cluster's first.
@@ -50,47 +69,85 @@ class ClusterTokens(Operator):
             return np.round(rng.normal(0, 1, shape), 1)
         return rng.permutation(self.vocab) if name == "ordering" else None
 
+    def tolerance(self, result: str) -> float:
+        return 0.0
+
     def definition(self) -> tirx.PrimFunc:
         size = self.cluster_size
         with function(scheduled=False) as build:
             scores = build.arg("scores", (1, self.clusters), "float32")
             ordering = build.arg("ordering", (self.vocab,), "float32")
             tokens = build.arg("tokens", (self.count,), "int32")
-            left = T.alloc_buffer((self.clusters,), "float32", scope="local")
+            keys = T.alloc_buffer((self.clusters,), "uint32", scope="local")
+            is_left = T.alloc_buffer((self.clusters,), "int32", scope="local")
             with T.serial(0, self.clusters) as c:
-                store(left, scores[0, c], c)
+                store(keys, key_of(scores[0, c]), c)
+                store(is_left, i32(1), c)
             with T.serial(0, self.top_k) as k:
-                best = LocalVar("int32", i32(0))
-                with T.serial(1, self.clusters) as c, when(left[c] > left[best.value]):
-                    best.set(i32(c))
+                best = LocalVar("int32", i32(-1))
+                with T.serial(0, self.clusters) as c, when(is_left[c] == 1):
+                    higher = keys[c] > keys[tirx.max(best.value, i32(0))]
+                    with when(tirx.any(best.value < 0, higher)):
+                        best.set(i32(c))
                 with T.serial(0, size) as j:
                     store(tokens, ordering[best.value * size + j].astype("int32"), k * size + j)
-                store(left, f32(LOWEST), best.value)
+                store(is_left, i32(0), best.value)
         return build.result
 
 
 @dataclass(frozen=True)
 class CandidateLogits(Operator):
-    """Logits of some tokens, whose rows of the head were looked up.
+    """Logits of some tokens: products of a state with their rows of the head.
 
-    Arguments: x (1, width) in_dtype; rows (count, width) f32. Result: (1, count) f32.
+    The row splits hold the rows from `row_begin` on. A token outside of them has the logit 0 or,
+    with `accumulate`, that of a previous result (see `Embedding`). Arguments: x (1, cols) in_dtype;
+    tokens (count,) int32; the tensors of all row splits; with `accumulate` the previous result.
+    Result: (1, count) f32.
     """
 
     kind: ClassVar[str] = "candidate_logits"
     count: int
-    width: int
+    layout: WeightLayout
     in_dtype: str
+    row_begin: int = 0
+    accumulate: bool = False
+
+    @property
+    def cols(self) -> int:
+        """Channels of the state and of a row."""
+        return self.layout.cols
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "tokens":  # some are outside of these splits
+            return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
+        return self.layout.example_input(name, shape, rng)
 
     def definition(self) -> tirx.PrimFunc:
-        x = te.placeholder((1, self.width), self.in_dtype, name="x")
-        rows = te.placeholder((self.count, self.width), "float32", name="rows")
-        j = te.reduce_axis((0, self.width), name="j")
-        logits = te.compute(
-            (1, self.count),
-            lambda i, c: te.sum(as_f32(x[i, j]) * rows[c, j], axis=j),
-            name="logits",
+        layout, shape = self.layout, (1, self.count)
+        x = te.placeholder((1, self.cols), self.in_dtype, name="x")
+        tokens = te.placeholder((self.count,), "int32", name="tokens")
+        weights = layout.placeholders()
+        previous = te.placeholder(shape, "float32", name="previous")
+        k = te.reduce_axis((0, self.cols), name="k")
+
+        def row(c: Expr) -> tuple[Expr, Expr]:
+            own = tokens[c] - self.row_begin
+            return own, tirx.all(own >= 0, own < layout.rows)
+
+        def product(i: Expr, c: Expr) -> Expr:
+            own, is_inside = row(c)
+            value = tirx.if_then_else(is_inside, layout.value(weights, own, k), f32(0.0))
+            return te.sum(as_f32(x[i, k]) * value, axis=k)
+
+        logits = te.compute(shape, product, name="logits")
+        if not self.accumulate:
+            return te_prim_func([x, tokens, *weights, logits])
+        joined = te.compute(
+            shape, lambda i, c: tirx.if_then_else(row(c)[1], logits[i, c], previous[i, c])
         )
-        return te_prim_func([x, rows, logits])
+        return te_prim_func([x, tokens, *weights, previous, joined])
 
 
 @dataclass(frozen=True)
@@ -116,20 +173,71 @@ class BestToken(Operator):
             return np.full(shape, -1)
         return rng.permutation(4 * self.count)[: self.count] if name == "tokens" else None
 
+    def tolerance(self, result: str) -> float:
+        return 0.0
+
     def definition(self) -> tirx.PrimFunc:
         with function(scheduled=False) as build:
             logits = build.arg("logits", (1, self.count), "float32")
             tokens = build.arg("tokens", (self.count,), "int32") if self.listed else None
             token = build.arg("token", (1,), "int32")
-            best = LocalVar("float32", f32(LOWEST))
-            first = i32(0) if tokens is None else tokens[0]
-            found = LocalVar("int32", first)
-            with T.serial(0, self.count) as c:
-                own = bind(i32(c) if tokens is None else tokens[c])
-                higher = bind(logits[0, c] > best.value)
-                equal = bind(tirx.all(logits[0, c] == best.value, own < found.value))
-                with when(tirx.any(higher, equal)):
-                    best.set(logits[0, c])
-                    found.set(own)
+            _, found = _best(logits, tokens, i32(0), i32(self.count))
             store(token, found.value, 0)
         return build.result
+
+
+@dataclass(frozen=True)
+class BestTokenPartials(Operator):
+    """First half of a choice among many logits: the highest of each run and the lowest id with it.
+
+    `BestToken` of the results, listed, is that of all logits. A run without numbers has its first
+    id, and a logit below all.
+
+    Arguments: logits (1, count) f32, each one's id its index. Results: (1, blocks) f32; (blocks,)
+    int32.
+    """
+
+    kind: ClassVar[str] = "best_token_partials"
+    count: int
+
+    @property
+    def blocks(self) -> int:
+        """Runs of `RUN` logits (the last may be shorter)."""
+        return -(-self.count // RUN)
+
+    def example_input(
+        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
+    ) -> Array | None:
+        if name == "logits":  # of which some are equal, the highest too
+            return np.minimum(np.round(rng.normal(0, 1, shape), 1), 2.0)
+        return np.full(shape, -1)  # no token, and no logit of a run
+
+    def tolerance(self, result: str) -> float:
+        return 0.0
+
+    def definition(self) -> tirx.PrimFunc:
+        with function(scheduled=False) as build:
+            logits = build.arg("logits", (1, self.count), "float32")
+            highest = build.arg("highest", (1, self.blocks), "float32")
+            tokens = build.arg("tokens", (self.blocks,), "int32")
+            with T.serial(0, self.blocks) as b:
+                begin = bind(i32(b) * RUN)
+                best, found = _best(logits, None, begin, tirx.min(begin + RUN, i32(self.count)))
+                store(highest, best.value, 0, b)
+                store(tokens, found.value, b)
+        return build.result
+
+
+def _best(
+    logits: Buffer, tokens: Buffer | None, begin: Expr, end: Expr
+) -> tuple[LocalVar, LocalVar]:
+    """The highest logit from `begin` to `end`, and the lowest id that has it: float32, int32."""
+    best = LocalVar("float32", f32(LOWEST))
+    found = LocalVar("int32", begin if tokens is None else tokens[begin])
+    with T.serial(begin, end) as c:
+        logit, own = bind(logits[0, c]), bind(i32(c) if tokens is None else tokens[c])
+        equal = bind(tirx.all(logit == best.value, own < found.value))
+        with when(tirx.any(logit > best.value, equal)):
+            best.set(logit)
+            found.set(own)
+    return best, found

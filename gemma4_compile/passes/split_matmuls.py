@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from tvm import relax
 
+from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import (
     ExpertDown,
     ExpertGateUp,
@@ -41,9 +43,11 @@ from gemma4_compile.passes.operator_graph import (
     result_vars,
 )
 
+Chained: TypeAlias = "Embedding | CandidateLogits | OverExperts"
 # Arguments before the weights, by operator; those after them are the epilogue's.
-_CHAINED: tuple[tuple[type[Embedding | OverExperts], int], ...] = (
+_CHAINED: tuple[tuple[type[Chained], int], ...] = (
     (Embedding, 1),
+    (CandidateLogits, 2),
     (ExpertGateUp, 2),
     (ExpertDown, 3),
     (ExpertGemm, 3),
@@ -126,9 +130,7 @@ def _vectors(operator: Linear) -> int:
     return 2 if operator.in_dtype == PACKED else 1
 
 
-def _one_after_the_other(
-    call: OperatorCall[Embedding | OverExperts], before: int, max_buffers: int
-) -> list[Step]:
+def _one_after_the_other(call: OperatorCall[Chained], before: int, max_buffers: int) -> list[Step]:
     operator = call.operator
     layout, step = operator.layout, operator.layout.tensors_per_split
     first, later = ((max_buffers - before - others) // step for others in (1, 2))
@@ -150,11 +152,9 @@ def _one_after_the_other(
     return calls
 
 
-def _of_rows(
-    operator: Embedding | OverExperts, layout: WeightLayout, begin: int, accumulate: bool
-) -> Embedding | OverExperts:
+def _of_rows(operator: Chained, layout: WeightLayout, begin: int, accumulate: bool) -> Chained:
     """The operator on some of its row splits, which begin at a row."""
-    if isinstance(operator, Embedding):
+    if isinstance(operator, Embedding | CandidateLogits):
         return replace(operator, layout=layout, row_begin=begin, accumulate=accumulate)
     first = begin // operator.expert_rows
     return replace(operator, layout=layout, expert_begin=first, accumulate=accumulate)

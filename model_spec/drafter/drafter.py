@@ -27,7 +27,12 @@ from gemma4_compile.model_spec.text.decoder import DecoderLayer, Stream
 from gemma4_compile.model_spec.text.kv_cache import KvTensors, kv_layout
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
 from gemma4_compile.operators.base import emit
-from gemma4_compile.operators.drafting import BestToken, CandidateLogits, ClusterTokens
+from gemma4_compile.operators.drafting import (
+    LOGITS_OF_BLOCK,
+    BestToken,
+    BestTokenPartials,
+    ClusterTokens,
+)
 
 
 class MaskedEmbedding(nn.Module):
@@ -94,16 +99,23 @@ class Drafter(nn.Module):
 
     def _head(self, hidden: nn.Tensor) -> tuple[nn.Tensor, list[nn.Tensor]]:
         """The best token (1,) int32; all logits, and of which tokens where clusters chose them."""
-        best = BestToken(self.config.candidates, self.config.num_centroids > 0)
         if not self.config.num_centroids:
             candidates = [self.embed_tokens.matmul(hidden, 1)]
         else:
             tokens = self.masked_embedding.forward(hidden)
-            rows = self.embed_tokens.take(tokens, best.count, 1.0)
-            operator = CandidateLogits(best.count, self.config.hidden_size, hidden.dtype)
-            logits = emit(operator, [hidden, rows], [((1, best.count), "float32")])[0]
-            candidates = [logits, tokens]
-        return emit(best, candidates, [((1,), "int32")])[0], candidates
+            candidates = [self.embed_tokens.matmul_of(hidden, tokens), tokens]
+        return best_token(candidates), candidates
+
+
+def best_token(candidates: list[nn.Tensor]) -> nn.Tensor:
+    """The best (1,) int32 of logits (1, n) and, if these are not all tokens', their tokens (n,)."""
+    count, listed = int(candidates[0].shape[1]), len(candidates) > 1
+    if count > LOGITS_OF_BLOCK and not listed:
+        partials = BestTokenPartials(count)
+        count, listed = partials.blocks, True
+        outputs = [((1, count), "float32"), ((count,), "int32")]
+        candidates = list(emit(partials, candidates, outputs))
+    return emit(BestToken(count, listed), candidates, [((1,), "int32")])[0]
 
 
 class DrafterFunctions(nn.Module):

@@ -19,8 +19,7 @@ def activation_memory(config: Gemma4Config, dtype: str) -> ActivationMemory:
     layer = [hidden, hidden, f32 * query, item * query, f32 * drafter.intermediate_size]
     head = [hidden, f32 * drafter.candidates]
     if drafter.num_centroids:
-        rows = f32 * drafter.candidates * drafter.hidden_size
-        head += [f32 * drafter.candidates, rows, f32 * drafter.num_centroids]
+        head += [f32 * drafter.candidates, f32 * drafter.num_centroids]
     together = [[inputs, hidden], layer, head]
     tensors = sorted({size for sizes in together for size in sizes})
     return ActivationMemory(tuple(tensors), tuple(tuple(sizes) for sizes in together), 1)

@@ -39,6 +39,7 @@ from gemma4_compile.targets.kernels.audio.subsample_conv import make_subsample_c
 from gemma4_compile.targets.kernels.common.pointwise import make_pointwise
 from gemma4_compile.targets.kernels.drafting.drafting import (
     make_best_token,
+    make_best_token_partials,
     make_candidate_logits,
     make_cluster_tokens,
 )
@@ -120,6 +121,7 @@ FACTORIES: Mapping[str, Factory] = {
     "add_patch_positions": make_add_patch_positions,
     "add_clipped": make_pointwise,
     "best_token": make_best_token,
+    "best_token_partials": make_best_token_partials,
     "bitmask": make_bitmask,
     "bounded_linear": make_bounded_gemm,
     "patch_attention": make_patch_attention,

@@ -3,6 +3,7 @@
 import pytest
 from tvm.relax.frontend import nn
 
+from gemma4_compile.operators.drafting import CandidateLogits
 from gemma4_compile.operators.expert_linear import ExpertDown
 from gemma4_compile.operators.linear import Embedding, Linear, WeightLayout
 from gemma4_compile.passes.fusion_limits import FusionLimits
@@ -87,6 +88,26 @@ def test_a_lookup_passes_its_rows_on() -> None:
         return previous
 
     after = rewritten(module(inputs, before), FusionLimits(max_buffers=6), split_matmuls)
+    assert_same(after, module(inputs, expected))
+
+
+def test_logits_of_candidates_pass_on_those_of_other_rows() -> None:
+    inputs = {"x": ((1, 64), F32), "tokens": ((5,), "int32"), **weights(LAYOUT)}
+    shape = ((1, 5), F32)
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        args = [x[n] for n in ("x", "tokens", *names(0, 3))]
+        return call(CandidateLogits(5, LAYOUT, F32), args, shape)
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        previous: list[nn.Tensor] = []
+        for first, last, row in ((0, 2, 0), (2, 3, 32)):
+            operator = CandidateLogits(5, part(first, last), F32, row, first > 0)
+            args = [x[n] for n in ("x", "tokens", *names(first, last))]
+            previous = call(operator, [*args, *previous], shape)
+        return previous
+
+    after = rewritten(module(inputs, before), FusionLimits(max_buffers=7), split_matmuls)
     assert_same(after, module(inputs, expected))
 
 

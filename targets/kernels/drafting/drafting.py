@@ -2,61 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import tirx
 
 from gemma4_compile.operators.attention_splits import LOWEST
-from gemma4_compile.operators.drafting import NO_TOKEN, BestToken, CandidateLogits, ClusterTokens
-from gemma4_compile.operators.math import f32
-from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
+from gemma4_compile.operators.drafting import (
+    NO_TOKEN,
+    RUN,
+    BestToken,
+    BestTokenPartials,
+    CandidateLogits,
+    ClusterTokens,
+    key_of,
+)
+from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.tir import LocalVar, bind, function, i32, materialize, store, when
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockReduction,
+    add,
+    barrier,
     launch,
     row_threads,
+    shared,
     strided,
     sum_over_lanes,
+    tree,
+    zero,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
-from gemma4_compile.targets.kernels.moe.expert_choice import choose
+from gemma4_compile.targets.kernels.common.vectors import Vectors
+from gemma4_compile.targets.kernels.common.weights import WeightReader
+from gemma4_compile.targets.kernels.linear.gemv import accumulate_rows
+from gemma4_compile.targets.kernels.moe.expert_choice import read_score
 from gemma4_compile.targets.spec import TargetSpec
+
+CLUSTERS_OF_BLOCK = 16  # of 2048: as many blocks as a large GPU has multiprocessors
+LANES = 32  # at most, that share a candidate's row; each decodes at least a word of it
 
 
 def make_cluster_tokens(operator: ClusterTokens, spec: TargetSpec) -> tirx.PrimFunc:
-    """One block. Shared: a number a chosen cluster. Reference: `ClusterTokens.definition`."""
+    """A block's clusters are ranked by those that come before them; the best write their tokens.
+
+    A cluster's place hangs on no other's, and places are all different whatever the scores are, so
+    that every token is written, by one block. Several threads share the comparisons of a cluster.
+
+    Grid: clusters / CLUSTERS_OF_BLOCK. Shared: an int32 a thread and a cluster. Reference:
+    `ClusterTokens.definition`.
+    """
     clusters, size = operator.clusters, operator.cluster_size
-    threads = row_threads(max(clusters, operator.count), spec.max_threads_per_block)
+    threads = row_threads(clusters * CLUSTERS_OF_BLOCK, spec.max_threads_per_block)
+    held = min(CLUSTERS_OF_BLOCK, threads)
+    lanes = threads // held
+    vectors = Vectors.dividing(clusters)
     with function(scheduled=True) as build:
         scores = build.arg("scores", (1, clusters), "float32")
         ordering = build.arg("ordering", (operator.vocab,), "float32")
         tokens = build.arg("tokens", (operator.count,), "int32")
-        with launch(threads, 1) as (_, _, thread):
+        with launch(threads, -(-clusters // held)) as (index, _, thread):
             block = Block(thread, threads, spec.simd_width)
-            chosen = choose(block, scores, clusters, operator.top_k)
-            with strided(block, operator.count) as item:
-                # Scores that are no numbers leave places of `chosen` as they were.
-                found = chosen[tirx.floordiv(item, size)]
-                cluster = bind(tirx.max(tirx.min(found, clusters - 1), 0))
-                place = bind(cluster * size + tirx.floormod(item, size))
-                store(tokens, ordering[place].astype("int32"), item)
+            counts, places = shared((threads,), "int32"), shared((held,), "int32")
+            own = bind(index * held + tirx.floordiv(thread, lanes))
+            score = read_score(scores, (0,), tirx.min(own, clusters - 1), vectors)
+            key = materialize(key_of(score), "uint32")
+            before = LocalVar("int32", i32(0))
+            sharers = Block(bind(tirx.floormod(thread, lanes)), lanes, 0)
+            with strided(sharers, clusters // vectors.size) as group:
+                others = vectors.lanes(bind(scores[0, vectors.at(group)]))
+                for lane, score in enumerate(others):
+                    other = materialize(key_of(score), "uint32")
+                    is_lower = group * vectors.size + lane < own
+                    precedes = (other > key) | ((other == key) & is_lower)
+                    before.add(tirx.Select(precedes, i32(1), i32(0)))
+            store(counts, before.value, thread)
+            barrier()
+            with when(thread < held):
+                place = tree([counts[thread * lanes + lane] for lane in range(lanes)], add)
+                is_cluster = index * held + thread < clusters
+                store(places, tirx.Select(is_cluster, place, i32(operator.top_k)), thread)
+            barrier()
+            with strided(block, held * size) as item:
+                slot, token = bind(tirx.floordiv(item, size)), bind(tirx.floormod(item, size))
+                place = bind(places[slot])
+                with when(place < operator.top_k):
+                    found = ordering[(index * held + slot) * size + token]
+                    store(tokens, found.astype("int32"), place * size + token)
     return build.result
 
 
 def make_candidate_logits(operator: CandidateLogits, spec: TargetSpec) -> tirx.PrimFunc:
-    """A block a candidate. Grid: count. Reference: `CandidateLogits.definition`."""
-    count, width = operator.count, operator.width
-    threads = row_threads(width, spec.max_threads_per_block)
+    """A group of lanes a candidate, whose row of the head they decode and multiply.
+
+    Grid: count / groups of a block. Shared: one float32 a thread. Reference:
+    `CandidateLogits.definition`.
+    """
+    count, layout = operator.count, operator.layout
     with function(scheduled=True) as build:
-        x = build.arg("x", (1, width), operator.in_dtype)
-        rows = build.arg("rows", (count, width), "float32")
+        x = build.arg("x", (1, operator.cols), operator.in_dtype)
+        tokens = build.arg("tokens", (count,), "int32")
+        weights = WeightReader(build, layout)
+        earlier = build.arg("previous", (1, count), "float32") if operator.accumulate else None
         logits = build.arg("logits", (1, count), "float32")
-        with launch(threads, count) as (candidate, _, thread):
+        lanes = row_threads(weights.units, LANES)
+        threads = row_threads(count * lanes, spec.max_threads_per_block)
+        held = threads // lanes
+        with launch(threads, -(-count // held)) as (index, _, thread):
             block = Block(thread, threads, spec.simd_width)
-            row_slice = RowSlice(block, width)
-            mine = [row_slice.vectors.cast(value, "float32") for value in row_slice.load(x, 0)]
-            dot = row_slice.dot(mine, row_slice.load(rows, candidate))
-            (total,) = sum_over_lanes(block, [dot], threads)
-            with when(thread == 0):
-                store(logits, total, 0, candidate)
+            lane = bind(tirx.floormod(thread, lanes))
+            candidate = bind(index * held + tirx.floordiv(thread, lanes))
+            row = bind(tokens[tirx.min(candidate, count - 1)] - operator.row_begin)
+            is_inside = bind((row >= 0) & (row < layout.rows))
+            total = LocalVar("float32", zero())
+
+            def multiply(split: Sequence[Buffer], begin: int) -> None:
+                rows = [row - begin]
+                accumulate_rows(
+                    weights, split, rows, lambda k: as_f32(x[0, k]), lane, lanes, [total]
+                )
+
+            with when(is_inside):
+                weights.in_split(row, multiply)
+            (logit,) = sum_over_lanes(block, [total.value], lanes)
+            with when((lane == 0) & (candidate < count)):
+                outside = zero() if earlier is None else earlier[0, candidate]
+                store(logits, tirx.Select(is_inside, logit, outside), 0, candidate)
     return build.result
 
 
@@ -67,26 +137,82 @@ def make_best_token(operator: BestToken, spec: TargetSpec) -> tirx.PrimFunc:
     """
     count = operator.count
     threads = row_threads(count, spec.max_threads_per_block)
+    vectors = Vectors.dividing(count)
     with function(scheduled=True) as build:
         logits = build.arg("logits", (1, count), "float32")
         tokens = build.arg("tokens", (count,), "int32") if operator.listed else None
         token = build.arg("token", (1,), "int32")
+
+        def ids_at(place: Index) -> list[Expr]:
+            assert tokens is not None, "listed"
+            found = vectors.cast(tokens[vectors.from_channel(place)], "float32")
+            return vectors.lanes(bind(found))
+
         with launch(threads, 1) as (_, _, thread):
-            reduce = BlockReduction(Block(thread, threads, spec.simd_width))
             block = Block(thread, threads, spec.simd_width)
-            best, found = LocalVar("float32", f32(LOWEST)), LocalVar("float32", f32(NO_TOKEN))
-            with strided(block, count) as item:
-                logit = bind(logits[0, item])
-                own = bind((item if tokens is None else tokens[item]).astype("float32"))
-                higher = bind(logit > best.value)
-                equal = bind(tirx.all(logit == best.value, own < found.value))
-                with when(tirx.any(higher, equal)):
-                    best.set(logit)
-                    found.set(own)
-            top = reduce(best.value, tirx.max)
-            candidate = tirx.Select(best.value == top, found.value, f32(NO_TOKEN))
-            lowest = reduce(candidate, tirx.min)
+            best = _Best(block)
+            with strided(block, count // vectors.size) as group:
+                place = bind(group * vectors.size)
+                best.see(vectors, logits, place, None if tokens is None else ids_at(place))
+            _, lowest = best.of_block()
             with when(thread == 0):
-                first = i32(0) if tokens is None else tokens[0]
-                store(token, tirx.Select(lowest < f32(NO_TOKEN), lowest.astype("int32"), first), 0)
+                first = zero() if tokens is None else ids_at(0)[0]
+                found = tirx.Select(lowest < f32(NO_TOKEN), lowest, first)
+                store(token, found.astype("int32"), 0)
     return build.result
+
+
+def make_best_token_partials(operator: BestTokenPartials, spec: TargetSpec) -> tirx.PrimFunc:
+    """A block a run. Grid: blocks. Shared: a float32 a thread.
+
+    Reference: `BestTokenPartials.definition`.
+    """
+    count = operator.count
+    threads = row_threads(min(count, RUN), spec.max_threads_per_block)
+    vectors = Vectors.dividing(count)
+    with function(scheduled=True) as build:
+        logits = build.arg("logits", (1, count), "float32")
+        highest = build.arg("highest", (1, operator.blocks), "float32")
+        tokens = build.arg("tokens", (operator.blocks,), "int32")
+        with launch(threads, operator.blocks) as (index, _, thread):
+            block = Block(thread, threads, spec.simd_width)
+            best, begin = _Best(block), bind(index * RUN)
+            with strided(block, min(count, RUN) // vectors.size) as group:
+                first = bind(begin + group * vectors.size)
+                with when(first < count):
+                    best.see(vectors, logits, first, None)
+            top, lowest = best.of_block()
+            with when(thread == 0):
+                store(highest, top, 0, index)
+                store(
+                    tokens,
+                    tirx.Select(lowest < f32(NO_TOKEN), lowest.astype("int32"), begin),
+                    index,
+                )
+    return build.result
+
+
+class _Best:
+    """The highest of the logits that a thread has seen, and the lowest id that has it."""
+
+    def __init__(self, block: Block) -> None:
+        self._reduce = BlockReduction(block)
+        self._best = LocalVar("float32", f32(LOWEST))
+        self._found = LocalVar("float32", f32(NO_TOKEN))
+
+    def see(self, vectors: Vectors, logits: Buffer, first: Expr, ids: list[Expr] | None) -> None:
+        """The vector of logits that begins at `first`; `ids` are float32, or their indices."""
+        values = vectors.lanes(bind(logits[0, vectors.from_channel(first)]))
+        for lane, logit in enumerate(values):
+            own = bind((first + lane).astype("float32")) if ids is None else ids[lane]
+            higher = bind(logit > self._best.value)
+            equal = bind(tirx.all(logit == self._best.value, own < self._found.value))
+            with when(tirx.any(higher, equal)):
+                self._best.set(logit)
+                self._found.set(own)
+
+    def of_block(self) -> tuple[Expr, Expr]:
+        """Of all threads: the highest logit, and its lowest id or NO_TOKEN where no number was."""
+        top = self._reduce(self._best.value, tirx.max)
+        candidate = tirx.Select(self._best.value == top, self._found.value, f32(NO_TOKEN))
+        return top, self._reduce(candidate, tirx.min)

@@ -38,7 +38,7 @@ def choose(block: Block, scores: Buffer, experts: int, top_k: int, position: Ind
     ahead = AHEAD if groups % AHEAD == 0 else 1
     chosen = shared((top_k,), "int32")
     with strided(block, experts) as e:
-        own, before = bind(_score(scores, row, e, vectors)), LocalVar("int32", i32(0))
+        own, before = bind(read_score(scores, row, e, vectors)), LocalVar("int32", i32(0))
         with T.serial(0, groups // ahead) as iteration:
             first = bind(iteration * ahead)
             places = [vectors.at(first + index) for index in range(ahead)]
@@ -54,8 +54,8 @@ def choose(block: Block, scores: Buffer, experts: int, top_k: int, position: Ind
     return chosen
 
 
-def _score(scores: Buffer, row: tuple[Index, ...], e: Expr, vectors: Vectors) -> Expr:
-    """An expert's score: out of a vector of an argument, so that all its reads are wide."""
+def read_score(scores: Buffer, row: tuple[Index, ...], e: Expr, vectors: Vectors) -> Expr:
+    """An item's score: out of a vector of an argument, so that all its reads are wide."""
     if not row or vectors.size == 1:
         return scores[(*row, e)]
     lanes = vectors.lanes(bind(scores[(*row, vectors.at(tirx.floordiv(e, vectors.size)))]))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gemma4_compile.operators.base import Operator
-from gemma4_compile.operators.drafting import BestToken, CandidateLogits, ClusterTokens
+from gemma4_compile.operators.drafting import (
+    BestToken,
+    BestTokenPartials,
+    CandidateLogits,
+    ClusterTokens,
+)
+from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
+from tests.fixed_scheme import FixedLayout
 from tests.marks import LIMITS
 from tests.numerics.attention.test_attention_kernels import decode
 from tests.numerics.dawn_kernels import run_on_dawn
@@ -23,13 +32,22 @@ OPERATORS: tuple[Operator, ...] = (
     ClusterTokens(30, 7, 330),
     ClusterTokens(1, 1, 40),
     ClusterTokens(64, 64, 64),
-    CandidateLogits(4096, 256, "float16"),
-    CandidateLogits(64, 32, "float32"),
-    CandidateLogits(77, 1056, "float32"),
+    ClusterTokens(37, 5, 111),
+    ClusterTokens(100, 9, 1300),
+    CandidateLogits(4096, WeightLayout(4, "float16", 32, 256, (5000,)), "float16"),
+    CandidateLogits(64, WeightLayout(8, "float32", 32, 32, (100,)), "float32"),
+    CandidateLogits(77, WeightLayout(4, "float32", 32, 1056, (64, 32)), "float32"),
+    CandidateLogits(45, WeightLayout(4, "float32", 32, 64, (64, 32)), "float32", 64, True),
+    CandidateLogits(30, WeightLayout(0, "float16", 0, 96, (64, 64)), "float16"),
+    CandidateLogits(31, FixedLayout(0, "float32", 0, 36, (64,)), "float32"),
     BestToken(4096, True),
     BestToken(262_144, False),
     BestToken(33, True),
     BestToken(1, False),
+    BestToken(256, True),
+    BestTokenPartials(262_144),
+    BestTokenPartials(5003),
+    BestTokenPartials(900),
 )
 # The layers of released drafters: heads, KV heads, head_dim, window.
 ATTENTION = [
@@ -61,6 +79,15 @@ def test_tokens_are_those_of_the_best_clusters() -> None:
     assert tokens.tolist() == [11, 5, 9, 2, 6, 0]
 
 
+def test_a_cluster_whose_score_is_no_number_comes_last() -> None:
+    operator = ClusterTokens(6, 6, 6)
+    scores = np.array([[np.nan, -np.inf, 0.0, np.inf, -0.0, -np.nan]], np.float32)
+    tokens = np.full(6, -1, np.int32)
+    run(operator, scores, np.arange(6, dtype=np.float32), tokens)
+    assert tokens[:4].tolist() == [3, 2, 4, 1]
+    assert sorted(tokens[4:]) == [0, 5]
+
+
 @pytest.mark.parametrize(
     ("logits", "tokens", "best"),
     [
@@ -80,13 +107,37 @@ def test_best_token_is_always_a_token(
     assert token[0] == best
 
 
-def test_logits_are_products_with_the_rows() -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_the_best_of_the_runs_is_the_best_of_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    operator = BestTokenPartials(3000)
+    logits = np.minimum(rng.normal(size=(1, 3000)), 1.0 + seed).astype(np.float32)
+    if seed == 3:  # a run without numbers, and the others without one that counts
+        logits[0, :1024], logits[0, 1024:] = np.nan, -np.inf
+    highest, tokens = np.zeros((1, 3), np.float32), np.full(3, -1, np.int32)
+    run(operator, logits, highest, tokens)
+    best, whole = np.full(1, -1, np.int32), np.full(1, -1, np.int32)
+    run(BestToken(3, True), highest, tokens, best)
+    run(BestToken(3000, False), logits, whole)
+    assert best[0] == whole[0] == (0 if seed == 3 else np.argmax(logits))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_logits_are_products_with_the_rows(accumulate: bool) -> None:
     rng = np.random.default_rng(1)
-    x, rows = rng.normal(size=(1, 24)), rng.normal(size=(5, 24))
-    logits = np.zeros((1, 5), np.float32)
-    args = (x.astype(np.float32), rows.astype(np.float32), logits)
-    run(CandidateLogits(5, 24, "float32"), *args)
-    np.testing.assert_allclose(logits, x @ rows.T, rtol=1e-5, atol=1e-5)
+    x, head = rng.normal(size=(1, 24)), rng.normal(size=(64, 24))
+    tokens = np.array([103, 40, 39, 104, 70], np.int32)
+    previous = np.arange(5, dtype=np.float32)[None]
+    operator = CandidateLogits(
+        5, WeightLayout(0, "float32", 0, 24, (64,)), "float32", 40, accumulate
+    )
+    logits = np.full((1, 5), -1, np.float32)
+    args = (x.astype(np.float32), tokens, head.astype(np.float32))
+    run(operator, *args, *([previous] if accumulate else []), logits)
+    whole = (x @ head.T)[0]
+    outside = previous[0] if accumulate else np.zeros(5)
+    expected = [whole[63], whole[0], outside[2], outside[3], whole[30]]
+    np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.dawn
@@ -105,12 +156,25 @@ def test_every_kernel_computes_its_definition(
 def test_scores_that_are_no_numbers_give_tokens_all_the_same(
     lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    operator = ClusterTokens(30, 7, 330)
+    nan, inf = np.nan, np.inf
+    values = ([nan], [nan, 1.0, nan], [inf, nan, -inf, -nan, 0.0, -0.0], [3.4e38, inf, -3.4e38])
+    cases = [
+        with_scores(ClusterTokens(*sizes), one)
+        for sizes, one in product(((30, 7, 330), (64, 64, 64), (2048, 32, 4096)), values)
+    ]
+
+    results = run_on_dawn(cases, target_spec("webgpu"), lavapipe, tmp_path)
+
+    assert not (wrong := differences(cases, results)), "\n".join(wrong)
+    for case, (tokens,) in zip(cases, results, strict=True):
+        assert len(set(tokens.tolist())) == len(tokens), case.label
+
+
+def with_scores(operator: ClusterTokens, values: list[float]) -> KernelCase:
+    """The operator with these scores, over and over."""
     case = make_case(operator, 3)
-    scores = case.args[0]
-    assert not isinstance(scores, int)
-    scores[...] = np.nan
-
-    ((tokens,),) = run_on_dawn([case], target_spec("webgpu"), lavapipe, tmp_path)
-
-    assert ((tokens >= 0) & (tokens < operator.vocab)).all()
+    scores, ordering, tokens = case.arrays
+    scores[...] = np.resize(np.array(values, np.float32), scores.shape)
+    tokens[...] = -1
+    run(operator, scores, ordering, expected := tokens.copy())
+    return replace(case, expected=(expected,))

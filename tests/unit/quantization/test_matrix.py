@@ -89,6 +89,20 @@ def test_a_matmul_and_a_lookup_of_quantised_rows(binding: int | None) -> None:
     np.testing.assert_allclose(taken, weights[ids] / 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize("binding", [None, 16384])
+def test_a_matmul_of_some_rows(binding: int | None) -> None:
+    matrix = StoredMatrices([stored("f32", binding)]).matrix("m")
+    ids = np.array([191, 0, 130], np.int32)
+
+    def body(x: nn.Tensor, ids: nn.Tensor) -> nn.Tensor:
+        return matrix.matmul_of(x, ids)
+
+    module = exported([matrix], body, x=tensor(1, COLS), ids=tensor(3, dtype="int32"))
+    splits = stored("f32", binding).row_splits
+    (found,) = run(module, X[:1], ids, [W[one.row_begin : one.row_end] for one in splits])
+    np.testing.assert_allclose(found, X[:1] @ W[ids].T, rtol=1e-4, atol=1e-4)
+
+
 def test_masked_columns_and_a_soft_cap() -> None:
     matrix = StoredMatrices([stored("f32")]).matrix("m")
 
