@@ -37,10 +37,13 @@ export class DraftPace {
     if (this.pause > 0) this.pause -= 1;
   }
 
-  /** Hears of a round, which gave one token more than was accepted. */
+  /**
+   * Hears of a round, which gave one token more than was accepted. Those that were on their way when guesses paused tell
+   * nothing, and several of a number are one reason to guess more.
+   */
   noteRound(guessed: number, accepted: number, ms: number, plainMs: number): void {
-    if (this.fixed !== undefined || guessed === 0) return;
-    if (accepted === guessed) this.wanted = Math.min(Math.max(this.wanted, guessed) + 1, this.most);
+    if (this.fixed !== undefined || guessed === 0 || this.pause > 0) return;
+    if (accepted === guessed) this.wanted = Math.min(Math.max(this.wanted, guessed + 1), this.most);
     else if (2 * accepted < guessed) this.wanted = Math.max(guessed - 1, 1);
     this.rounds += 1;
     this.tokens += accepted + 1;
