@@ -163,6 +163,7 @@ def test_guesses_on_dialogues_come_true(
     rounds, guessed, accepted = found.rounds
     with_guesses = rounds - len(asked["prompts"])  # after a prompt one has none
     assert guessed > 3 * with_guesses
+    assert found.stats["overlappedRounds"] > with_guesses / 2, "submitted before the last is read"
     assert accepted + with_guesses >= LEAST_TOKENS_A_ROUND * with_guesses, (
         "as in the native runtime"
     )
@@ -183,6 +184,8 @@ def test_replies_of_all_kinds_are_those_without_guesses(recipe: str, play: Play)
         assert rounds > (100 if drafts else 0)
         assert guessed <= max(drafts, 8) * rounds
         assert accepted > (20 if drafts else 0)
+        assert found.stats["overlappedRounds"] > rounds / 4
+        print(drafts, found.stats)
 
 
 @pytest.mark.slow

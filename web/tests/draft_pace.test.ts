@@ -22,6 +22,12 @@ describe("the number of guesses", () => {
     expect(pace.count).toBe(8);
   });
 
+  it("grows once for all rounds of a number that were on their way", () => {
+    const pace = new DraftPace(8);
+    for (let i = 0; i < 3; i++) pace.noteRound(3, 3, 1, 10);
+    expect(pace.count).toBe(4);
+  });
+
   it("is the one that was asked for", () => {
     const pace = new DraftPace(8, 4);
     rounds(pace, 0, 1000);
@@ -54,6 +60,14 @@ describe("rounds", () => {
     rounds(pace, 1, 21);
     for (let i = 0; i < 64; i++) pace.noteStep();
     expect(pace.wantsRounds(10)).toBe(true);
+  });
+
+  it("that were on their way when guesses paused tell nothing", () => {
+    const pace = new DraftPace(8);
+    rounds(pace, 0, 100);
+    for (let i = 0; i < 3; i++) pace.noteRound(4, 4, 1, 10);
+    expect(pace.count).toBe(3);
+    expect(pace.wantsRounds(10)).toBe(false);
   });
 
   it("without a guess tell nothing", () => {
