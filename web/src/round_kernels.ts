@@ -156,7 +156,8 @@ export class RoundKernels {
   /** Launches of the first `count` guesses. */
   guess(count: number): readonly ReadyLaunch[] {
     if (count > 0 && this.guesses.length === 0) this.guesses = this.bindGuesses();
-    return (this.guessing[count] ??= this.guesses.slice(0, count).flat());
+    this.guessing[count] ??= this.guesses.slice(0, count).flat();
+    return this.guessing[count];
   }
 
   private bindGuesses(): ReadyLaunch[][] {
@@ -178,7 +179,8 @@ export class RoundKernels {
 
   /** Launches after the guesses: the model on `rows` tokens, a draw from each row, what the next round reads. */
   run(rows: number): readonly ReadyLaunch[] {
-    return (this.forwards[rows] ??= this.bindForward(this.forward(rows).record, rows));
+    this.forwards[rows] ??= this.bindForward(this.forward(rows).record, rows);
+    return this.forwards[rows];
   }
 
   /** Copies the record of a round whose launches come before. */

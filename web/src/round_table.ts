@@ -45,7 +45,8 @@ export class RoundTable {
   /** Makes sure of the rows before `needed`, where rounds may still begin at `first`, and no earlier. */
   fill(first: number, needed: number): void {
     if (needed <= this.end) return;
-    if (needed > first + TABLE_ROWS) throw new Error("the rounds on their way are more than the table of numbers holds");
+    if (needed > first + TABLE_ROWS)
+      throw new Error("the rounds on their way are more than the table of numbers holds");
     const end = Math.min(needed + BLOCK, first + TABLE_ROWS);
     while (this.end < end) {
       const at = this.end % TABLE_ROWS;

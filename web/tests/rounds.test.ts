@@ -35,7 +35,9 @@ function staging(): GPUBuffer {
     mapAsync: () => {
       if (!isHeld) {
         // One after the other, and the client goes on between.
-        latest = latest.then(settled).then(() => void (clock += made.ms));
+        latest = latest.then(settled).then(() => {
+          clock += made.ms;
+        });
         return latest;
       }
       return new Promise<void>((resolve, reject) =>
@@ -51,7 +53,9 @@ function staging(): GPUBuffer {
     },
     getMappedRange: () => made.content.buffer,
     unmap: () => undefined,
-    destroy: () => void (made.isDestroyed = true),
+    destroy: () => {
+      made.isDestroyed = true;
+    },
   } satisfies FakeStaging & Record<string, unknown>;
   stagings.push(made);
   return made as unknown as GPUBuffer;
@@ -86,7 +90,8 @@ beforeEach(() => {
   vi.spyOn(performance, "now").mockImplementation(() => clock);
   [clock, version, ring, length, wrote, failures] = [1000, 1, RING, 20, 0, []];
   [isHeld, held, stagings, latest] = [true, [], [], Promise.resolve()];
-  const draw = (token: number, position: number, uniform: number) => (31 * token + 7 * position + (uniform >>> 9)) % 997;
+  const draw = (token: number, position: number, uniform: number) =>
+    (31 * token + 7 * position + (uniform >>> 9)) % 997;
   Object.assign(device, { fails: false, capacity: 4096, ms: 5, right: () => 9, draw, rounds: [] });
   Object.assign(counts, { overlappedRounds: 0, draftRounds: 0, guessedSteps: 0 });
   open(3);
