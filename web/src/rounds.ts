@@ -39,7 +39,7 @@ interface Round {
   readonly rows: number;
   readonly issued: number;
   readonly arrival: Promise<void>;
-  record?: RoundRecord;
+  record?: RoundRecord | undefined;
 }
 
 export class Rounds extends Waiting implements Forerunner {
@@ -83,6 +83,10 @@ export class Rounds extends Waiting implements Forerunner {
     });
     this.advance();
     return this.isRunning;
+  }
+
+  override get isRunning(): boolean {
+    return super.isRunning || this.onTheirWay.length > 0;
   }
 
   override take(position: number, token: number): Entry | undefined {
@@ -199,24 +203,27 @@ export class Rounds extends Waiting implements Forerunner {
     staging.unmap();
     if (this.isDestroyed) staging.destroy();
     else this.staging.push(staging);
-    if (this.onTheirWay[0] === round) this.check(round, record);
     round.record = record;
-    if (this.onTheirWay[0] === round) this.arrived(round, record);
+    // They run in their order, but nobody says that they are read in it.
+    for (let first = this.onTheirWay[0]; first?.record; first = this.onTheirWay[0]) this.arrived(first, first.record);
   }
 
   /** Throws, so that who waits for the token hears of it, where the device did not do what it was asked for. */
-  private check({ rows }: Round, { position, rows: found, accepted, guesses, drawn }: RoundRecord): void {
+  private check(round: Round, { position, rows, accepted, guesses, drawn }: RoundRecord): void {
     let right = 0;
     while (right < guesses.length && guesses[right] === drawn[right]) right += 1;
-    if (position === this.known!.position && found === rows && accepted === right) return;
+    if (position === this.known!.position && rows === round.rows && accepted === right) return;
+    round.record = undefined;
     const error = new Error("the device lost count of its rounds");
     this.sequence.failed(error);
     throw error;
   }
 
   /** The tokens that were guessed are the client's next ones as far as they came true. */
-  private arrived({ issued }: Round, { position, accepted, guesses, drawn }: RoundRecord): void {
+  private arrived(round: Round, record: RoundRecord): void {
     const { sequence, pace } = this;
+    const { position, accepted, guesses, drawn } = record;
+    this.check(round, record);
     counts.acceptedTokens += accepted;
     this.onTheirWay.shift();
     if (sequence.version() !== this.versionOfStep) {
@@ -236,7 +243,7 @@ export class Rounds extends Waiting implements Forerunner {
     this.known = { position: position + accepted + 1, token: drawn[accepted]! };
     if (this.onTheirWay[0]) this.expect(this.onTheirWay[0]);
     const plainMs = sequence.plainMs();
-    this.measure(issued, (ms) => pace.noteRound(guesses.length, accepted, ms, plainMs));
+    this.measure(round.issued, (ms) => pace.noteRound(guesses.length, accepted, ms, plainMs));
     this.goesOn &&= pace.wantsRounds(plainMs);
     // Who has not asked for this round's first token has stopped, or goes on with `refill`.
     if (isAwaited) this.advance();

@@ -129,9 +129,13 @@ describe("tokens ahead of the client", () => {
   it("run one after the other, several at a time, while guesses do not pay", async () => {
     Object.assign(device, { right: () => 0, ms: 5 * STEP_MS });
     const at = { token: 5, position: 20 };
-    while (device.rounds.length < 9) await say(1, at); // the first has no guesses
-    expect(await say(8, at)).toBe(1); // the tokens of rounds, and then a beginning
-    const [rounds, before] = [device.rounds.length, sizes.length];
+    while (device.rounds.length === 0) await say(1, at);
+    const before = sizes.length;
+    let begun = 0;
+    for (let i = 0; sizes.length === before && i < 40; i++) begun += await say(1, at);
+    expect(begun).toBe(1); // the tokens of rounds, all that were on their way, and then a beginning
+    const rounds = device.rounds.length;
+    expect(rounds).toBeLessThan(20); // eight of them are timed, but for the first of each number of guesses
     expect(await say(50, at)).toBe(0); // each was on its way when it was asked for
     expect(device.rounds.length).toBe(rounds);
     expect(Math.max(...sizes.slice(before))).toBeGreaterThan(1);

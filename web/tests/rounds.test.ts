@@ -202,6 +202,20 @@ describe("rounds on their way", () => {
     expect(take(21, token)?.read.value()).toBeUndefined(); // on its way
   });
 
+  it("count in their order, however they are read", async () => {
+    begin();
+    await held[1]!.arrive();
+    await held[0]!.arrive();
+    const [first, second] = device.rounds;
+    let token = first!.drawn[0]!;
+    for (let row = 0; row < 4; row++) {
+      const entry = take(21 + row, token)!;
+      await entry.read.arrival;
+      token = entry.read.value();
+      expect(token).toBe(second!.drawn[row]);
+    }
+  });
+
   it("are as many as bring no more text at a time than steps without guesses", async () => {
     for (const [ms, most] of [
       [5, 4],
