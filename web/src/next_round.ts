@@ -106,7 +106,8 @@ fn next_round(@builtin(local_invocation_index) thread: u32) {
     inputs[${CELLS.guessPositions}u * sizes.stride + 2u] = next;
     kept = vec2<u32>(accepted, next);
   }
-  let now = workgroupUniformLoad(&kept);
+  workgroupBarrier();
+  let now = kept;
   for (var i = thread; i < sizes.state; i += ${THREADS}u) {
     hidden[i] = states[now.x * sizes.state + i];
   }

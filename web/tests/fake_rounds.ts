@@ -28,6 +28,8 @@ export const device = {
   right: (_round: number): number => 9,
   /** The token drawn after `token`, with a number as it lies in memory. */
   draw: (token: number, position: number, _uniform: number): number => (31 * token + 7 * position + 3) % 1009,
+  /** A row of keys and values, of a token. */
+  write: (_position: number, _token: number): void => undefined,
   rounds: [] as DoneRound[],
 };
 
@@ -80,6 +82,7 @@ export class FakeRoundKernels {
       drawn.push(device.draw(tokens[row]!, position + row, uniforms[row]!));
       if (row + 1 < rows) tokens.push(row < right ? drawn[row]! : drawn[row]! + 1);
     }
+    for (const [row, token] of tokens.entries()) device.write(position + row, token);
     const accepted = Math.min(right, rows - 1);
     device.rounds.push({ position, rows, accepted, drawn, temperature });
     this.position = position + accepted + 1;
