@@ -184,12 +184,15 @@ class World {
 beforeEach(() => {
   vi.stubGlobal("GPUMapMode", { READ: 1 });
   vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, MAP_READ: 1, COPY_DST: 8 });
+  let now = 0;
+  vi.spyOn(performance, "now").mockImplementation(() => ++now);
   const draw = (token: number, position: number, uniform: number) =>
     (31 * token + 7 * position + (uniform >>> 9)) % 997;
   Object.assign(device, { fails: false, capacity: CAPACITY, draw, rounds: [] });
 });
 afterEach(() => {
   device.write = () => undefined;
+  vi.restoreAllMocks();
 });
 
 describe("whatever a client does", () => {
