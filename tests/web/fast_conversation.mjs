@@ -5,7 +5,7 @@
 // package's drafter is used, or that at `drafter`: so many guesses a round, 0 for as many as pay. Scenes:
 //   long     turns, resets, aborts, pops, forced tokens, penalties, wrapped rings, values that are looked at late
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
-//   drafted  greedy and sampled turns, pops, aborts, seeds that change, and a context to its end
+//   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
@@ -219,6 +219,14 @@ async function drafted() {
     for (let i = 0; i < 25; i++) {
       if (i === 12) tvm.setSeed(99);
       token = await choose(model.decode(i === 18 ? 21 : token), `${temperature}:popped:${i}`, reply);
+    }
+    for (let i = 0; i < 30; i++) {
+      // In the middle of a reply the sampling changes, and a step has a logit bias.
+      const warmer = { temperature: i < 10 ? temperature : 0.8, share: i < 20 ? 0.95 : 0.6 };
+      token = await choose(model.decode(token), `${temperature}:mixed:${i}`, {
+        ...warmer,
+        ...(i === 25 && { change: "bias" }),
+      });
     }
     model.decode(17).dispose(); // aborted
     model.clear();

@@ -163,6 +163,8 @@ def test_guesses_on_dialogues_come_true(
     rounds, guessed, accepted = found.rounds
     with_guesses = rounds - len(asked["prompts"])  # after a prompt one has none
     assert guessed > 3 * with_guesses
+    overlapped = found.stats["overlappedRounds"]
+    assert overlapped > with_guesses / 2, "submitted before the one before is read"
     assert accepted + with_guesses >= LEAST_TOKENS_A_ROUND * with_guesses, (
         "as in the native runtime"
     )
@@ -171,7 +173,7 @@ def test_guesses_on_dialogues_come_true(
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["f32", "q4f16"])
 def test_replies_of_all_kinds_are_those_without_guesses(recipe: str, play: Play) -> None:
-    """Rings wrap, turns, pops, aborts, seeds that change, penalties, the end of a context."""
+    """Rings wrap, turns, pops, aborts, other seeds and samplings, penalties, a context's end."""
     plain = play("drafted", recipe)
     assert len(plain.steps) > 300
     for drafts in (0, 1, 8):  # four: the test of dialogues
@@ -183,6 +185,15 @@ def test_replies_of_all_kinds_are_those_without_guesses(recipe: str, play: Play)
         assert rounds > (100 if drafts else 0)
         assert guessed <= max(drafts, 8) * rounds
         assert accepted > (20 if drafts else 0)
+        if drafts:
+            assert found.stats["overlappedRounds"] > rounds / 4
+
+
+def test_a_device_lost_with_rounds_on_their_way_ends_the_reply(play: Play) -> None:
+    plain, found = play("lost", "q4f16"), play("lost", "q4f16", drafts=4)
+    assert found.steps == plain.steps
+    assert found.stats["overlappedRounds"] > 5
+    assert found.stats["reasons"] == []
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import { counts } from "./stats";
 import { SLOTS, type StepInputs, type Tables } from "./tables";
 
 /** Time of a token, times the tokens of a submission: so much text comes at a time at most. */
-const BATCH_MS = 40;
+export const BATCH_MS = 40;
 const FIRST_BATCH = 2;
 
 /** A step on its way. */

@@ -12,6 +12,7 @@ export class DraftPace {
   private ms = 0;
   private pause = 0;
   private nextPause = PAUSE;
+  private readonly known = new Set<number>(); // numbers of guesses that there were
 
   /** `most` guesses of a round; `fixed`: always so many. */
   constructor(
@@ -37,11 +38,19 @@ export class DraftPace {
     if (this.pause > 0) this.pause -= 1;
   }
 
-  /** Hears of a round, which gave one token more than was accepted. */
+  /**
+   * Hears of a round, which gave one token more than was accepted. Those that were on their way when guesses paused tell
+   * nothing, and several of a number are one reason to guess more. The first round of a number is not timed: its launches
+   * are recorded for it.
+   */
   noteRound(guessed: number, accepted: number, ms: number, plainMs: number): void {
-    if (this.fixed !== undefined || guessed === 0) return;
-    if (accepted === guessed) this.wanted = Math.min(Math.max(this.wanted, guessed) + 1, this.most);
+    if (this.fixed !== undefined || guessed === 0 || this.pause > 0) return;
+    if (accepted === guessed) this.wanted = Math.min(Math.max(this.wanted, guessed + 1), this.most);
     else if (2 * accepted < guessed) this.wanted = Math.max(guessed - 1, 1);
+    if (!this.known.has(guessed)) {
+      this.known.add(guessed);
+      return;
+    }
     this.rounds += 1;
     this.tokens += accepted + 1;
     this.ms += ms;

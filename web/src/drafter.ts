@@ -2,7 +2,7 @@
 import { Calls } from "./calls";
 import type { DrafterOptions, FetchFile } from "./drafter_options";
 import type { Library } from "./library";
-import { MAX_DRAFTS } from "./round_kernels";
+import { makeRoundPipelines, MAX_DRAFTS } from "./next_round";
 import { because, counts } from "./stats";
 
 /** Of the thread's latest `useDrafter`. */
@@ -107,6 +107,7 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
       return wanted.length > 0 && wanted.length === stored.size && wanted.every((one) => stored.has(describe(one)));
     });
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
+  library.roundPipelines ??= await makeRoundPipelines(library.device!.native);
   const calls = Calls.of(library);
   const tensors = new Map<string, number>();
   try {

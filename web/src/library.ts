@@ -4,6 +4,7 @@ import { type BufferState, stateOf } from "./buffers";
 import type { Device } from "./device";
 import { DeviceTest } from "./device_test";
 import { Kernels } from "./kernels";
+import type { RoundPipelines } from "./next_round";
 import { RandomNumbers } from "./random";
 import { StepDriver } from "./step_driver";
 import { because, counts } from "./stats";
@@ -47,6 +48,8 @@ export class Library {
   /** Weights of the drafter, if it was given one. */
   drafter: Handle = 0;
   drafterBytes = 0;
+  /** Of its device, with a drafter. */
+  roundPipelines: RoundPipelines | undefined;
   private isPlain = false;
 
   constructor(

@@ -3,7 +3,8 @@ import { Ahead, type Entry, type Forerunner, type Sampling } from "./ahead";
 import { DraftPace } from "./draft_pace";
 import { draftOptions } from "./drafter";
 import type { Recorded } from "./recorder";
-import { MAX_DRAFTS, RoundKernels, type RoundOwner } from "./round_kernels";
+import { MAX_DRAFTS } from "./next_round";
+import { RoundKernels, type RoundOwner } from "./round_kernels";
 import { Rounds } from "./rounds";
 import { because } from "./stats";
 import type { Tables } from "./tables";
@@ -88,6 +89,7 @@ export class Lookahead implements Forerunner {
       const kernels = new RoundKernels(this.owner, this.step.softmax, this.step.sample);
       const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
       this.rounds = new Rounds(this.owner, kernels, pace, {
+        length: () => this.owner.library.exports.gemma4_driver_length(this.owner.state),
         room: this.room,
         wrote: this.wrote,
         plainMs: () => this.ahead.msPerToken,

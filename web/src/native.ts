@@ -4,6 +4,8 @@ export interface Native {
   createBuffer(descriptor: GPUBufferDescriptor): GPUBuffer;
   createBindGroup(descriptor: GPUBindGroupDescriptor): GPUBindGroup;
   createBindGroupLayout(descriptor: GPUBindGroupLayoutDescriptor): GPUBindGroupLayout;
+  createShaderModule(descriptor: GPUShaderModuleDescriptor): GPUShaderModule;
+  createComputePipelineAsync(descriptor: GPUComputePipelineDescriptor): Promise<GPUComputePipeline>;
   createCommandEncoder(descriptor?: GPUCommandEncoderDescriptor): GPUCommandEncoder;
   pushErrorScope(filter: GPUErrorFilter): void;
   popErrorScope(): Promise<GPUError | null>;
@@ -18,6 +20,8 @@ export function nativeOf(device: GPUDevice): Native {
     createBuffer: device.createBuffer.bind(device),
     createBindGroup: device.createBindGroup.bind(device),
     createBindGroupLayout: device.createBindGroupLayout.bind(device),
+    createShaderModule: device.createShaderModule.bind(device),
+    createComputePipelineAsync: device.createComputePipelineAsync.bind(device),
     createCommandEncoder: device.createCommandEncoder.bind(device),
     pushErrorScope: device.pushErrorScope.bind(device),
     popErrorScope: device.popErrorScope.bind(device),

@@ -1,19 +1,27 @@
 // The launches of a round of guesses: recorded without running them, and bound to buffers of the module's own.
 //
 // A round at position p: guess j reads token j and a state and writes token j + 1 and the state for the next guess; then
-// the model runs on all tokens at once, and a token is drawn from each row of logits.
+// the model runs on all tokens at once, and a token is drawn from each row of logits. Two kernels of the module's own
+// (next_round.ts) prepare the round that follows, so that it can be submitted before this one is read.
 import type { Handle } from "./abi";
+import type { Sampling } from "./ahead";
 import type { BufferState, Dependent } from "./buffers";
 import { Calls } from "./calls";
 import type { Device } from "./device";
 import type { Library } from "./library";
 import type { Recorded } from "./recorder";
-import { FunctionRecord, type Region, Scratch } from "./recording";
+import {
+  bindRoundKernel,
+  CELLS,
+  MAX_DRAFTS,
+  MAX_ROWS,
+  RECORD_BYTES,
+  type RoundPipelines,
+  sizesInMemory,
+} from "./next_round";
+import { type Binding, FunctionRecord, type Region, Scratch } from "./recording";
+import { RoundTable } from "./round_table";
 import type { Launch, ReadyLaunch } from "./stream";
-
-/** Guesses of a round at most: the kernels of a step of a few rows are for one row more. */
-export const MAX_DRAFTS = 8;
-export const MAX_ROWS = MAX_DRAFTS + 1;
 
 export interface RoundOwner {
   readonly library: Library;
@@ -25,27 +33,26 @@ export interface RoundOwner {
   readonly dependent: Dependent;
 }
 
-/** Cells of the buffer of inputs, each at an offset that can be bound. */
-const CELLS = { guessPositions: 0, positions: 1, temperature: 2, topP: 3, uniform: 4 } as const;
 const EMBED = "embed";
 
-/** Numbers of a round as they lie in memory. */
-export interface RoundInputs {
+/** Where rounds begin: numbers as they lie in memory, and the client's generator before the first draw. */
+export interface FirstRound extends Sampling {
   readonly position: number;
   readonly token: number;
-  readonly temperature: number;
-  readonly topP: number;
-  readonly uniforms: readonly number[];
+  readonly randomState: number;
 }
 
 export class RoundKernels {
-  readonly tokens: readonly GPUBuffer[];
-  readonly ids: GPUBuffer;
-  readonly drawn: GPUBuffer;
-  readonly stride: number;
-  readonly hidden: readonly GPUBuffer[];
-  readonly states: GPUBuffer;
-  readonly stateBytes: number;
+  readonly table: RoundTable;
+  private readonly stride: number;
+  private readonly stateBytes: number;
+  /** Guesses, a cell each; the tokens of the rows, next to each other. */
+  private readonly guessed: GPUBuffer;
+  private readonly ids: GPUBuffer;
+  /** Tokens drawn from the rows, a cell each, and then the round's record. */
+  private readonly drawn: GPUBuffer;
+  private readonly hidden: readonly GPUBuffer[];
+  private readonly states: GPUBuffer;
   private readonly logits: GPUBuffer;
   private readonly rowBytes: number;
   private readonly inputs: GPUBuffer;
@@ -53,9 +60,14 @@ export class RoundKernels {
   private readonly rotaryBytes: number;
   private readonly calls: Calls;
   private readonly functions: Record<"embed" | "draft" | "verify", Handle>;
-  private readonly guesses: ReadyLaunch[][] = [];
+  /** Of each guess, and of rounds by their number of guesses. */
+  private guesses: ReadyLaunch[][] = [];
+  private readonly guessing: ReadyLaunch[][] = [];
+  /** Of rounds by their number of rows. */
   private readonly forwards: ReadyLaunch[][] = [];
   private readonly draws: ReadyLaunch[][] = [];
+  private readonly between: Record<keyof RoundPipelines, GPUBindGroup>;
+  private readonly pipelines: RoundPipelines;
   private readonly records: FunctionRecord[] = [];
   private readonly buffers: GPUBuffer[] = [];
   private readonly scratch: Scratch;
@@ -70,6 +82,8 @@ export class RoundKernels {
   ) {
     const { library, device, state, dependent } = owner;
     this.calls = Calls.of(library);
+    if (!library.roundPipelines) throw new Error("the kernels between rounds are not there");
+    this.pipelines = library.roundPipelines;
     this.scratch = new Scratch(device.native);
     this.dependent = { bufferGone: () => dependent.bufferGone() };
     this.functions = {
@@ -82,15 +96,17 @@ export class RoundKernels {
     this.rowBytes = 4 * one.vocabulary;
     this.stateBytes = 4 * one.width;
     this.rotaryBytes = library.exports.gemma4_driver_step_bytes(state);
-    this.tokens = Array.from({ length: MAX_ROWS }, () => this.make(4));
+    this.guessed = this.make(this.stride * MAX_DRAFTS);
     this.ids = this.make(4 * MAX_ROWS);
-    this.drawn = this.make(this.stride * MAX_ROWS);
+    this.drawn = this.make(this.recordOffset + RECORD_BYTES);
     this.hidden = [this.make(this.stateBytes), this.make(this.stateBytes)];
     this.states = this.make(this.stateBytes * MAX_ROWS);
     this.logits = this.make(this.rowBytes * MAX_ROWS);
     this.inputs = this.make(this.stride * (CELLS.uniform + MAX_ROWS));
     this.rotary = this.make(Math.max(4, this.rotaryBytes * MAX_ROWS));
+    this.table = new RoundTable(library, device.native, state, this.rotaryBytes);
     try {
+      this.between = this.bindBetween();
       this.bindDraws(softmax, sample);
       this.forwards[1] = this.bindForward(one.record, 1);
     } catch (error) {
@@ -117,75 +133,101 @@ export class RoundKernels {
     }
   }
 
-  /** Launches of the guess after token `index` of a round. */
-  guess(index: number): readonly ReadyLaunch[] {
-    if (this.guesses.length === 0) {
-      const record = this.draft();
-      const positions = { buffer: this.inputs, offset: CELLS.guessPositions * this.stride, size: 16 };
-      const whole = (buffer: GPUBuffer) => ({ buffer, offset: 0, size: buffer.size });
-      for (let j = 0; j < MAX_DRAFTS; j++)
-        this.guesses.push(
-          record.bind({
-            positions,
-            token: whole(this.tokens[j]!),
-            drawn: whole(this.tokens[j + 1]!),
-            hidden: whole(this.hidden[j % 2]!),
-            next_hidden: whole(this.hidden[(j + 1) % 2]!),
-            rotary: { buffer: this.rotary, offset: 0, size: Math.max(4, this.rotaryBytes) },
-          }),
-        );
-    }
-    return this.guesses[index]!;
+  /** The kernels that a round has between the guesses and the model, and after its draws. */
+  private bindBetween(): Record<keyof RoundPipelines, GPUBindGroup> {
+    const { native } = this.owner.device;
+    const words = sizesInMemory({ stride: this.stride / 4, state: this.stateBytes / 4, rotary: this.rotaryBytes / 4 });
+    const sizes = this.make(words.byteLength, GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST);
+    native.writeBuffer(sizes, 0, words);
+    const buffers = {
+      inputs: this.inputs,
+      ids: this.ids,
+      drawn: this.drawn,
+      states: this.states,
+      hidden: this.hidden[0]!,
+      table: this.table.buffer,
+      rotary: this.rotary,
+      guesses: this.guessed,
+    };
+    const bind = (name: keyof RoundPipelines) => bindRoundKernel(native, this.pipelines, name, sizes, buffers);
+    return { gather_guesses: bind("gather_guesses"), next_round: bind("next_round") };
   }
 
-  /** Launches of the model on `rows` tokens, and of a draw from each row. */
+  /** Launches of the first `count` guesses. */
+  guess(count: number): readonly ReadyLaunch[] {
+    if (count > 0 && this.guesses.length === 0) this.guesses = this.bindGuesses();
+    this.guessing[count] ??= this.guesses.slice(0, count).flat();
+    return this.guessing[count];
+  }
+
+  private bindGuesses(): ReadyLaunch[][] {
+    const record = this.draft();
+    const positions = { buffer: this.inputs, offset: CELLS.guessPositions * this.stride, size: 16 };
+    const whole = (buffer: GPUBuffer) => ({ buffer, offset: 0, size: buffer.size });
+    const cell = (j: number): Binding => ({ buffer: this.guessed, offset: j * this.stride, size: 4 });
+    return Array.from({ length: MAX_DRAFTS }, (_, j) =>
+      record.bind({
+        positions,
+        token: j === 0 ? { buffer: this.ids, offset: 0, size: 4 } : cell(j - 1),
+        drawn: cell(j),
+        hidden: whole(this.hidden[j % 2]!),
+        next_hidden: whole(this.hidden[(j + 1) % 2]!),
+        rotary: { buffer: this.rotary, offset: 0, size: Math.max(4, this.rotaryBytes) },
+      }),
+    );
+  }
+
+  /** Launches after the guesses: the model on `rows` tokens, a draw from each row, what the next round reads. */
   run(rows: number): readonly ReadyLaunch[] {
     this.forwards[rows] ??= this.bindForward(this.forward(rows).record, rows);
-    return [...this.forwards[rows]!, ...this.draws.slice(0, rows).flat()];
+    return this.forwards[rows];
   }
 
-  /** Hands the inputs of a round to the device. */
-  write({ position, token, temperature, topP, uniforms }: RoundInputs): void {
+  /** Copies the record of a round whose launches come before. */
+  copyRecord(encoder: GPUCommandEncoder, target: GPUBuffer): void {
+    encoder.copyBufferToBuffer(this.drawn, this.recordOffset, target, 0, RECORD_BYTES);
+  }
+
+  /** Hands the inputs of a first round, which has no guesses, to the device. */
+  begin({ position, token, temperature, topP, randomState }: FirstRound): void {
     const { native } = this.owner.device;
-    const rows = uniforms.length;
-    const bytes = new Int32Array((this.stride / 4) * (CELLS.uniform + rows));
+    const { table } = this;
+    table.begin(position, randomState);
+    table.fill(position, position + MAX_ROWS);
+    const bytes = new Int32Array((this.stride / 4) * CELLS.uniform + 1);
     const put = (cell: number, values: readonly number[]) => bytes.set(values, (cell * this.stride) / 4);
     put(CELLS.guessPositions, [position, 1, position, 0]);
-    put(CELLS.positions, [position, rows, position + rows, 0]);
+    put(CELLS.positions, [position, 1, position + 1, 0]);
     put(CELLS.temperature, [temperature]);
     put(CELLS.topP, [topP]);
-    for (const [row, uniform] of uniforms.entries()) put(CELLS.uniform + row, [uniform]);
+    put(CELLS.uniform, [table.uniformAt(position)]);
     native.writeBuffer(this.inputs, 0, bytes);
-    native.writeBuffer(this.tokens[0]!, 0, Int32Array.of(token));
     native.writeBuffer(this.ids, 0, Int32Array.of(token));
-    if (this.rotaryBytes > 0) native.writeBuffer(this.rotary, 0, this.rotaryValues(position, rows));
+    if (this.rotaryBytes > 0) native.writeBuffer(this.rotary, 0, table.angles(position).slice());
   }
 
   destroy(): void {
     for (const record of this.records) record.release(this.dependent);
     for (const buffer of this.buffers) buffer.destroy();
+    this.table.destroy();
     this.scratch.destroy();
   }
 
-  private rotaryValues(position: number, rows: number): Uint8Array<ArrayBuffer> {
-    const { library, state } = this.owner;
-    const { exports, scratch } = library;
-    const values = new Uint8Array(rows * this.rotaryBytes);
-    for (let row = 0; row < rows; row++) {
-      exports.gemma4_driver_step(state, position + row, scratch, scratch + 16);
-      values.set(new Uint8Array(exports.memory.buffer, scratch + 16, this.rotaryBytes), row * this.rotaryBytes);
-    }
-    return values;
-  }
-
   private bindForward(record: FunctionRecord, rows: number): ReadyLaunch[] {
-    return record.bind({
+    const { gather_guesses, next_round } = this.pipelines;
+    const model = record.bind({
       ids: { buffer: this.ids, offset: 0, size: 4 * rows },
       positions: { buffer: this.inputs, offset: CELLS.positions * this.stride, size: 16 },
       rotary: { buffer: this.rotary, offset: 0, size: Math.max(4, this.rotaryBytes * rows) },
       all_logits: { buffer: this.logits, offset: 0, size: this.rowBytes * rows },
       states: { buffer: this.states, offset: 0, size: this.stateBytes * rows },
     });
+    return [
+      { pipeline: gather_guesses, group: this.between.gather_guesses, x: rows, y: 1, z: 1 },
+      ...model,
+      ...this.draws.slice(0, rows).flat(),
+      { pipeline: next_round, group: this.between.next_round, x: 1, y: 1, z: 1 },
+    ];
   }
 
   /** The logits that the recorded softmax reads: its largest buffer that it does not write. */
@@ -292,8 +334,14 @@ export class RoundKernels {
     return found;
   }
 
-  private make(size: number): GPUBuffer {
-    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+  private get recordOffset(): number {
+    return this.stride * MAX_ROWS;
+  }
+
+  private make(
+    size: number,
+    usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC,
+  ): GPUBuffer {
     const buffer = this.owner.device.native.createBuffer({ size, usage });
     this.buffers.push(buffer);
     return buffer;

@@ -1,29 +1,28 @@
-// Rounds of guesses: one submission guesses tokens, runs the model on all of them and draws from each row of logits.
+// Rounds of guesses: a submission guesses tokens, runs the model on all of them and draws from each row of logits.
 //
 // A token is drawn by the client's sampler with the number that the client is about to draw. Row i + 1 counts only if
-// what row i drew is what was guessed, so that every token is one that could have been drawn without guesses. The next
-// round begins when the tokens of one are on the host.
-import { bits, type Entry, type Forerunner, Waiting } from "./ahead";
+// what row i drew is what was guessed, so that every token is one that could have been drawn without guesses.
+//
+// Where a round begins the device finds out by itself (next_round.ts): several rounds are on their way, and the host
+// reads of each, when it is done, where it began and what it came to. Before that it knows only how far a round may go,
+// if all guesses before it come true, and asks for room for that.
+import { BATCH_MS, type Entry, type Forerunner, Waiting } from "./ahead";
 import type { DraftPace } from "./draft_pace";
-import { nextState, uniformOf } from "./random";
-import { MAX_ROWS, type RoundKernels, type RoundOwner } from "./round_kernels";
+import { MAX_ROWS, readRecord, RECORD_BYTES, type RoundRecord } from "./next_round";
+import type { RoundKernels, RoundOwner } from "./round_kernels";
 import { counts } from "./stats";
-import { encode } from "./stream";
+import { encode, type ReadyLaunch } from "./stream";
 
 /** Tokens that wait for the client; with more, no round begins. */
 const MOST_WAITING = 8;
-
-/** Where the next round begins. */
-interface Start {
-  readonly position: number;
-  readonly token: number;
-  readonly randomState: number;
-  /** Of the states of the round before, the last token's; -1 if there is none. */
-  readonly row: number;
-}
+/** Rounds on their way: the GPU is busy while one is read. More only keep the client's next prompt waiting. */
+const LEAST_ROUNDS = 2;
+const MOST_ROUNDS = 4;
 
 /** The client's sequence, and what rounds tell about it. */
 export interface Sequence {
+  /** Its tokens. */
+  length(): number;
   /** Positions that may be written from its end on. */
   room(): number;
   wrote(length: number): void;
@@ -35,22 +34,29 @@ export interface Sequence {
   failed(error: unknown): void;
 }
 
+/** A round on its way. */
 interface Round {
-  readonly start: Start;
-  readonly entries: readonly Entry[];
-  readonly uniformStates: readonly number[];
-  readonly result: { drawn?: readonly number[] };
+  readonly rows: number;
   readonly issued: number;
+  readonly arrival: Promise<void>;
+  record?: RoundRecord | undefined;
 }
 
 export class Rounds extends Waiting implements Forerunner {
-  private next: Start | undefined;
-  private onItsWay: Round | undefined;
+  /** Submitted and not read, in the order of the device. */
+  private onTheirWay: Round[] = [];
+  /** Where the first of these begins, or the next one; undefined if none is to follow the first. */
+  private known: { position: number; token: number } | undefined;
+  private goesOn = false;
   private isDestroyed = false;
   private versionOfStep = 0;
+  private lastArrival = 0;
+  private msPerRound = 0;
   /** Steps that came with a round because their guess did come true. */
   private readonly saved = new WeakSet<Entry>();
   private readonly staging: GPUBuffer[] = [];
+  /** Of the rounds since the last start. */
+  private chosen = { temperature: 0, topP: 0 };
 
   constructor(
     private readonly owner: RoundOwner,
@@ -63,28 +69,43 @@ export class Rounds extends Waiting implements Forerunner {
 
   start(token: number, position: number): boolean {
     this.discard();
+    const { sampling } = this;
     const randomState = this.owner.library.random.state;
-    if (!this.sampling || randomState === undefined || this.sequence.room() < 1) return false;
+    if (!sampling || randomState === undefined || this.sequence.room() < 1) return false;
     this.versionOfStep = this.sequence.version();
-    this.next = { position, token, randomState, row: -1 };
-    this.advance(position);
+    this.chosen = { ...sampling };
+    this.known = { position, token };
+    this.goesOn = true;
+    this.lastArrival = 0;
+    this.attempt(() => {
+      this.kernels.begin({ ...sampling, position, token, randomState });
+      this.submit(position, 0); // no guesses: it is there for the state
+    });
+    this.advance();
     return this.isRunning;
+  }
+
+  override get isRunning(): boolean {
+    return super.isRunning || this.onTheirWay.length > 0;
   }
 
   override take(position: number, token: number): Entry | undefined {
     const entry = super.take(position, token);
-    if (entry && this.saved.has(entry)) counts.guessedSteps += 1;
+    if (!entry) return undefined;
+    if (this.saved.has(entry)) counts.guessedSteps += 1;
+    this.versionOfStep = this.sequence.version();
     return entry;
   }
 
-  refill(position: number): void {
-    this.versionOfStep = this.sequence.version();
-    this.advance(position + 1);
+  refill(): void {
+    this.advance();
   }
 
   override discard(): void {
     super.discard();
-    this.next = this.onItsWay = undefined;
+    this.onTheirWay = [];
+    this.known = undefined;
+    this.goesOn = false;
   }
 
   destroy(): void {
@@ -95,143 +116,151 @@ export class Rounds extends Waiting implements Forerunner {
     this.kernels.destroy();
   }
 
-  /** Begins the next round if there is room for it; the client's sequence ends before `length`, or at it. */
-  private advance(length: number): void {
-    const { next, pace } = this;
-    if (!next || this.onItsWay || this.entries.length > MOST_WAITING) return;
-    const room = this.sequence.room() - (next.position - length) - 1;
-    if (room < 1) return;
-    const guesses = next.row < 0 ? 0 : Math.min(pace.count, room - 1, MAX_ROWS - 1);
-    this.next = undefined;
+  // --- Submitting ---
+
+  /** Begins the next rounds, as far as there is room for them. */
+  private advance(): void {
+    while (this.goesOn && this.onTheirWay.length < this.depth && this.entries.length <= MOST_WAITING) {
+      const { pace, sequence, onTheirWay } = this;
+      const begin = onTheirWay.reduce((position, { rows }) => position + rows, this.known!.position);
+      const isAlone = onTheirWay.length === 0;
+      // A third of the room stays for what the client may take back, but where nothing would go on without it.
+      const room = sequence.room();
+      const end = sequence.length() + (isAlone ? room : Math.floor((2 * room) / 3));
+      const guesses = Math.min(pace.count, MAX_ROWS - 1);
+      const fitting = Math.min(guesses, end - begin - 1);
+      if (fitting < (isAlone ? 0 : guesses)) return;
+      this.attempt(() => this.submit(begin, fitting));
+    }
+  }
+
+  /** As many rounds as keep the GPU busy, but no more text at a time than steps without guesses bring. */
+  private get depth(): number {
+    if (this.msPerRound === 0) return LEAST_ROUNDS;
+    return Math.max(LEAST_ROUNDS, Math.min(MOST_ROUNDS, Math.floor(BATCH_MS / this.msPerRound)));
+  }
+
+  private attempt(action: () => void): void {
     try {
-      this.submit(next, guesses);
+      action();
     } catch (error) {
+      this.goesOn = false;
       this.sequence.failed(error);
     }
   }
 
-  private submit(start: Start, guesses: number): void {
-    const { kernels, owner } = this;
+  /** A round of so many guesses, which begins at `begin` if all guesses before it come true. */
+  private submit(begin: number, guesses: number): void {
+    const { kernels, owner, onTheirWay } = this;
     const { native, stream } = owner.device;
     const rows = guesses + 1;
-    const drafts = Array.from({ length: guesses }, (_, j) => kernels.guess(j)).flat();
+    const drafts = kernels.guess(guesses);
     const forward = kernels.run(rows);
-    const round = this.prepare(start, rows);
-    stream.flush();
-    kernels.write({
-      ...this.sampling!,
-      position: start.position,
-      token: start.token,
-      uniforms: round.uniformStates.map((state) => bits(uniformOf(state))),
-    });
-    this.sequence.wrote(start.position + rows);
+    kernels.table.fill(this.known!.position, begin + rows + MAX_ROWS);
+    this.sequence.wrote(begin + rows);
     const staging = this.staging.pop() ?? this.makeStaging();
-    const commands: GPUCommandBuffer[] = [];
-    if (guesses > 0) {
-      const first = native.createCommandEncoder();
-      first.copyBufferToBuffer(
-        kernels.states,
-        start.row * kernels.stateBytes,
-        kernels.hidden[0]!,
-        0,
-        kernels.stateBytes,
-      );
-      commands.push(first.finish());
-      const gather = (encoder: GPUCommandEncoder) => {
-        for (let j = 1; j < rows; j++) encoder.copyBufferToBuffer(kernels.tokens[j]!, 0, kernels.ids, 4 * j, 4);
-      };
-      commands.push(encode(native, drafts, gather));
-    }
-    commands.push(
-      encode(native, forward, (encoder) => {
-        encoder.copyBufferToBuffer(kernels.drawn, 0, staging, 0, kernels.drawn.size);
-        encoder.copyBufferToBuffer(kernels.ids, 0, staging, kernels.drawn.size, kernels.ids.size);
-      }),
-    );
-    stream.submit(commands);
+    const hand = (launches: readonly ReadyLaunch[], after?: (encoder: GPUCommandEncoder) => void) =>
+      stream.submit([encode(native, launches, after)]);
+    if (guesses > 0) hand(drafts); // the GPU begins with these while the others are encoded
+    hand(forward, (encoder) => kernels.copyRecord(encoder, staging));
     counts.draftRounds += 1;
     counts.draftedTokens += guesses;
-    this.onItsWay = round;
-    this.listen(round, staging, rows);
-  }
-
-  /** Entries of all rows, of which those count whose guess came true. */
-  private prepare(start: Start, rows: number): Round {
-    const { temperature, topP } = this.sampling!;
-    const uniformStates: number[] = [];
-    const entries: Entry[] = [];
-    const result: { drawn?: readonly number[] } = {};
-    let state = start.randomState;
-    for (let row = 0; row < rows; row++) {
-      state = nextState(state);
-      uniformStates.push(state);
-      entries.push({
-        position: start.position + row,
-        temperature,
-        topP,
-        uniform: bits(uniformOf(state)),
-        input: () => (row === 0 ? start.token : result.drawn?.[row - 1]),
-        read: { value: () => result.drawn?.[row] as number, arrival: Promise.resolve() },
-      });
-    }
-    return { start, entries, uniformStates, result, issued: performance.now() };
-  }
-
-  private listen(round: Round, staging: GPUBuffer, rows: number): void {
-    const arrival = staging.mapAsync(GPUMapMode.READ).then(() => {
-      const values = new Int32Array(staging.getMappedRange().slice(0));
-      staging.unmap();
-      if (this.isDestroyed) staging.destroy();
-      else this.staging.push(staging);
-      const { stride, drawn } = this.kernels;
-      const drawnTokens = Array.from({ length: rows }, (_, row) => values[(row * stride) / 4]!);
-      const guesses = [...values.subarray(drawn.size / 4 + 1, drawn.size / 4 + rows)];
-      round.result.drawn = drawnTokens;
-      if (this.onItsWay === round) this.arrived(round, drawnTokens, guesses);
-    });
-    // Who waits for the token hears of a failure; nobody may be waiting.
-    arrival.catch(() => undefined);
-    const first = round.entries[0]!;
-    const read = {
-      value: first.read.value,
-      get arrival() {
-        return round.result.drawn ? Promise.resolve() : arrival;
-      },
+    if (onTheirWay.length > 0) counts.overlappedRounds += 1;
+    const round: Round = {
+      rows,
+      issued: performance.now(),
+      arrival: staging.mapAsync(GPUMapMode.READ).then(() => this.read(round, staging)),
     };
-    this.entries.push({ ...first, read });
+    // Who waits for the token hears of a failure; nobody may be waiting.
+    round.arrival.catch(() => undefined);
+    onTheirWay.push(round);
+    if (onTheirWay.length === 1) this.expect(round);
+  }
+
+  // --- Reading ---
+
+  /** The first token of a round, of which everything is known before it is read but the token itself. */
+  private expect(round: Round): void {
+    const { position, token } = this.known!;
+    this.entries.push({
+      ...this.step(position, token),
+      read: {
+        value: () => round.record?.drawn[0] as number,
+        get arrival() {
+          return round.record ? Promise.resolve() : round.arrival;
+        },
+      },
+    });
+  }
+
+  private step(position: number, token: number) {
+    const uniform = this.kernels.table.uniformAt(position);
+    return { ...this.chosen, position, uniform, input: () => token };
+  }
+
+  private read(round: Round, staging: GPUBuffer): void {
+    const record = readRecord(new Int32Array(staging.getMappedRange().slice(0)));
+    staging.unmap();
+    if (this.isDestroyed) staging.destroy();
+    else this.staging.push(staging);
+    round.record = record;
+    // They run in their order, but nobody says that they are read in it.
+    for (let first = this.onTheirWay[0]; first?.record; first = this.onTheirWay[0]) this.arrived(first, first.record);
+  }
+
+  /** Throws, so that who waits for the token hears of it, where the device did not do what it was asked for. */
+  private check(round: Round, { position, rows, accepted, guesses, drawn }: RoundRecord): void {
+    let right = 0;
+    while (right < guesses.length && guesses[right] === drawn[right]) right += 1;
+    if (position === this.known!.position && rows === round.rows && accepted === right) return;
+    round.record = undefined;
+    const error = new Error("the device lost count of its rounds");
+    this.sequence.failed(error);
+    throw error;
   }
 
   /** The tokens that were guessed are the client's next ones as far as they came true. */
-  private arrived({ start, entries, uniformStates, issued }: Round, drawn: number[], guesses: number[]): void {
-    let accepted = 0;
-    while (accepted < guesses.length && guesses[accepted] === drawn[accepted]) accepted += 1;
+  private arrived(round: Round, record: RoundRecord): void {
+    const { sequence, pace } = this;
+    const { position, accepted, guesses, drawn } = record;
+    this.check(round, record);
     counts.acceptedTokens += accepted;
-    this.onItsWay = undefined;
-    if (this.sequence.version() !== this.versionOfStep) {
+    this.onTheirWay.shift();
+    if (sequence.version() !== this.versionOfStep) {
       // The client went on with something else: another round would overwrite the keys and values of its prompt.
       this.discard();
       return;
     }
-    for (const entry of entries.slice(1, accepted + 1)) {
+    const isAwaited = this.entries.length === 0;
+    for (let row = 1; row <= accepted; row++) {
+      const entry = {
+        ...this.step(position + row, drawn[row - 1]!),
+        read: { value: () => drawn[row]!, arrival: Promise.resolve() },
+      };
       this.saved.add(entry);
       this.entries.push(entry);
     }
-    const plainMs = this.sequence.plainMs();
-    this.pace.noteRound(guesses.length, accepted, performance.now() - issued, plainMs);
-    this.next = {
-      position: start.position + accepted + 1,
-      token: drawn[accepted]!,
-      randomState: uniformStates[accepted]!,
-      row: accepted,
-    };
-    if (this.pace.wantsRounds(plainMs)) this.advance(this.entries[0]?.position ?? this.next.position);
-    else this.next = undefined;
+    this.known = { position: position + accepted + 1, token: drawn[accepted]! };
+    if (this.onTheirWay[0]) this.expect(this.onTheirWay[0]);
+    const plainMs = sequence.plainMs();
+    this.measure(round.issued, (ms) => pace.noteRound(guesses.length, accepted, ms, plainMs));
+    this.goesOn &&= pace.wantsRounds(plainMs);
+    // Who has not asked for this round's first token has stopped, or goes on with `refill`.
+    if (isAwaited) this.advance();
+  }
+
+  /** A round's time: since the one before it was read, for they lie one after another on the device. */
+  private measure(issued: number, note: (ms: number) => void): void {
+    const now = performance.now();
+    const ms = now - Math.max(issued, this.lastArrival);
+    this.lastArrival = now;
+    this.msPerRound = this.msPerRound === 0 ? ms : 0.75 * this.msPerRound + 0.25 * ms;
+    note(ms);
   }
 
   private makeStaging(): GPUBuffer {
-    const { drawn, ids } = this.kernels;
     return this.owner.device.native.createBuffer({
-      size: drawn.size + ids.size,
+      size: RECORD_BYTES,
       usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
     });
   }

@@ -39,6 +39,8 @@ export interface Stats {
   draftRounds: number;
   draftedTokens: number;
   acceptedTokens: number;
+  /** Of `draftRounds`, those that were submitted before the round before them was read. */
+  overlappedRounds: number;
   /** Of `aheadSteps`, those that a guess has saved: their token came with the round of another. */
   guessedSteps: number;
   /** The drafter's weights on the device. */
@@ -71,6 +73,7 @@ export const counts: Stats = {
   draftRounds: 0,
   draftedTokens: 0,
   acceptedTokens: 0,
+  overlappedRounds: 0,
   guessedSteps: 0,
   drafterBytes: 0,
 };

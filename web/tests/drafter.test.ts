@@ -26,6 +26,7 @@ let files: Record<string, unknown>;
 let asked: [string, string | undefined][];
 let written: [GPUBuffer, number[]][];
 let fake: FakeLibrary;
+let refusal: string; // of the kernels between rounds
 
 /** As a server answers: files in JSON, shards as they are. */
 async function answer(url: string, sha256?: string): Promise<Response> {
@@ -45,7 +46,17 @@ beforeEach(() => {
   };
   [asked, written, counts.drafterBytes, counts.reasons.length] = [[], [], 0, 0];
   const writeBuffer = (buffer: GPUBuffer, _: number, bytes: Uint8Array) => written.push([buffer, [...bytes]]);
-  fake = fakeLibrary({ native: { writeBuffer } } as unknown as Device);
+  const shaders = {
+    pushErrorScope: () => undefined,
+    popErrorScope: async () => null,
+    createShaderModule: () => ({}),
+    createComputePipelineAsync: async () => {
+      if (refusal) throw new Error(refusal);
+      return {};
+    },
+  };
+  refusal = "";
+  fake = fakeLibrary({ native: { writeBuffer, ...shaders } } as unknown as Device);
   fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS } });
 });
 afterEach(() => void vi.unstubAllGlobals());
@@ -75,6 +86,7 @@ describe("a drafter", () => {
   });
 
   it.each<[string, () => void, RegExp]>([
+    ["whose device refuses the kernels between rounds", () => (refusal = "no such stage"), /no such stage/],
     ["of other bytes", () => (files[NAME] = SHARD.slice().fill(9, 0, 1)), /_0\.bin: expected sha256 .* found /],
     ["cut off", () => (files[NAME] = SHARD.subarray(1)), /expected 28 bytes, found 27/],
     ["that does not come", () => delete files[NAME], /_0\.bin: the server answered 404/],

@@ -4,7 +4,8 @@ import { BufferState } from "../src/buffers";
 import type { Device } from "../src/device";
 import type { Recorded } from "../src/recorder";
 import { FunctionRecord, type Region, Scratch } from "../src/recording";
-import { MAX_DRAFTS, MAX_ROWS, RoundKernels, type RoundOwner } from "../src/round_kernels";
+import { MAX_DRAFTS, MAX_ROWS, RECORD_BYTES, ROUND_KERNELS, type RoundPipelines } from "../src/next_round";
+import { RoundKernels, type RoundOwner } from "../src/round_kernels";
 import type { Launch, ReadyLaunch } from "../src/stream";
 import { fakeBuffer, fakeNative } from "./fake_device";
 import { type FakeLibrary, fakeLibrary } from "./fake_library";
@@ -23,11 +24,12 @@ interface Bound {
 
 let fake: FakeLibrary;
 let device: Device;
-let written: [GPUBuffer, Uint8Array][];
+let written: { buffer: GPUBuffer; offset: number; bytes: Uint8Array }[];
 let stateBuffers: BufferState[];
 let vocabulary: number;
 let isClean: boolean;
 let destroyed: GPUBuffer[];
+let created: GPUBuffer[];
 
 const boundBy = ({ group }: ReadyLaunch): Bound[] => (group as unknown as { bound: Bound[] }).bound;
 
@@ -76,25 +78,29 @@ function make(): RoundKernels {
 }
 
 beforeEach(() => {
-  vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, COPY_DST: 8, COPY_SRC: 4 });
-  [written, vocabulary, isClean, destroyed] = [[], VOCABULARY, true, []];
+  vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, UNIFORM: 64, COPY_DST: 8, COPY_SRC: 4 });
+  [written, vocabulary, isClean, destroyed, created] = [[], VOCABULARY, true, [], []];
   const { native } = fakeNative();
   Object.assign(native, {
     createBuffer: ({ size, usage }: GPUBufferDescriptor) => {
       const buffer = fakeBuffer(size, usage);
+      created.push(buffer);
       return Object.assign(buffer, { destroy: () => destroyed.push(buffer) });
     },
     createBindGroup: ({ entries }: GPUBindGroupDescriptor) => ({
       bound: [...entries].map(({ resource }) => resource as Bound),
     }),
-    writeBuffer: (buffer: GPUBuffer, _: number, bytes: ArrayBufferView) =>
-      written.push([buffer, new Uint8Array(bytes.buffer.slice(0), bytes.byteOffset, bytes.byteLength)]),
+    writeBuffer: (buffer: GPUBuffer, offset: number, view: ArrayBufferView) =>
+      written.push({ buffer, offset, bytes: new Uint8Array(view.buffer.slice(0), view.byteOffset, view.byteLength) }),
   });
   device = { native, device: { limits: { minStorageBufferOffsetAlignment: STRIDE } } } as unknown as Device;
   fake = fakeLibrary(device);
   const { library, buffers, tensor } = fake;
   library.machine = fake.object();
   library.drafter = fake.object();
+  library.roundPipelines = Object.fromEntries(
+    ["gather_guesses", "next_round"].map((label) => [label, { label, getBindGroupLayout: () => ({}) }]),
+  ) as unknown as RoundPipelines;
   stateBuffers = [16, 64, 1024].map((bytes) => new BufferState(fakeBuffer(bytes)));
   const [positions, rotary, keys] = stateBuffers as [BufferState, BufferState, BufferState];
   const pair = (first: number, second: number) => fake.array([first, second]);
@@ -132,35 +138,58 @@ beforeEach(() => {
 });
 
 describe("the launches of a round", () => {
-  it("run the model on so many tokens, and draw from each row", () => {
+  it("run the model on so many tokens, draw from each row, and prepare the next round", () => {
     const kernels = make();
     const launches = kernels.run(3);
     const names = launches.map(({ pipeline }) => pipeline.label);
-    expect(names).toEqual(["embed", "verify", "softmax", "sample", "softmax", "sample", "softmax", "sample"]);
-    const [embed, verify, ...draws] = launches.map(boundBy);
-    expect(embed![0]).toEqual({ buffer: kernels.ids, offset: 0, size: 12 });
+    const draws = Array.from({ length: 3 }, () => ["softmax", "sample"]).flat();
+    expect(names).toEqual(["gather_guesses", "embed", "verify", ...draws, "next_round"]);
+    expect(launches.map(({ x }) => x)).toEqual([3, ...Array<number>(9).fill(1)]); // a block for each row
+    const [gather, embed, verify, ...more] = launches.map(boundBy);
+    const next = more.pop()!;
+    const [inputs, ids] = [gather![1]!.buffer, gather![2]!.buffer];
+    expect(embed![0]).toEqual({ buffer: ids, offset: 0, size: 12 });
+    expect(verify![2]).toEqual({ buffer: inputs, offset: STRIDE, size: 16 });
     const logits = verify![4]!;
     expect(logits.size).toBe(3 * 4 * VOCABULARY);
-    expect(verify![5]).toEqual({ buffer: kernels.states, offset: 0, size: 3 * 4 * WIDTH });
+    const states = verify![5]!;
+    expect(states).toMatchObject({ offset: 0, size: 3 * 4 * WIDTH });
     expect(verify![6]).toEqual({ buffer: stateBuffers[2]!.buffer }); // the model's own keys and values
+    const drawn = next[3]!.buffer;
     for (const row of [0, 1, 2]) {
-      const [softmax, sample] = [draws[2 * row]!, draws[2 * row + 1]!];
+      const [softmax, sample] = [more[2 * row]!, more[2 * row + 1]!];
       expect(softmax[0]).toEqual({ buffer: logits.buffer, offset: row * 4 * VOCABULARY, size: 4 * VOCABULARY });
-      expect(sample[3]).toEqual({ buffer: kernels.drawn, offset: row * STRIDE, size: 4 });
-      expect(sample[1]!.offset).toBe((4 + row) * STRIDE);
+      expect(sample[3]).toEqual({ buffer: drawn, offset: row * STRIDE, size: 4 });
+      expect(sample[1]).toEqual({ buffer: inputs, offset: (4 + row) * STRIDE, size: 4 });
     }
+    const rotary = verify![3]!.buffer;
+    expect(next.slice(1).map(({ buffer }) => buffer)).toEqual([
+      inputs,
+      ids,
+      drawn,
+      states.buffer,
+      boundBy(kernels.guess(1)[1]!)[1]!.buffer, // the state that the first guess reads
+      kernels.table.buffer,
+      rotary,
+    ]);
   });
 
   it("guess a token and a state from those of the guess before", () => {
     const kernels = make();
+    const [gather] = kernels.run(1).map(boundBy);
+    const [, , ids, guessed] = gather!.map(({ buffer }) => buffer);
+    const cell = (j: number) => ({ buffer: guessed, offset: j * STRIDE, size: 4 });
+    const launches = kernels.guess(MAX_DRAFTS).map(boundBy);
+    expect(launches).toHaveLength(2 * MAX_DRAFTS);
     for (let j = 0; j < MAX_DRAFTS; j++) {
-      const [embed, draft] = kernels.guess(j).map(boundBy);
-      expect(embed![0]!.buffer).toBe(kernels.tokens[j]);
-      expect(draft![1]!.buffer).toBe(kernels.hidden[j % 2]);
+      const [embed, draft] = launches.slice(2 * j);
+      expect(embed![0]).toEqual(j === 0 ? { buffer: ids, offset: 0, size: 4 } : cell(j - 1));
+      expect(draft![5]).toEqual(cell(j));
       expect(draft![4]!.buffer).toBe(stateBuffers[2]!.buffer);
-      expect(draft![5]!.buffer).toBe(kernels.tokens[j + 1]);
-      expect(draft![6]!.buffer).toBe(kernels.hidden[(j + 1) % 2]);
+      if (j > 0) expect(draft![1]!.buffer).toBe(launches[2 * j - 1]![6]!.buffer);
     }
+    expect(kernels.guess(0)).toEqual([]);
+    expect(kernels.guess(3)).toHaveLength(6);
   });
 
   it("are recorded once, without running anything, and nothing of it is kept", () => {
@@ -178,25 +207,43 @@ describe("the launches of a round", () => {
 
   it("get positions, numbers and angles where they look for them", () => {
     const kernels = make();
-    kernels.write({ position: 20, token: 9, temperature: 5, topP: 6, uniforms: [70, 71, 72] });
-    const [inputs, token, ids, rotary] = written.map(([, bytes]) => bytes) as [
-      Uint8Array,
-      Uint8Array,
-      Uint8Array,
-      Uint8Array,
-    ];
-    const cells = new Int32Array(inputs.buffer);
+    written.length = 0;
+    kernels.begin({ position: 20, token: 9, temperature: 5, topP: 6, randomState: 77 });
+    const [table, inputs, ids, rotary] = written;
+    expect(written).toHaveLength(4);
+    expect(table!.buffer).toBe(kernels.table.buffer);
+    const cells = new Int32Array(inputs!.bytes.buffer);
     const cell = (index: number, count = 1) => [...cells.subarray((index * STRIDE) / 4, (index * STRIDE) / 4 + count)];
     expect([cell(0, 4), cell(1, 4)]).toEqual([
       [20, 1, 20, 0], // every guess of a round is made at its position
-      [20, 3, 23, 0],
+      [20, 1, 21, 0],
     ]);
-    expect([2, 3, 4, 5, 6].map((index) => cell(index)[0])).toEqual([5, 6, 70, 71, 72]);
-    expect([token, ids].map((bytes) => new Int32Array(bytes.buffer)[0])).toEqual([9, 9]);
-    expect([0, 8, 16].map((at) => rotary[at])).toEqual([20, 21, 22]);
-    expect(rotary.length).toBe(3 * ROTARY_BYTES);
-    expect(written[1]![0]).toBe(kernels.tokens[0]);
-    expect(written[2]![0]).toBe(kernels.ids);
+    expect([2, 3, 4].map((index) => cell(index)[0])).toEqual([5, 6, kernels.table.uniformAt(20)]);
+    expect([...new Int32Array(ids!.bytes.buffer)]).toEqual([9]);
+    expect([...rotary!.bytes]).toEqual(Array(ROTARY_BYTES).fill(20));
+  });
+
+  it("have their record copied from behind what was drawn", () => {
+    const kernels = make();
+    const copied: unknown[][] = [];
+    const target = fakeBuffer(RECORD_BYTES);
+    kernels.copyRecord(
+      { copyBufferToBuffer: (...args: unknown[]) => copied.push(args) } as unknown as GPUCommandEncoder,
+      target,
+    );
+    const drawn = boundBy(kernels.run(1).at(-1)!)[3]!.buffer;
+    expect(copied).toEqual([[drawn, MAX_ROWS * STRIDE, target, 0, RECORD_BYTES]]);
+    expect(drawn.size).toBe(MAX_ROWS * STRIDE + RECORD_BYTES);
+  });
+
+  it("leave no buffers", () => {
+    make().destroy();
+    expect(new Set(destroyed)).toEqual(new Set(created));
+  });
+
+  it("bind no more storage buffers than every device allows", () => {
+    const bindings = ROUND_KERNELS.match(/@binding\(\d\) var<storage/g)!;
+    expect(bindings.length).toBeLessThanOrEqual(8);
   });
 });
 
@@ -211,6 +258,11 @@ describe("a library that cannot be recorded", () => {
     isClean = false;
     expect(make).toThrow("do more than launch kernels");
     expect(device.recording).toBeUndefined();
+  });
+
+  it("is one whose device has no kernels between rounds", () => {
+    fake.library.roundPipelines = undefined;
+    expect(make).toThrow("the kernels between rounds are not there");
   });
 
   it("is one without the functions", () => {
