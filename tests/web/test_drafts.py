@@ -141,7 +141,7 @@ def play(compiled: Compiler, lavapipe: VulkanDriver, fast_module: Path, tmp_path
 
 def dialogues(compiled: Compiler, count: int) -> dict[str, Any]:
     """Held-out questions of the kind that `tiny` and its drafter know, for a scene."""
-    package = Package.open(compiled(DRAFTED, "cpu", "q4f16"))
+    package = Package.open(compiled(TINY, "cpu", "q4f16"))  # of the same tokenizer
     found = tasks(all_evaluation_dialogues(1, seed=7), package.load_tokenizer())
     prompts = [list(task.prompt) for task in found if len(task.prompt) < 300]
     stops = sorted(package.stop_token_ids)

@@ -55,8 +55,7 @@ def test_candidates_name_fields_of_the_tuning(name: str) -> None:
 def test_kernels_of_a_candidate_are_timed(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = ("combine_splits", "split_attention", "decode_attention")
-    few = Family(kinds, False, [{"threads": 128}])
+    few = Family(("combine_splits",), False, [{"threads": 128}])  # quickly compiled
     monkeypatch.setitem(CANDIDATES, "decode_attention", few)
     contexts = (31, 1023)
     cases = list(prepare([PRESET], "q4f16", "default", ["decode_attention"], contexts))
