@@ -62,7 +62,9 @@ def drafted_package(
             limits=limits,
             drafter=str(drafter.path),
         )
-        compile_model(request, packages.Silent())
+        # Host code of a GPU's library only launches kernels.
+        compiler = compile_model if target == "cpu" else packages.compile_small
+        compiler(request, packages.Silent())
 
     name = f"{kind}-{recipe}-{activations}-{target}-{limits}"
     package = made_once(shared_folder(factory) / "drafted" / name, compile_it)

@@ -16,5 +16,18 @@ def slow_unless(is_quick: Callable[..., bool], values: Iterable[Any]) -> list[An
     return [_marked(is_quick, value if isinstance(value, tuple) else (value,)) for value in values]
 
 
+def shares(values: Iterable[Any], step: int) -> list[Any]:
+    """Return two lists of numbers and values: every `step`-th, and the others for `make test-all`.
+
+    Of a list in which neighbours are alike, the first list has some of every kind.
+    """
+    numbered = list(enumerate(values))
+    others = [(number, value) for number, value in numbered if number % step]
+    return [
+        pytest.param(numbered[::step], id="some"),
+        pytest.param(others, id="others", marks=pytest.mark.slow),
+    ]
+
+
 def _marked(is_quick: Callable[..., bool], fields: tuple[Any, ...]) -> Any:
     return pytest.param(*fields, marks=() if is_quick(*fields) else pytest.mark.slow)

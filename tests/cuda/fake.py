@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.targets.linker import ptx, zig
 from gemma4_compile.targets.linker.object_cache import cache_directory
-from tests.packages import Silent
+from tests.packages import compile_small
 
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 ROOT = Path(__file__).parents[2]
@@ -69,7 +68,7 @@ def compile_tiny(folder: Path, drafter: str | None = None) -> Path:
         request = CompileRequest(
             "tiny", "cuda", "q4f16", folder, context_length=CONTEXT_LENGTH, drafter=drafter
         )
-        compile_model(request, Silent())
+        compile_small(request)
     return folder
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from gemma4_compile import abi
 from gemma4_compile.errors import ArtifactError
-from gemma4_compile.pipeline import compile_model
 from gemma4_compile.request import CompileRequest
 from gemma4_compile.runtime import Chat, Engine, Sampler, SamplingOptions
 from gemma4_compile.runtime.device import Device
 from gemma4_compile.targets.linker import ptx
-from tests.packages import Silent
+from tests.packages import compile_small
 from tests.tiny_answers import CONVERSATIONS
 
 GREEDY = Sampler(SamplingOptions(temperature=0.0))
@@ -25,7 +24,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if ptx.find_nvrtc() is None and ptx.find_nvcc() is None:
         pytest.skip("no CUDA compiler: neither nvidia-cuda-nvrtc nor nvcc is installed")
     output = tmp_path_factory.mktemp("cuda") / "package"
-    compile_model(CompileRequest("tiny", "cuda", "q4f16", output, context_length=256), Silent())
+    compile_small(CompileRequest("tiny", "cuda", "q4f16", output, context_length=256))
     return output
 
 

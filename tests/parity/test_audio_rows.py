@@ -37,6 +37,7 @@ AUDIOS: Mapping[str, Mapping[str, Any]] = {
     "wide": WIDE,
     "unified": sounds.UNIFIED,
 }
+QUICK_REFERENCES = ("tower", "other sizes", "unified")
 # Whether the last frame of the spectrum is masked, and how many rows it would make, changes with
 # the length: every remainder of frames by rows, around the padding to 128 samples.
 EDGES = [161, 320, 321, 480, 481, 640, 641, 768, 769, 1280, 1281, 1409, 1537, 16_000, 16_001]
@@ -110,7 +111,7 @@ def test_row_counts_are_those_of_transformers_mask(name: str) -> None:
         assert sound_rows(audio, length) == kept.sum(), length
 
 
-@pytest.mark.parametrize("name", AUDIOS)
+@pytest.mark.parametrize("name", slow_unless(lambda n: n in QUICK_REFERENCES, AUDIOS))
 def test_the_reference_equals_transformers(name: str) -> None:
     sound = compiled(name)
     for length in (161, 1281, RATE + 1):

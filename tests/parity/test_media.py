@@ -77,8 +77,13 @@ def test_a_context_and_the_tokens_after_it(case: CaseOf, kind: str, name: str) -
     compiled.check(given, found)
 
 
-@pytest.mark.parametrize("recipe", slow_unless(lambda recipe: recipe == "q4f16", ["f16", "q4f16"]))
-@pytest.mark.parametrize("kind", slow_unless(lambda kind: kind == "unified", KINDS))
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    slow_unless(
+        lambda kind, _: kind == "unified",
+        [("unified", "q4f16"), ("e2b", "f16"), ("dense", "q4f16"), ("moe", "f16")],
+    ),
+)
 def test_recipes_with_f16_activations(case: CaseOf, kind: str, recipe: str) -> None:
     compiled = case(kind, recipe)
     given = compiled.context(runs_of(CONTEXTS["several pictures"]))

@@ -52,12 +52,18 @@ def swiftshader() -> VulkanDriver:
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Chromium; its WebGPU computes on lavapipe where that is installed, else on SwiftShader."""
+def chromium() -> str:
+    """Chromium, for pages that compute nothing."""
     _require_node()
     found = find_browser()
     if found is None:
         pytest.skip("no Chromium: put one into PATH or name it in CHROMIUM")
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Chromium; its WebGPU computes on lavapipe where that is installed, else on SwiftShader."""
     with pytest.MonkeyPatch.context() as patch:
         description = LAVAPIPE.find()
         if description is not None and "CHROMIUM_FLAGS" not in os.environ:
@@ -66,7 +72,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             patch.setenv("LAVAPIPE", json.loads(description.read_text())["ICD"]["library_path"])
             library = made_once(shared / "lavapipe_for_chromium.so", _compile_preloaded)
             patch.setenv("CHROMIUM_PRELOAD", str(library))
-        yield found
+        yield chromium
 
 
 def _compile_preloaded(library: Path) -> None:
@@ -91,7 +97,7 @@ def fast_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def page(browser: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Builds the example page, once a run."""
     source = HERE.parents[1] / "examples" / "web"
     if not (source / "node_modules" / "vite").is_dir():

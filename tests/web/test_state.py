@@ -14,6 +14,7 @@ import pytest
 from gemma4_compile import abi
 from gemma4_compile.operators.padded_rows import DIGITS, PADDING
 from gemma4_compile.tiny import checkpoint as tiny
+from tests.marks import slow_unless
 from tests.web.compiled import SEEING_LITTLE, SIZES, TINY, WINDOWS, Compiler
 from tests.web.dawn import DawnRun, Step, VulkanDriver, run_on_dawn
 
@@ -59,7 +60,9 @@ class Session:
     told: Mapping[str, Mapping[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["f32", "q4f16"])
+@pytest.fixture(
+    scope="module", params=slow_unless(lambda quant: quant == "q4f16", ["f32", "q4f16"])
+)
 def session(
     request: pytest.FixtureRequest,
     compiled: Compiler,

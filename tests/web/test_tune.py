@@ -55,11 +55,11 @@ def test_candidates_name_fields_of_the_tuning(name: str) -> None:
 def test_kernels_of_a_candidate_are_timed(
     lavapipe: VulkanDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = ("combine_splits", "split_attention", "decode_attention")
-    few = Family(kinds, False, [{"threads": 128}])
+    few = Family(("decode_attention",), False, [{"threads": 128}])
     monkeypatch.setitem(CANDIDATES, "decode_attention", few)
     contexts = (31, 1023)
     cases = list(prepare([PRESET], "q4f16", "default", ["decode_attention"], contexts))
+    cases = [case for case in cases if case.operator == cases[0].operator]  # slow to compile
     path = tmp_path / "cases.jsonl"
     path.write_text("".join(json.dumps(asdict(case)) + "\n" for case in cases))
 

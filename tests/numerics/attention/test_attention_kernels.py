@@ -11,7 +11,7 @@ from gemma4_compile.operators.attention import DecodeAttention, PrefillAttention
 from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.decode_shape import decode_shape
-from tests.marks import LIMITS, slow_unless
+from tests.marks import LIMITS, shares, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -52,7 +52,7 @@ DECODE = {
     "smallest heads": decode(4, 2, 8, 40, 3, 4),
     "three vectors a half": decode(3, 3, 24, 50, 3, 4),
 }
-QUICK_DECODE = ("E2B full", "26B sliding", "12B full", "groups of five", "smallest heads")
+QUICK_DECODE = ("26B sliding", "12B full", "smallest heads")
 # Keys whose vectors no number of lanes divides: (heads, KV heads, head_dim) and what else differs.
 PADDED_DECODE = [
     decode(6, 2, 136, None, 7, 16),
@@ -62,6 +62,7 @@ PADDED_DECODE = [
     decode(8, 2, 328, None, 5, 8),
     decode(4, 2, 504, None, 5, 8, owns_kv=False),
 ]
+PADDED_LENGTHS = (333, 0, 64, 65, 1200, 1)
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -73,34 +74,51 @@ def test_one_position_at_every_length(
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_keys_that_no_lanes_divide(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", shares(zip(PADDED_DECODE, PADDED_LENGTHS, strict=True), 3))
+def test_keys_that_no_lanes_divide(
+    share: list[tuple[int, tuple[DecodeAttention, int]]],
+    limits: str,
+    lavapipe: VulkanDriver,
+    tmp_path: Path,
+) -> None:
     spec = target_spec("webgpu", limits)
-    assert all(decode_shape(operator, spec).padding for operator in PADDED_DECODE)
-    lengths = (333, 0, 64, 65, 1200, 1)
-    cases = [make_case(*case, case[1]) for case in zip(PADDED_DECODE, lengths, strict=True)]
+    assert all(decode_shape(operator, spec).padding for _, (operator, _) in share)
+    cases = [make_case(operator, length, length) for _, (operator, length) in share]
     check(cases, limits, lavapipe, tmp_path)
 
 
 @pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize(
+    "shapes",
+    slow_unless(lambda shapes: len(shapes) == 1, [[(70, 168)], [(None, 128), (70, 128)]]),
+)
 def test_one_position_with_its_query_ready(
-    limits: str, lavapipe: VulkanDriver, tmp_path: Path
+    shapes: list[tuple[int | None, int]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     cases = []
-    for window, head_dim in ((None, 128), (70, 128), (70, 168)):
+    for window, head_dim in shapes:
         ring = None if window is None else 100
         operator = SplitAttention(1, 6, 2, head_dim, window, "float16", ring, splits=7, grain=8)
         cases += [make_case(operator, n, n) for n in LENGTHS]
     check(cases, limits, lavapipe, tmp_path)
 
 
+MERGED = [
+    (CombineSplits(heads, dim, splits, dtype), dim)
+    for heads, dim, splits in [(8, 512, 128), (3, 256, 1), (2, 16, 7), (5, 20, 300), (1, 96, 33)]
+    for dtype in ("float16", "float32")
+]
+
+
 @pytest.mark.parametrize("limits", LIMITS)
-def test_merging_any_number_of_splits(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    shapes = [(8, 512, 128), (3, 256, 1), (2, 16, 7), (5, 20, 300), (1, 96, 33)]
-    cases = [
-        make_case(CombineSplits(heads, dim, splits, dtype), dim)
-        for heads, dim, splits in shapes
-        for dtype in ("float16", "float32")
-    ]
+@pytest.mark.parametrize("share", shares(MERGED, 3))
+def test_merging_any_number_of_splits(
+    share: list[tuple[int, tuple[CombineSplits, int]]],
+    limits: str,
+    lavapipe: VulkanDriver,
+    tmp_path: Path,
+) -> None:
+    cases = [make_case(operator, seed) for _, (operator, seed) in share]
     check(cases, limits, lavapipe, tmp_path)
 
 
@@ -115,10 +133,11 @@ CHUNK = {
     "heads of 26 vectors": PrefillAttention(None, 7, 1, 104, 40, "float32", 83),
     "heads of 126 vectors": PrefillAttention(None, 3, 1, 504, None, "float16", None, "float16"),
 }
+QUICK_CHUNK = ("26B sliding", "groups of three", "heads of two vectors", "heads of 26 vectors")
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("name", CHUNK)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name in QUICK_CHUNK, CHUNK))
 def test_a_chunk_at_every_length(
     name: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from gemma4_compile.operators.conformer import (
     RelativeAttention,
 )
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -56,7 +57,7 @@ OPERATORS: tuple[Operator, ...] = (
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat", "subgroups-4"])
+@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups-4", marks=pytest.mark.slow)])
 def test_every_kernel_computes_its_definition(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

@@ -141,7 +141,7 @@ def test_logits_are_products_with_the_rows(accumulate: bool) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", [*LIMITS, "subgroups-4"])
+@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups-4", marks=pytest.mark.slow)])
 def test_every_kernel_computes_its_definition(
     limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:

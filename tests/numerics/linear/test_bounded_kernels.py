@@ -13,6 +13,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import GemmTuning
+from tests.marks import LIMITS, shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.numerics.vision.test_vision_kernels import F16, F32, dense, eight_bits
@@ -38,12 +39,13 @@ OPERATORS = (
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("share", shares(OPERATORS, 2))
 def test_every_kernel_computes_its_definition(
-    limits: str, lavapipe: VulkanDriver, tmp_path: Path
+    share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
     spec = target_spec("webgpu", limits)
-    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    cases = [make_case(operator, seed) for seed, operator in share]
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
@@ -61,9 +63,12 @@ TILES = {
     "name",
     ["8x8", *(pytest.param(name, marks=pytest.mark.slow) for name in ("8x16", "12x12"))],
 )
-def test_tiles_compute_the_definition(name: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", shares(OPERATORS, 3))
+def test_tiles_compute_the_definition(
+    share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
     spec = target_spec("webgpu", "default")
     spec = replace(spec, tuning=replace(spec.tuning, bounded_gemm=TILES[name]))
-    cases = [make_case(operator, seed) for seed, operator in enumerate(OPERATORS)]
+    cases = [make_case(operator, seed) for seed, operator in share]
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)

@@ -24,7 +24,7 @@ from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from gemma4_compile.types import Array
 from tests.fixed_scheme import FixedLayout
-from tests.marks import LIMITS
+from tests.marks import LIMITS, shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -83,7 +83,11 @@ def exact_operators() -> list[FewRow]:
 
 
 def cases_of(operators: Sequence[FewRow]) -> list[KernelCase]:
-    return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in enumerate(operators)]
+    return numbered_cases(list(enumerate(operators)))
+
+
+def numbered_cases(operators: Sequence[tuple[int, FewRow]]) -> list[KernelCase]:
+    return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in operators]
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(4, "float16"), (8, "float32"), (0, "float16")])
@@ -141,8 +145,11 @@ def test_rows_that_it_rounds_itself(dtype: str) -> None:
 
 @pytest.mark.dawn
 @pytest.mark.parametrize("limits", LIMITS)
-def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    cases = cases_of(OPERATORS)
+@pytest.mark.parametrize("share", shares(OPERATORS, 3))
+def test_kernels_of_odd_shapes(
+    share: list[tuple[int, FewRow]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = numbered_cases(share)
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
 

@@ -84,7 +84,7 @@ def test_a_combine_is_a_combine_and_its_rounding() -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", [*LIMITS, "subgroups"])
+@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups", marks=pytest.mark.slow)])
 def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     made, spec = cases(), target_spec("webgpu", limits)
     spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))

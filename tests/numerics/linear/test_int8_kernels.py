@@ -32,7 +32,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.linear.int8_block import int8_shape, tiles_of_block
 from gemma4_compile.targets.spec import INT8
-from tests.marks import LIMITS
+from tests.marks import LIMITS, shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import Array, differences, make_case, operators
 from tests.numerics.test_kernels import PART_BYTES, config_of
@@ -158,8 +158,11 @@ def test_a_byte_of_x_on_the_other_side_stays_within_the_bound(cols: int, rows: i
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    cases = [make_case(operator, seed) for seed, operator in enumerate(odd_shapes())]
+@pytest.mark.parametrize("share", shares(odd_shapes(), 3))
+def test_kernels_of_odd_shapes(
+    share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(operator, seed) for seed, operator in share]
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
 
@@ -219,9 +222,13 @@ def test_blocks_that_norm_once_for_several_tiles(lavapipe: VulkanDriver, tmp_pat
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
 
 
-def test_kernels_of_odd_shapes_with_subgroups(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    tried = [QuantizeRows(None, 1312, "float32", False), *odd_shapes()[4::2]]
-    cases = [make_case(operator, seed) for seed, operator in enumerate(tried)]
+@pytest.mark.parametrize(
+    "share", shares([QuantizeRows(None, 1312, "float32", False), *odd_shapes()[4::2]], 3)
+)
+def test_kernels_of_odd_shapes_with_subgroups(
+    share: list[tuple[int, Operator]], lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(operator, seed) for seed, operator in share]
     spec = replace(target_spec("webgpu", "subgroups"), simd_width=SUBGROUP)
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)

@@ -18,7 +18,7 @@ from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.tuning import FewRowTuning
 from tests.fixed_scheme import FixedLayout
-from tests.marks import LIMITS
+from tests.marks import LIMITS, shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import values
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -80,7 +80,11 @@ OPERATORS: list[FewRowExperts] = [
 
 
 def cases_of(operators: Sequence[FewRowExperts]) -> list[KernelCase]:
-    return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in enumerate(operators)]
+    return numbered_cases(list(enumerate(operators)))
+
+
+def numbered_cases(operators: Sequence[tuple[int, FewRowExperts]]) -> list[KernelCase]:
+    return [make_case(one, seed, rows=1 + seed % MOST) for seed, one in operators]
 
 
 def exact_operators() -> list[FewRowExperts]:
@@ -126,8 +130,11 @@ def test_packed_pairs_are_multiplied_with_their_experts(bits: int) -> None:
 
 @pytest.mark.dawn
 @pytest.mark.parametrize("limits", LIMITS)
-def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    cases = cases_of(OPERATORS)
+@pytest.mark.parametrize("share", shares(OPERATORS, 3))
+def test_kernels_of_odd_shapes(
+    share: list[tuple[int, FewRowExperts]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = numbered_cases(share)
 
     results = run_on_dawn(cases, target_spec("webgpu", limits), lavapipe, tmp_path)
 
@@ -135,8 +142,11 @@ def test_kernels_of_odd_shapes(limits: str, lavapipe: VulkanDriver, tmp_path: Pa
 
 
 @pytest.mark.dawn
-def test_kernels_of_another_division(lavapipe: VulkanDriver, tmp_path: Path) -> None:
-    cases = [make_case(one, seed, rows=MOST - seed) for seed, one in enumerate(OPERATORS[:4])]
+@pytest.mark.parametrize("share", shares(OPERATORS[:4], 3))
+def test_kernels_of_another_division(
+    share: list[tuple[int, FewRowExperts]], lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
+    cases = [make_case(one, seed, rows=MOST - seed) for seed, one in share]
     spec = replace(target_spec("webgpu", "subgroups"), simd_width=SUBGROUP)
     tuning = replace(spec.tuning, few_rows=FewRowTuning(threads=256, items_per_lane=1))
 

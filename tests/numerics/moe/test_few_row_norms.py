@@ -23,7 +23,7 @@ from gemma4_compile.operators.moe import (
 from gemma4_compile.operators.norms import ResidualNorm, RmsNorm
 from gemma4_compile.targets import target_spec
 from gemma4_compile.types import Array
-from tests.marks import LIMITS
+from tests.marks import LIMITS, shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -44,7 +44,11 @@ OPERATORS: list[Operator] = [
 
 
 def cases_of(operators: Sequence[Operator]) -> list[KernelCase]:
-    return [make_case(one, seed, rows=(9, 4, 1)[seed % 3]) for seed, one in enumerate(operators)]
+    return numbered_cases(list(enumerate(operators)))
+
+
+def numbered_cases(operators: Sequence[tuple[int, Operator]]) -> list[KernelCase]:
+    return [make_case(one, seed, rows=(9, 4, 1)[seed % 3]) for seed, one in operators]
 
 
 def rounded(x: Array, interleaved: bool) -> tuple[Array, Array]:
@@ -100,11 +104,14 @@ def test_experts_are_added_up_normed_and_rounded(dtype: str) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", [*LIMITS, "subgroups"])
-def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", shares(OPERATORS, 2))
+def test_kernels(
+    share: list[tuple[int, Operator]], limits: str, lavapipe: VulkanDriver, tmp_path: Path
+) -> None:
     spec = target_spec("webgpu", limits)
     spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))
-    cases = cases_of(OPERATORS)
+    cases = numbered_cases(share)
 
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
 

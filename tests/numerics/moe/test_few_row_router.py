@@ -67,7 +67,7 @@ def test_both_halves_are_the_router(dtype: str | None) -> None:
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", [*LIMITS, "subgroups"])
+@pytest.mark.parametrize("limits", [*LIMITS, pytest.param("subgroups", marks=pytest.mark.slow)])
 def test_kernels(limits: str, lavapipe: VulkanDriver, tmp_path: Path) -> None:
     spec = target_spec("webgpu", limits)
     spec = replace(spec, simd_width=min(spec.simd_width, SUBGROUP))

@@ -10,6 +10,7 @@ from gemma4_compile.operators.int8_linear import Int8ExpertGateUp
 from gemma4_compile.operators.linear import WeightLayout
 from gemma4_compile.operators.moe import PermuteByExpert, Router, TopKExperts
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
 from tests.numerics.kernel_cases import KernelCase, differences, make_case
@@ -72,7 +73,7 @@ def grouping_case(ids: np.ndarray) -> KernelCase:
     return replace(case, args=tuple(args), changed=(1, 2), expected=after[1:])
 
 
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 def test_equal_and_nearly_equal_choices(
     limits: str, swiftshader: VulkanDriver, tmp_path: Path
 ) -> None:

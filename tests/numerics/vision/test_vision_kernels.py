@@ -17,6 +17,7 @@ from gemma4_compile.operators.vision import (
 )
 from gemma4_compile.operators.vision_unified import PixelNorm, PositionNorms
 from gemma4_compile.targets import target_spec
+from tests.marks import LIMITS
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.kernel_cases import differences, make_case
 from tests.web.dawn import VulkanDriver
@@ -60,7 +61,7 @@ OPERATORS: dict[str, tuple[Operator, ...]] = {
 
 
 @pytest.mark.dawn
-@pytest.mark.parametrize("limits", ["default", "compat"])
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("family", OPERATORS)
 def test_every_kernel_computes_its_definition(
     family: str, limits: str, lavapipe: VulkanDriver, tmp_path: Path

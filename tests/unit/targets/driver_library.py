@@ -34,8 +34,7 @@ def link(executable: Any, output: Path) -> None:
         exports.write_text(EXPORTS)
         flags = tuple(str(exports) if flag.endswith("exports.map") else flag for flag in flags)
     target = replace(
-        native,
-        name=f"{native.name}-driver",
+        native,  # of the same name, and so with the C++ library that the machine's own has
         units=(*native.units, *UNITS),
         compile_flags=(*native.compile_flags, *LIMITS),
         link_flags=flags,
