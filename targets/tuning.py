@@ -80,6 +80,8 @@ class FewRowTuning:
     rows : of x that a matmul's block takes, at most: with more the matrix is read again. The sums
         of rows that there are not take registers, too
     queries : of an attention block, at most: query heads of rows; K and V are read once for them
+    attention_blocks : aim: a block takes fewer queries where a step of four rows would have fewer
+        blocks
     """
 
     threads: int = 128
@@ -87,6 +89,7 @@ class FewRowTuning:
     min_blocks: int = 256
     rows: int = 5
     queries: int = 4
+    attention_blocks: int = 128
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ CANDIDATES: dict[str, Family] = {
             *every(min_blocks=(128, 512)),
             *every(rows=(4, 9)),
             *every(queries=(2, 8)),
+            *every(attention_blocks=(64, 256)),
         ],
         few=4,
     ),

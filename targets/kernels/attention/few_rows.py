@@ -126,11 +126,11 @@ def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
 
     Fewer where the blocks of a usual step would be too few to fill the device.
     """
-    most = min(spec.tuning.few_rows.queries, operator.most_rows * operator.heads)
+    tuning = spec.tuning.few_rows
+    most = min(tuning.queries, operator.most_rows * operator.heads)
     counts = [1 << power for power in reversed(range(most.bit_length()))]
     queries = operator.splits * operator.heads * min(USUAL_ROWS, operator.most_rows)
-    aim = spec.tuning.decode_attention.min_blocks
-    fills = [count for count in counts if queries // count >= aim]
+    fills = [count for count in counts if queries // count >= tuning.attention_blocks]
     return shape_of_heads(operator, spec, [*fills, 1] if 1 not in fills else fills)
 
 
