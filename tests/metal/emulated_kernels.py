@@ -15,7 +15,7 @@ from tests.metal import emulator
 from tests.numerics.dawn_kernels import cases_executable
 from tests.numerics.kernel_cases import Array, KernelCase, differences
 
-ORDERS = ("ascending", "descending")  # of threads between two barriers
+ORDERS = ("ascending", "descending")  # of threadgroups, and of threads between two barriers
 
 
 def link_cases(cases: Sequence[KernelCase], spec: TargetSpec, folder: Path) -> Path:

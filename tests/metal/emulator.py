@@ -199,7 +199,7 @@ def link(
 
 @contextmanager
 def threads_in_descending_order() -> Iterator[None]:
-    """Between two barriers, run the last thread first."""
+    """Run the last threadgroup first, and of it the last thread first between two barriers."""
     order = tvm_ffi.get_global_func("gemma4_test.set_descending")
     order(True)
     try:

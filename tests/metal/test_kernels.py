@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import pytest
 import tvm
@@ -12,6 +14,8 @@ from gemma4_compile.operators.attention_splits import CombineSplits
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.operators.moe import RouterScores
 from gemma4_compile.operators.padded_rows import KeptRows, ShiftedRotary
+from gemma4_compile.targets.kernels.linear.few_row_shape import few_row_shape
+from gemma4_compile.targets.tuning import FewRowTuning
 from tests import models
 from tests.metal import emulator
 from tests.metal.emulated_kernels import ORDERS, EmulatedCases, link_cases
@@ -25,8 +29,8 @@ from tests.numerics.audio.test_audio_kernels import OPERATORS as AUDIO
 from tests.numerics.drafting.test_drafting_kernels import OPERATORS as DRAFTING
 from tests.numerics.kernel_cases import KernelCase, make_case, operators
 from tests.numerics.linear.test_bounded_kernels import OPERATORS as BOUNDED
+from tests.numerics.linear.test_few_row_linear import MOST, exact, exact_operators, quantized
 from tests.numerics.linear.test_few_row_linear import cases_of as few_row_matmuls
-from tests.numerics.linear.test_few_row_linear import exact_operators
 from tests.numerics.moe.test_few_row_experts import cases_of as few_row_experts
 from tests.numerics.moe.test_few_row_experts import exact_operators as exact_experts
 from tests.numerics.moe.test_few_row_norms import FLOATS as FEW_ROW_NORMS
@@ -96,6 +100,19 @@ def emulated(
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_kernel_computes_its_definition(order: str, emulated: EmulatedCases) -> None:
     emulated.check(order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_blocks_of_few_rows_write_their_own_alone(
+    order: str, metal_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
+    tuning = FewRowTuning(min_blocks=1)
+    spec = replace(emulator.SPEC, tuning=replace(emulator.SPEC.tuning, few_rows=tuning))
+    operator = exact(quantized(4, "float16", 96, 64), "float16")
+    assert tuning.rows % few_row_shape(64, 96 // 8, tuning.rows, spec).at_once  # sums in two goes
+    cases = [make_case(operator, 1, rows=MOST)]
+
+    EmulatedCases.load(cases, metal_device, link_cases(cases, spec, tmp_path)).check(order)
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from benchmarks.drafter_config import drafter_values
 from gemma4_compile import abi
 from gemma4_compile.build import build_module, decoder_options, library_report
+from gemma4_compile.model_spec.drafter.config import read_drafter
 from gemma4_compile.model_spec.text.config import Gemma4Config, preset_names
 from gemma4_compile.passes.lowering import lower, virtual_machine_passes
 from gemma4_compile.quantization.schemes import RECIPES
@@ -81,6 +83,13 @@ def test_layers_share_their_kernels(preset: str) -> None:
     assert more_launches <= MOST_LAUNCHES[preset] * more_layers
     assert TARGET.max_binding_bytes is not None
     assert reports[0].largest_binding_bytes <= TARGET.max_binding_bytes
+
+
+@pytest.mark.parametrize("preset", slow_unless("gemma-4-E4B-it".__eq__, preset_names()))
+def test_kernels_of_a_drafter_and_of_few_rows_are_within_the_limits(preset: str) -> None:
+    config = replace(shortened(preset), drafter=read_drafter(drafter_values(preset)))
+    functions = {var.name_hint for var, _ in lowered(config, "q4f16").functions_items()}
+    assert functions >= {abi.DRAFT, abi.VERIFY}
 
 
 def planned_bytes(module: tvm.IRModule, function: str) -> int:

@@ -20,7 +20,6 @@ export class Lookahead implements Forerunner {
   private rounds: Rounds | undefined;
   private pace: DraftPace | undefined;
   private active: Forerunner;
-  private isWithout = false; // the drafter cannot be used
 
   constructor(
     private readonly owner: RoundOwner,
@@ -84,7 +83,7 @@ export class Lookahead implements Forerunner {
   }
 
   private openRounds(): void {
-    if (this.rounds || this.isWithout || this.owner.library.drafter === 0) return;
+    if (this.rounds || this.owner.library.drafter === 0) return;
     try {
       const kernels = new RoundKernels(this.owner, this.step.softmax, this.step.sample);
       const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
@@ -103,9 +102,8 @@ export class Lookahead implements Forerunner {
     }
   }
 
-  /** Goes on without guesses. Tokens of rounds that came back are kept by who took them. */
+  /** Goes on without guesses and the drafter. Tokens of rounds that came back are kept by who took them. */
   private giveUp(error: unknown): void {
-    this.isWithout = true;
     because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
     this.active = this.ahead;
     this.rounds?.destroy();

@@ -141,8 +141,7 @@ export async function makeRoundPipelines(native: Native): Promise<RoundPipelines
   const scope = native.popErrorScope();
   const make = (entryPoint: Name) =>
     native.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint } });
-  const [gather_guesses, next_round] = await Promise.all([make("gather_guesses"), make("next_round")]);
-  await scope;
+  const [gather_guesses, next_round] = await Promise.all([make("gather_guesses"), make("next_round"), scope]);
   return { gather_guesses, next_round };
 }
 

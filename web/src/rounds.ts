@@ -50,6 +50,8 @@ export class Rounds extends Waiting implements Forerunner {
   private goesOn = false;
   private isDestroyed = false;
   private versionOfStep = 0;
+  /** Where rounds may end, by the client's step: it may run again, also after its token is asked for. */
+  private end = { alone: 0, usual: 0 };
   private lastArrival = 0;
   private msPerRound = 0;
   /** Steps that came with a round because their guess did come true. */
@@ -73,6 +75,7 @@ export class Rounds extends Waiting implements Forerunner {
     const randomState = this.owner.library.random.state;
     if (!sampling || randomState === undefined || this.sequence.room() < 1) return false;
     this.versionOfStep = this.sequence.version();
+    this.look();
     this.chosen = { ...sampling };
     this.known = { position, token };
     this.goesOn = true;
@@ -98,6 +101,7 @@ export class Rounds extends Waiting implements Forerunner {
   }
 
   refill(): void {
+    this.look();
     this.advance();
   }
 
@@ -121,17 +125,22 @@ export class Rounds extends Waiting implements Forerunner {
   /** Begins the next rounds, as far as there is room for them. */
   private advance(): void {
     while (this.goesOn && this.onTheirWay.length < this.depth && this.entries.length <= MOST_WAITING) {
-      const { pace, sequence, onTheirWay } = this;
+      const { pace, onTheirWay } = this;
       const begin = onTheirWay.reduce((position, { rows }) => position + rows, this.known!.position);
       const isAlone = onTheirWay.length === 0;
-      // A third of the room stays for what the client may take back, but where nothing would go on without it.
-      const room = sequence.room();
-      const end = sequence.length() + (isAlone ? room : Math.floor((2 * room) / 3));
+      const end = isAlone ? this.end.alone : this.end.usual;
       const guesses = Math.min(pace.count, MAX_ROWS - 1);
       const fitting = Math.min(guesses, end - begin - 1);
       if (fitting < (isAlone ? 0 : guesses)) return;
       this.attempt(() => this.submit(begin, fitting));
     }
+  }
+
+  /** Finds the room, where the client begins with a step. */
+  private look(): void {
+    const [length, room] = [this.sequence.length(), this.sequence.room()];
+    // A third of it stays for what the client may take back, but where nothing would go on without it.
+    this.end = { alone: length + room, usual: length + Math.floor((2 * room) / 3) };
   }
 
   /** As many rounds as keep the GPU busy, but no more text at a time than steps without guesses bring. */

@@ -22,6 +22,7 @@ let length: number;
 let ring: number[];
 let sizes: number[]; // steps of submissions without guesses
 let released: number;
+let library: { drafter: number };
 let lookahead: Lookahead;
 
 /** Copies arrive in their order, each after the time that it takes. */
@@ -73,17 +74,20 @@ beforeEach(() => {
       copyBufferToBuffer: (from: object, _: number, to: GPUBuffer & FakeStaging) => copied(from, to, tables),
     }),
   });
-  const library = {
+  library = {
     random: { state: 77 },
     drafter: 5,
-    releaseDrafter: () => (released += 1),
+    releaseDrafter: () => {
+      released += 1;
+      library.drafter = 0;
+    },
     exports: {
       gemma4_driver_length: () => length,
       gemma4_driver_room: () => 4096 - length,
       gemma4_driver_wrote: () => 0,
       gemma4_driver_version: () => version,
     },
-  };
+  } as typeof library;
   const stream = { flush: () => undefined, submit: () => undefined };
   const owner = { library, state: 1, device: { native, stream } } as unknown as RoundOwner;
   const recorded = { record: { bind: () => [] } };
@@ -149,6 +153,18 @@ describe("tokens ahead of the client", () => {
     expect(counts.reasons).toEqual(["no tokens are guessed: not such a library"]);
     expect(released).toBe(1);
     expect(sizes.reduce((sum, size) => sum + size)).toBeGreaterThanOrEqual(30);
+  });
+
+  it("are guessed where the library is given a drafter again", async () => {
+    device.fails = true;
+    const at = { token: 5, position: 20 };
+    await say(30, at);
+    Object.assign(device, { fails: false });
+    library.drafter = 6;
+    at.token += 1; // another reply
+    await say(30, at);
+    expect(device.rounds.length).toBeGreaterThan(5);
+    expect(counts.reasons).toHaveLength(1);
   });
 
   it("are never guessed where that was asked for", async () => {

@@ -52,6 +52,13 @@ describe("the kernels between rounds", () => {
     await expect(makeRoundPipelines(native("not here").made)).rejects.toThrow("not here");
   });
 
+  it("leave no rejection that nobody hears of, on a device that is lost", async () => {
+    const { made } = native("lost");
+    made.popErrorScope = () => Promise.reject(new Error("lost as well"));
+    await expect(makeRoundPipelines(made)).rejects.toThrow("lost");
+    await new Promise((done) => setTimeout(done, 0)); // Vitest fails where one is left
+  });
+
   it("bind the buffers that they name", async () => {
     const { made } = native();
     const pipelines: RoundPipelines = await makeRoundPipelines(made);

@@ -121,7 +121,7 @@ def make_few_row_gemv(operator: FewRowLinear | Int8FewRowLinear, spec: TargetSpe
         tile, lanes, slots = shape.block.tile, shape.block.lanes, shape.block.slots
         with launch(shape.block.threads, parts, -(-rows // tile)) as (part, index, thread):
             block, begin = Block(thread, shape.block.threads, spec.simd_width), bind(part * most)
-            count = bind(i32(n) - begin)
+            count = bind(tirx.min(i32(n) - begin, most))  # the others are other blocks' to write
             slot, first = bind(tirx.floordiv(thread, lanes)), bind(index * tile)
             sums = RowSums(shape.sums, block)
             owned = [first + m * slots + slot for m in range(OWN_ROWS)]

@@ -56,6 +56,9 @@ def few_row_shape(rows: int, items: int, most_rows: int, spec: TargetSpec) -> Fe
     # A small matrix: more lanes share a row, down to an item each.
     while -(-rows // block.tile) < tuning.min_blocks and block.lanes < min(block.threads, items):
         block = replace(block, lanes=2 * block.lanes)
+    # A vocabulary with long rows: fewer lanes share a row, where the grid would be too large.
+    while -(-rows // block.tile) > spec.max_grid_dim and 2 * block.tile <= ROW_ALIGNMENT:
+        block = replace(block, lanes=block.lanes // 2)
     assert block.tile <= ROW_ALIGNMENT, "a tile lies in one split"
     free = min(MAX_SUM_BYTES, spec.max_shared_memory_bytes)
     return FewRowShape(block, max(1, min(most_rows, free // block.sum_bytes)))

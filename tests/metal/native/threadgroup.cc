@@ -247,11 +247,12 @@ const char* run(const Launch& launch, Body body) {
   if (all.threads == 0 || all.threads > kMaxThreads)
     note("%u threads in a threadgroup", all.threads);
   const MemoryGuard guard;
-  Index& at = all.index;
-  for (at.z = 0; at.z < launch.grid.z && !all.failed; ++at.z) {
-    for (at.y = 0; at.y < launch.grid.y && !all.failed; ++at.y) {
-      for (at.x = 0; at.x < launch.grid.x && !all.failed; ++at.x) run_threadgroup();
-    }
+  const Index& grid = launch.grid;
+  const uint32_t count = grid.x * grid.y * grid.z;
+  for (uint32_t step = 0; step < count && !all.failed; ++step) {
+    const uint32_t i = launch.descending ? count - 1 - step : step;
+    all.index = {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y};
+    run_threadgroup();
   }
   if (!all.failed) return nullptr;
   for (Fiber& fiber : all.fibers) fiber.started = false;  // where they stopped is of no use

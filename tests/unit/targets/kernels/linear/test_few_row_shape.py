@@ -8,7 +8,11 @@ import pytest
 
 from gemma4_compile.quantization.recipe import ROW_ALIGNMENT
 from gemma4_compile.targets import target_spec
-from gemma4_compile.targets.kernels.linear.few_row_shape import OWN_ROWS, few_row_shape
+from gemma4_compile.targets.kernels.linear.few_row_shape import (
+    MIN_LANES,
+    OWN_ROWS,
+    few_row_shape,
+)
 from gemma4_compile.targets.tuning import FewRowTuning
 
 # Rows, and units of 8 or groups of 32 channels: from the smallest to those of released sizes.
@@ -40,6 +44,18 @@ def test_a_small_matrix_has_smaller_blocks() -> None:
     small, large = (few_row_shape(rows, 48, 9, spec).block for rows in (2560, 262_144))
     assert small.threads < large.threads == spec.tuning.few_rows.threads
     assert few_row_shape(2560, 48, 2, spec).at_once == 2
+
+
+@pytest.mark.parametrize("channels", [1536, 2560, 2816, 3840, 5376])
+@pytest.mark.parametrize(("target", "limits"), [("webgpu", "default"), ("cuda", "default")])
+def test_a_vocabulary_with_long_rows_fits_the_grid(channels: int, target: str, limits: str) -> None:
+    spec, rows = target_spec(target, limits), 262_144
+
+    shape = few_row_shape(rows, channels // 8, 5, spec)
+
+    assert -(-rows // shape.block.tile) <= spec.max_grid_dim
+    assert shape.block.tile <= ROW_ALIGNMENT
+    assert shape.block.lanes >= MIN_LANES
 
 
 def test_many_lanes_share_a_row_of_the_smallest() -> None:
