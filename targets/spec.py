@@ -45,6 +45,7 @@ class TargetSpec:
     max_storage_buffers : buffers that one kernel binds
     max_binding_bytes : bytes of one bound buffer; None means no limit
     max_grid_dim : blocks along one axis of the grid
+    max_grid_x : blocks along x, where there may be more; 0 for `max_grid_dim`
     features : optional device features that kernels may use (``subgroups``), by WebGPU's names.
         ``shader-f16`` is not among them: the recipe decides whether a library needs it.
     simd_width : neighbouring threads that exchange values without shared memory, or 0 where their
@@ -78,6 +79,7 @@ class TargetSpec:
     max_storage_buffers: int
     max_binding_bytes: int | None
     max_grid_dim: int
+    max_grid_x: int = 0
     features: tuple[str, ...] = ()
     simd_width: int = 0
     tensor_cores: bool = False

@@ -25,7 +25,7 @@ class KernelUse:
     shared_bytes : shared memory per block
     buffers : bound buffers
     largest_binding_bytes : largest buffer of static shape
-    grid : static grid dimensions
+    grid : blocks along x, y and z; 1 where their number is not known
     """
 
     name: str
@@ -92,7 +92,7 @@ def kernel_use(name: str, func: tirx.PrimFunc) -> KernelUse:
         shared_bytes=sum(shared),
         buffers=len(buffers),
         largest_binding_bytes=max((_static_bytes(buffer) for buffer in buffers), default=0),
-        grid=tuple(size for tag, size in threads.items() if tag.startswith("blockIdx")),
+        grid=tuple(threads.get(f"blockIdx.{axis}", 1) for axis in "xyz"),
     )
 
 
@@ -119,7 +119,8 @@ def _check(use: KernelUse, spec: TargetSpec) -> None:
         ("bytes of shared memory", use.shared_bytes, spec.max_shared_memory_bytes),
         ("storage buffers", use.buffers, spec.max_storage_buffers),
         ("bytes in one binding", use.largest_binding_bytes, spec.max_binding_bytes),
-        ("blocks along one axis", max(use.grid, default=0), spec.max_grid_dim),
+        ("blocks along x", use.grid[0], spec.max_grid_x or spec.max_grid_dim),
+        ("blocks along y or z", max(use.grid[1:]), spec.max_grid_dim),
     )
     for what, asked, limit in limits:
         if limit is not None and asked > limit:

@@ -33,7 +33,7 @@ def test_reads_what_a_kernel_asks_for() -> None:
     use = kernel_use("k", kernel(64, 256, 3, 1000)["greedy"])
     assert (use.threads, use.shared_bytes, use.buffers) == (64, 1024, 3)
     assert use.largest_binding_bytes == 4000
-    assert use.grid == (1,)
+    assert use.grid == (1, 1, 1)
 
 
 def test_memory_of_all_arrays_counts() -> None:
@@ -71,6 +71,25 @@ def test_kernel_over_a_limit_is_named(module: tvm.IRModule, asked: str, limit: s
     assert asked in str(error.value)
     assert f"allows {limit}" in str(error.value)
     assert error.value.hint
+
+
+def blocks(x: int, y: int) -> tvm.IRModule:
+    """A kernel of so many blocks."""
+    with function(scheduled=True) as build:
+        out = build.arg("out", (64,), "float32")
+        with launch(64, x, y) as (_, _, thread):
+            store(out, out[thread], thread)
+    return tvm.IRModule({"greedy": build.result})
+
+
+def test_axes_of_the_grid_have_limits_of_their_own() -> None:
+    check_limits(blocks(65_535, 65_535), WEBGPU)
+    with pytest.raises(LoweringError, match="65536 blocks along x"):
+        check_limits(blocks(65_536, 1), WEBGPU)
+    cuda = target_spec("cuda")
+    check_limits(blocks(1 << 20, 65_535), cuda)
+    with pytest.raises(LoweringError, match="65536 blocks along y or z"):
+        check_limits(blocks(1, 65_536), cuda)
 
 
 def test_cpu_has_no_limits() -> None:
