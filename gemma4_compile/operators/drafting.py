@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T
 from gemma4_compile.operators.attention_splits import LOWEST
 from gemma4_compile.operators.base import Operator, te_prim_func
 from gemma4_compile.operators.examples import Sizes
-from gemma4_compile.operators.linear import WeightLayout
+from gemma4_compile.operators.linear import RowLookup, WeightLayout
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr
@@ -96,7 +96,7 @@ class ClusterTokens(Operator):
 
 
 @dataclass(frozen=True)
-class CandidateLogits(Operator):
+class CandidateLogits(RowLookup):
     """Logits of some tokens: products of a state with their rows of the head.
 
     The row splits hold the rows from `row_begin` on. A token outside of them has the logit 0 or,
@@ -105,24 +105,13 @@ class CandidateLogits(Operator):
     Result: (1, count) f32.
     """
 
+    IDS: ClassVar[str] = "tokens"
     kind: ClassVar[str] = "candidate_logits"
     count: int
     layout: WeightLayout
     in_dtype: str
     row_begin: int = 0
     accumulate: bool = False
-
-    @property
-    def cols(self) -> int:
-        """Channels of the state and of a row."""
-        return self.layout.cols
-
-    def example_input(
-        self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
-    ) -> Array | None:
-        if name == "tokens":  # some are outside of these splits
-            return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
-        return self.layout.example_input(name, shape, rng)
 
     def definition(self) -> tirx.PrimFunc:
         layout, shape = self.layout, (1, self.count)

@@ -261,22 +261,17 @@ class Linear(Operator):
         )
 
 
-@dataclass(frozen=True)
-class Embedding(Operator):
-    """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
+class RowLookup(Operator):
+    """Operators on rows of a table by token id, whose row splits hold those from `row_begin` on.
 
-    The row splits hold the rows from `row_begin` on. An id outside of them gives 0 or, with
-    `accumulate`, the row of a previous result, so that a table with more row splits than a kernel
-    may bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all row splits;
-    with `accumulate` the previous result. Result: (rows, cols) float32.
+    Attributes
+    ----------
+    IDS : name of the argument with the token ids
     """
 
-    kind: ClassVar[str] = "embedding"
-    rows: int | None
+    IDS: ClassVar[str]
     layout: WeightLayout
     row_begin: int
-    scale: float
-    accumulate: bool
 
     @property
     def cols(self) -> int:
@@ -286,9 +281,28 @@ class Embedding(Operator):
     def example_input(
         self, name: str, shape: tuple[int, ...], rng: np.random.Generator, sizes: Sizes
     ) -> Array | None:
-        if name == "ids":  # some are outside of these splits
+        if name == self.IDS:  # some are outside of these splits
             return rng.integers(0, self.row_begin + self.layout.rows + 64, shape)
         return self.layout.example_input(name, shape, rng)
+
+
+@dataclass(frozen=True)
+class Embedding(RowLookup):
+    """Look rows up by token id: ``out[i] = W[ids[i]] * scale``.
+
+    The row splits hold the rows from `row_begin` on. An id outside of them gives 0 or, with
+    `accumulate`, the row of a previous result, so that a table with more row splits than a kernel
+    may bind is read by several calls. Arguments: ids (rows,) int32; the tensors of all row splits;
+    with `accumulate` the previous result. Result: (rows, cols) float32.
+    """
+
+    IDS: ClassVar[str] = "ids"
+    kind: ClassVar[str] = "embedding"
+    rows: int | None
+    layout: WeightLayout
+    row_begin: int
+    scale: float
+    accumulate: bool
 
     def definition(self) -> tirx.PrimFunc:
         rows, layout = symbolic_rows(self.rows), self.layout
