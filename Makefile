@@ -17,7 +17,7 @@ WORKERS ?= -n auto --maxprocesses=4 --max-worker-restart=0 --dist=loadfile --no-
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup node docs lock lint fix types tree check test test-all quick-tests all-tests smoke demo wheel npm release bench all clean
+.PHONY: help setup objects browsers node docs lock lint fix types tree check test test-all quick-tests all-tests smoke demo wheel npm release bench all clean
 
 help:
 	@echo "make demo    compile the tiny model and chat with it in the browser (HEADLESS=1: ask, also about a picture; PORT=N)"
@@ -63,7 +63,14 @@ node:
 	cd $* && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
-setup: $(VENV)/dev.stamp $(NODE_MODULES)
+setup: $(VENV)/dev.stamp
+	+@$(MAKE) --no-print-directory -j2 objects browsers
+
+# What every model library is linked with, which is compiled once a machine: one thread, beside downloads.
+objects: $(VENV)/dev.stamp
+	@$(BIN)/python tools/prebuild.py
+
+browsers: $(NODE_MODULES)
 	@bash tools/install-webgpu-debian.sh
 
 docs: | $(BIN)/python

@@ -1,17 +1,22 @@
-"""Compiles what every model library is linked with, for `make wheel` to put into the wheel.
+"""Compiles what every model library is linked with, before the first library is.
+
+    python tools/prebuild.py
+
+fills this machine's cache for the platforms that tests link for, as `make setup` does.
 
     python tools/prebuild.py targets/prebuilt
 
-writes entries as the cache of a machine holds them: objects and archives, each with its sha256, in
-folders that are named by a hash of all that they are made from. A package that was built from other
-sources, or that meets another version of TVM or zig, does not find them and compiles its own. The
-bytes are the same wherever they are built: build them and compare.
+writes entries as a cache holds them, for `make wheel` to put into the wheel: objects and archives,
+each with its sha256, in folders that are named by a hash of all that they are made from. A package
+that was built from other sources, or that meets another version of TVM or zig, does not find them
+and compiles its own. The bytes are the same wherever they are built: build them and compare.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from gemma4_compile.targets import cpu, metal, webgpu
@@ -31,8 +36,7 @@ def prebuild(output: Path, platforms: tuple[Platform, ...] = PLATFORMS) -> None:
     """Write the entries of platforms into a folder, which is made anew."""
     shutil.rmtree(output, ignore_errors=True)
     for target in platforms:
-        for paths in (runtime_objects(target, print), list(cpp_library(target, print).values())):
-            entry = paths[0].parent
+        for entry in compiled(target):
             shutil.copytree(entry, output / entry.name)
             print(f"{output / entry.name}")
         licences = output / f"licences-{target.name}"
@@ -41,5 +45,26 @@ def prebuild(output: Path, platforms: tuple[Platform, ...] = PLATFORMS) -> None:
             (licences / name).write_text(text, "utf-8")
 
 
+def tested_platforms() -> tuple[Platform, ...]:
+    """The platforms that tests link for on this machine."""
+    return (webgpu.WASM, cpu.this_machine(), metal.MACOS)
+
+
+def compiled(target: Platform) -> Iterator[Path]:
+    """The folders with a platform's objects and with its archives, compiled where they are not."""
+    yield runtime_objects(target, print)[0].parent
+    yield next(iter(cpp_library(target, print).values())).parent
+
+
+def main(arguments: list[str]) -> None:
+    """Fill the folder that is named, or this machine's cache."""
+    if arguments:
+        prebuild(Path(arguments[0]))
+        return
+    for target in dict.fromkeys(tested_platforms()):
+        for _ in compiled(target):
+            pass
+
+
 if __name__ == "__main__":
-    prebuild(Path(sys.argv[1]))
+    main(sys.argv[1:])

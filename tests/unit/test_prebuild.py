@@ -12,6 +12,7 @@ from gemma4_compile.targets import cpu, metal, webgpu
 from gemma4_compile.targets.linker import object_cache
 from gemma4_compile.targets.linker.cpp_library import cpp_library, library_entry
 from gemma4_compile.targets.linker.runtime_objects import (
+    Platform,
     collect_sources,
     entry_name,
     runtime_objects,
@@ -46,6 +47,24 @@ def test_a_prebuilt_platform_is_found_without_a_cache(
     assert {path.parent.parent for path in found} == {output}
     assert [path.read_bytes() for path in found[:1]] == built
     assert not (tmp_path / "empty").exists()
+
+
+def test_setup_compiles_what_tests_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def objects(target: Platform, progress: object) -> list[Path]:
+        asked.append(f"objects for {target.name}")
+        return [Path("objects", "kv_state.o")]
+
+    def library(target: Platform, progress: object) -> dict[str, Path]:
+        asked.append(f"archives for {target.name}")
+        return {"libc++.a": Path("archives", "libc++.a")}
+
+    monkeypatch.setattr(prebuild, "runtime_objects", objects)
+    monkeypatch.setattr(prebuild, "cpp_library", library)
+    prebuild.main([])
+    names = dict.fromkeys(("wasm32", cpu.this_machine().name, "darwin-aarch64"))
+    assert asked == [f"{kind} for {name}" for name in names for kind in ("objects", "archives")]
 
 
 def test_every_platform_that_packages_are_made_for_is_prebuilt() -> None:
