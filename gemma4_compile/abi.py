@@ -31,9 +31,10 @@ LOGIT_BIAS = "apply_logit_bias_inplace"
 PENALTY = "apply_penalty_inplace"
 BITMASK = "apply_bitmask_inplace"
 METADATA = "_metadata"
-# Of packages with a drafter; our own runtime's, the stock client calls neither.
+# Of packages with a drafter; our own runtime's, the stock client calls none of them.
 DRAFT = "draft_token"
 VERIFY = "verify_tokens"
+DRAW_ROWS = "draw_rows"
 # Of packages that take pictures or sounds.
 EMBED_IMAGE = "embed_image"
 EMBED_AUDIO = "embed_audio"

@@ -63,6 +63,10 @@ def _rows(operator: Operator) -> int | None:
     return rows
 
 
+def _is_of_one_row(operator: Operator, kind: type[TopPHistogram | SampleTopP]) -> bool:
+    return isinstance(operator, kind) and operator.rows == 1
+
+
 def _weights(operator: Operator) -> Hashable:
     layout = vars(operator)["layout"]
     return layout.form, layout.bits, layout.dtype
@@ -173,8 +177,8 @@ def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[
                 if kernel.nbytes < found.nbytes:
                     smallest[role.variant(operator)] = kernel
         chosen += [(role.title, [item]) for item in smallest.values() if item.nbytes <= MAX_BYTES]
-    histograms = [kernel for kernel in kernels if isinstance(kernel.operator, TopPHistogram)]
-    draws = [kernel for kernel in kernels if isinstance(kernel.operator, SampleTopP)]
+    histograms = [kernel for kernel in kernels if _is_of_one_row(kernel.operator, TopPHistogram)]
+    draws = [kernel for kernel in kernels if _is_of_one_row(kernel.operator, SampleTopP)]
     if histograms and draws:
         chosen.append(("draw of a token", [histograms[0], draws[0]]))
     return chosen

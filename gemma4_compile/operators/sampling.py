@@ -16,7 +16,7 @@ from gemma4_compile.operators.examples import Sizes
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.spreads import FLOAT_BITS, LSE, Spread, around_zero
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
-from gemma4_compile.operators.types import Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.types import Array
 
 MASKED = (
@@ -44,7 +44,7 @@ def _example(
         return np.broadcast_to(np.array(fixed[name]), shape)
     if name == "probs":
         weights = np.exp(rng.normal(0, 3, shape))
-        return np.array(weights / weights.sum())
+        return np.array(weights / weights.sum(axis=-1, keepdims=True))
     if name == "logits":
         return rng.normal(0, 6, shape)
     if name == "partials":  # maximum, sum of weights
@@ -86,11 +86,12 @@ class SoftmaxPartials(VocabularyOperator):
 
     (maximum, sum of weights) of each of `blocks` runs of the vocabulary.
 
-    Arguments: logits (1, 1, vocab) f32; temperature (1,) f32. Result: (blocks, 2) f32.
+    Arguments: logits (1, rows, vocab) f32; temperature (1,) f32. Result: (rows, blocks, 2) f32.
     """
 
     kind: ClassVar[str] = "softmax_partials"
     blocks: int
+    rows: int | None = 1
 
     @property
     def run(self) -> int:
@@ -98,19 +99,20 @@ class SoftmaxPartials(VocabularyOperator):
         return -(-self.vocab // self.blocks)
 
     def definition(self) -> tirx.PrimFunc:
+        n = symbolic_rows(self.rows)
         with function(scheduled=False) as build:
-            logits = build.arg("logits", (1, 1, self.vocab), "float32")
+            logits = build.arg("logits", (1, n, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
-            partials = build.arg("partials", (self.blocks, 2), "float32")
-            with T.serial(0, self.blocks) as b:
+            partials = build.arg("partials", (n, self.blocks, 2), "float32")
+            with T.serial(0, n) as i, T.serial(0, self.blocks) as b:
                 end = bind(tirx.min((b + 1) * self.run, self.vocab))
                 highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
                 with T.serial(b * self.run, end) as v:
-                    highest.set(tirx.max(highest.value, logits[0, 0, v]))
+                    highest.set(tirx.max(highest.value, logits[0, i, v]))
                 with T.serial(b * self.run, end) as v:
-                    total.add(weight_of(logits[0, 0, v], highest.value, temperature[0]))
-                store(partials, highest.value, b, 0)
-                store(partials, total.value, b, 1)
+                    total.add(weight_of(logits[0, i, v], highest.value, temperature[0]))
+                store(partials, highest.value, i, b, 0)
+                store(partials, total.value, i, b, 1)
         return build.result
 
 
@@ -118,32 +120,31 @@ class SoftmaxPartials(VocabularyOperator):
 class SoftmaxProbs(VocabularyOperator):
     """Second half of the softmax.
 
-    Arguments: logits (1, 1, vocab) f32; temperature (1,) f32; partials (blocks, 2) f32. Result:
-    probabilities (1, 1, vocab) f32.
+    Arguments: logits (1, rows, vocab) f32; temperature (1,) f32; partials (rows, blocks, 2) f32.
+    Result: probabilities (1, rows, vocab) f32.
     """
 
     kind: ClassVar[str] = "softmax_probs"
     blocks: int
+    rows: int | None = 1
 
     def definition(self) -> tirx.PrimFunc:
+        n = symbolic_rows(self.rows)
         with function(scheduled=False) as build:
-            logits = build.arg("logits", (1, 1, self.vocab), "float32")
+            logits = build.arg("logits", (1, n, self.vocab), "float32")
             temperature = build.arg("temperature", (1,), "float32")
-            partials = build.arg("partials", (self.blocks, 2), "float32")
-            probs = build.arg("probs", (1, 1, self.vocab), "float32")
-            highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
-            with T.serial(0, self.blocks) as b:
-                highest.set(tirx.max(highest.value, partials[b, 0]))
-            with T.serial(0, self.blocks) as b:
-                total.add(partials[b, 1] * weight_of(partials[b, 0], highest.value, temperature[0]))
-            with T.serial(0, self.vocab) as v:
-                store(
-                    probs,
-                    weight_of(logits[0, 0, v], highest.value, temperature[0]) / total.value,
-                    0,
-                    0,
-                    v,
-                )
+            partials = build.arg("partials", (n, self.blocks, 2), "float32")
+            probs = build.arg("probs", (1, n, self.vocab), "float32")
+            with T.serial(0, n) as i:
+                highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", f32(0.0))
+                with T.serial(0, self.blocks) as b:
+                    highest.set(tirx.max(highest.value, partials[i, b, 0]))
+                with T.serial(0, self.blocks) as b:
+                    weight = weight_of(partials[i, b, 0], highest.value, temperature[0])
+                    total.add(partials[i, b, 1] * weight)
+                with T.serial(0, self.vocab) as v:
+                    weight = weight_of(logits[0, i, v], highest.value, temperature[0])
+                    store(probs, weight / total.value, 0, i, v)
         return build.result
 
 
@@ -162,55 +163,57 @@ class TopPHistogram(VocabularyOperator):
     """Histogram of the probabilities, for a top-p search that reads little of the vocabulary.
 
     Each run of `RUN` neighbouring tokens is sorted; after the vocabulary's end are zeros.
-    Arguments: probs (1, vocab) f32. Results: each run's probabilities in descending order
-    (runs, RUN) f32; the sum of the first, the first two, ... of them (runs, RUN) f32; for each bin
-    how many of them lie in it or above (runs, BINS) int32, and their mass (runs, BINS) f32.
+    Arguments: probs (rows, vocab) f32. Results: each run's probabilities in descending order
+    (rows, runs, RUN) f32; the sum of the first, the first two, ... of them (rows, runs, RUN) f32;
+    for each bin how many of them lie in it or above (rows, runs, BINS) int32, and their mass
+    (rows, runs, BINS) f32.
     """
 
     kind: ClassVar[str] = "top_p_histogram"
+    rows: int | None = 1
 
     @property
     def runs(self) -> int:
         """Runs of tokens; the last may be shorter."""
         return -(-self.vocab // RUN)
 
-    @property
-    def results(self) -> tuple[TensorSpec, ...]:
-        """Shapes and dtypes."""
-        whole, binned = (self.runs, RUN), (self.runs, BINS)
-        return ((whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32"))
+    def results_of(self, rows: Index) -> list[TensorSpec]:
+        """Shapes and dtypes of the results of so many rows."""
+        whole, binned = (rows, self.runs, RUN), (rows, self.runs, BINS)
+        return [(whole, "float32"), (whole, "float32"), (binned, "int32"), (binned, "float32")]
 
     def definition(self) -> tirx.PrimFunc:
+        n = symbolic_rows(self.rows)
         with function(scheduled=False) as build:
-            probs = build.arg("probs", (1, self.vocab), "float32")
-            ordered = build.arg("ordered", (self.runs, RUN), "float32")
-            sums = build.arg("sums", (self.runs, RUN), "float32")
-            counts = build.arg("counts", (self.runs, BINS), "int32")
-            masses = build.arg("masses", (self.runs, BINS), "float32")
-            with T.serial(0, self.runs) as run:
+            probs = build.arg("probs", (n, self.vocab), "float32")
+            ordered, sums, counts, masses = (
+                build.arg(name, *spec)
+                for name, spec in zip(HISTOGRAM, self.results_of(n), strict=True)
+            )
+            with T.serial(0, n) as i, T.serial(0, self.runs) as run:
                 first = bind(run * RUN)
                 size = bind(tirx.min(self.vocab - first, RUN))
                 with T.serial(0, RUN) as item:
-                    store(ordered, f32(0.0), run, item)
+                    store(ordered, f32(0.0), i, run, item)
                 with T.serial(0, size) as item:
-                    p, rank = bind(probs[0, first + item]), LocalVar("int32", i32(0))
+                    p, rank = bind(probs[i, first + item]), LocalVar("int32", i32(0))
                     with T.serial(0, size) as other:
-                        q = bind(probs[0, first + other])
+                        q = bind(probs[i, first + other])
                         before = tirx.any(q > p, tirx.all(q == p, other < item))
                         rank.add(tirx.Select(before, i32(1), i32(0)))
-                    store(ordered, p, run, rank.value)
+                    store(ordered, p, i, run, rank.value)
                 total = LocalVar("float32", f32(0.0))
                 with T.serial(0, RUN) as item:
-                    total.add(ordered[run, item])
-                    store(sums, total.value, run, item)
+                    total.add(ordered[i, run, item])
+                    store(sums, total.value, i, run, item)
                 with T.serial(0, BINS) as index:
                     count, begin = LocalVar("int32", i32(0)), bind(bin_bits(i32(index)))
                     with T.serial(0, RUN) as item:
-                        inside = bits_of(ordered[run, item]) >= begin
+                        inside = bits_of(ordered[i, run, item]) >= begin
                         count.add(tirx.Select(inside, i32(1), i32(0)))
-                    store(counts, count.value, run, index)
-                    mass = sums[run, tirx.max(count.value - 1, i32(0))]
-                    store(masses, tirx.Select(count.value > 0, mass, f32(0.0)), run, index)
+                    store(counts, count.value, i, run, index)
+                    mass = sums[i, run, tirx.max(count.value - 1, i32(0))]
+                    store(masses, tirx.Select(count.value > 0, mass, f32(0.0)), i, run, index)
         return build.result
 
 
@@ -223,80 +226,81 @@ class SampleTopP(VocabularyOperator):
     as are needed, those with the lowest ids. A given `uniform` draws the token at which the sum
     over that set, by ascending ids, passes that share of it.
 
-    Arguments: probs (1, vocab) f32; the results of `TopPHistogram`; uniform (1,) f32 in [0, 1);
-    top_p (1,) f32. Result: token (1,) int32.
+    Arguments: probs (rows, vocab) f32; the results of `TopPHistogram`; uniform (rows,) f32 in
+    [0, 1); top_p (1,) f32. Result: token (rows,) int32.
     """
 
     kind: ClassVar[str] = "sample_top_p"
+    rows: int | None = 1
 
     @property
     def histogram(self) -> TopPHistogram:
         """The histogram of the probabilities."""
-        return TopPHistogram(self.vocab)
+        return TopPHistogram(self.vocab, self.rows)
 
     @property
     def prologue(self) -> Operator:
         return self.histogram
 
     def definition(self) -> tirx.PrimFunc:
-        f64 = "float64"
+        n = symbolic_rows(self.rows)
         with function(scheduled=False) as build:
-            probs = build.arg("probs", (1, self.vocab), "float32")
-            for name, (shape, dtype) in zip(HISTOGRAM, self.histogram.results, strict=True):
+            probs = build.arg("probs", (n, self.vocab), "float32")
+            for name, (shape, dtype) in zip(HISTOGRAM, self.histogram.results_of(n), strict=True):
                 build.arg(name, shape, dtype)
-            uniform = build.arg("uniform", (1,), "float32")
+            uniform = build.arg("uniform", (n,), "float32")
             top_p = build.arg("top_p", (1,), "float32")
-            token = build.arg("token", (1,), "int32")
-
-            def bits(v: Expr) -> Expr:
-                return bits_of(probs[0, v])
-
-            def mass(condition: Callable[[Expr], Expr]) -> LocalVar:
-                total = LocalVar(f64, tirx.const(0.0, f64))
-                with T.serial(0, self.vocab) as v, when(condition(v)):
-                    total.add(probs[0, v].astype(f64))
-                return total
-
-            whole = mass(lambda v: bits(v) >= 0)
-            wanted = bind(tirx.min(top_p[0].astype(f64), whole.value))
-            threshold = LocalVar("int32", i32(0))
-            with T.serial(0, 31) as step:
-                candidate = bind(
-                    tirx.bitwise_or(threshold.value, tirx.shift_left(i32(1), i32(30) - i32(step)))
-                )
-                reached = mass(lambda v: bits(v) >= candidate)
-                with when(tirx.all(reached.value >= wanted, reached.value > tirx.const(0.0, f64))):
-                    threshold.set(candidate)
-            value = bind(tirx.reinterpret("float32", threshold.value).astype(f64))
-            above = mass(lambda v: bits(v) > threshold.value)
-            ties = LocalVar("int32", i32(0))
-            with when(value > tirx.const(0.0, f64)):
-                missing = tirx.max(wanted - above.value, tirx.const(0.0, f64))
-                needed = tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64))
-                # No more than there are: over a tiny value, what rounding misses has no integer.
-                most = tirx.const(float(self.vocab), f64)
-                ties.set(tirx.min(needed, most).astype("int32"))
-            drawn = bind(uniform[0].astype(f64) * (above.value + value * ties.value.astype(f64)))
-            passed, seen, found = (
-                LocalVar(f64, tirx.const(0.0, f64)),
-                LocalVar("int32", i32(0)),
-                LocalVar("int32", i32(0)),
-            )
-            last, done = LocalVar("int32", i32(0)), LocalVar("int32", i32(0))
-            with T.serial(0, self.vocab) as v, when(done.value == 0):
-                tie = bind(bits(v) == threshold.value)
-                with when(
-                    tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))
-                ):
-                    passed.add(probs[0, v].astype(f64))
-                    last.set(i32(v))
-                    with when(passed.value > drawn):
-                        found.set(i32(v))
-                        done.set(i32(1))
-                with when(tie):
-                    seen.add(i32(1))
-            store(token, tirx.Select(done.value == 1, found.value, last.value), 0)
+            token = build.arg("token", (n,), "int32")
+            with T.serial(0, n) as i:
+                store(token, self._draw(probs, i, uniform[i], top_p[0]), i)
         return build.result
+
+    def _draw(self, probs: Buffer, i: Expr, uniform: Expr, top_p: Expr) -> Expr:
+        """The token of row i, with sums in float64."""
+        f64, none = "float64", tirx.const(0.0, "float64")
+
+        def bits(v: Expr) -> Expr:
+            return bits_of(probs[i, v])
+
+        def mass(condition: Callable[[Expr], Expr]) -> LocalVar:
+            total = LocalVar(f64, none)
+            with T.serial(0, self.vocab) as v, when(condition(v)):
+                total.add(probs[i, v].astype(f64))
+            return total
+
+        whole = mass(lambda v: bits(v) >= 0)
+        wanted = bind(tirx.min(top_p.astype(f64), whole.value))
+        threshold = LocalVar("int32", i32(0))
+        with T.serial(0, 31) as step:
+            candidate = bind(
+                tirx.bitwise_or(threshold.value, tirx.shift_left(i32(1), i32(30) - i32(step)))
+            )
+            reached = mass(lambda v: bits(v) >= candidate)
+            with when(tirx.all(reached.value >= wanted, reached.value > none)):
+                threshold.set(candidate)
+        value = bind(tirx.reinterpret("float32", threshold.value).astype(f64))
+        above = mass(lambda v: bits(v) > threshold.value)
+        ties = LocalVar("int32", i32(0))
+        with when(value > none):
+            missing = tirx.max(wanted - above.value, none)
+            needed = tirx.max(tirx.ceil(missing / value), tirx.const(1.0, f64))
+            # No more than there are: over a tiny value, what rounding misses has no integer.
+            most = tirx.const(float(self.vocab), f64)
+            ties.set(tirx.min(needed, most).astype("int32"))
+        drawn = bind(uniform.astype(f64) * (above.value + value * ties.value.astype(f64)))
+        passed = LocalVar(f64, none)
+        seen, found, last, done = (LocalVar("int32", i32(0)) for _ in range(4))
+        with T.serial(0, self.vocab) as v, when(done.value == 0):
+            tie = bind(bits(v) == threshold.value)
+            with when(tirx.any(bits(v) > threshold.value, tirx.all(tie, seen.value < ties.value))):
+                passed.add(probs[i, v].astype(f64))
+                last.set(i32(v))
+                with when(passed.value > drawn):
+                    found.set(i32(v))
+                    done.set(i32(1))
+            with when(tie):
+                seen.add(i32(1))
+        return tirx.Select(done.value == 1, found.value, last.value)
 
 
 @dataclass(frozen=True)

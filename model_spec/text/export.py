@@ -56,14 +56,22 @@ def _decoder_spec(config: Gemma4Config) -> dict[str, dict[str, object]]:
     }
 
 
-def _sampler_spec(vocab: int) -> dict[str, dict[str, object]]:
+def _sampler_spec(vocab: int, *, with_drafter: bool) -> dict[str, dict[str, object]]:
     def floats(*shape: int | str) -> nn.spec.Tensor:
         return nn.spec.Tensor(list(shape), "float32")
 
     def ints(*shape: int | str) -> nn.spec.Tensor:
         return nn.spec.Tensor(list(shape), "int32")
 
+    draw_rows = {
+        "logits": floats(1, "n", vocab),
+        "temperature": floats(1),
+        "uniform": floats("n"),
+        "top_p": floats(1),
+        "$": _mode("none"),
+    }
     return {
+        **({abi.DRAW_ROWS: draw_rows} if with_drafter else {}),
         abi.SOFTMAX: {"logits": floats(1, 1, vocab), "temperature": floats(1), "$": _mode("none")},
         abi.ARGSORT: {"probs": floats(1, vocab), "$": _mode("none")},
         abi.SAMPLE_TOP_P: {
@@ -104,11 +112,14 @@ def export_text(config: Gemma4Config, matrices: Matrices, options: ExportOptions
     decoder = Gemma4ForCausalLM(config, matrices, options)
     module, parameters = decoder.export_tvm(_decoder_spec(config))
     sampler = SamplerModule(config.vocab_size, SamplerOptions(options.softmax_blocks))
-    helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size))
+    has_drafter = config.drafter is not None
+    helpers, _ = sampler.export_tvm(_sampler_spec(config.vocab_size, with_drafter=has_drafter))
     module.update(helpers)
     for name in (abi.EMBED, abi.PREFILL):
         module[name] = module[name].with_attr(VAR_BOUNDS_ATTR, {"n": options.prefill_chunk})
-    if config.drafter is not None:
-        attrs = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}, FEW_ROWS_ATTR: MAX_VERIFIED}
+    if has_drafter:
+        bounds = {VAR_BOUNDS_ATTR: {"n": MAX_VERIFIED}}
+        attrs = {**bounds, FEW_ROWS_ATTR: MAX_VERIFIED}
         module[abi.VERIFY] = module[abi.VERIFY].with_attrs(attrs)
+        module[abi.DRAW_ROWS] = module[abi.DRAW_ROWS].with_attrs(bounds)
     return Exported(module, tuple(name for name, _ in parameters))

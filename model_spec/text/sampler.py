@@ -33,11 +33,15 @@ class SamplerModule(nn.Module):
 
     def softmax_with_temperature(self, logits: nn.Tensor, temperature: nn.Tensor) -> nn.Tensor:
         """(1, 1, vocab) f32 and (1,) f32 -> probabilities (1, 1, vocab) f32."""
-        blocks = self.options.softmax_blocks
-        args = [logits, temperature]
-        (partials,) = emit(SoftmaxPartials(self.vocab, blocks), args, [((blocks, 2), "float32")])
-        spec = ((1, 1, self.vocab), "float32")
-        return emit(SoftmaxProbs(self.vocab, blocks), [*args, partials], [spec])[0]
+        return self._softmax(logits, temperature, 1)
+
+    def _softmax(self, logits: nn.Tensor, temperature: nn.Tensor, rows: int | None) -> nn.Tensor:
+        """Probabilities in the shape of logits (1, n, vocab) f32; `rows` as an operator's."""
+        blocks, n = self.options.softmax_blocks, logits.shape[1]
+        args, spec = [logits, temperature], ((n, blocks, 2), "float32")
+        (partials,) = emit(SoftmaxPartials(self.vocab, blocks, rows), args, [spec])
+        spec = ((1, n, self.vocab), "float32")
+        return emit(SoftmaxProbs(self.vocab, blocks, rows), [*args, partials], [spec])[0]
 
     def argsort_probs(self, probs: nn.Tensor) -> tuple[nn.Tensor, nn.Tensor]:
         """Hand the probabilities through twice.
@@ -59,9 +63,27 @@ class SamplerModule(nn.Module):
         `indices` is the hand-through of argsort_probs.
         """
         del indices, sample_index
-        operator = SampleTopP(self.vocab)
-        histogram = emit(operator.histogram, [probs], operator.histogram.results)
-        return emit(operator, [probs, *histogram, uniform, top_p], [((1,), "int32")])[0]
+        return self._sample(probs, uniform, top_p, 1)
+
+    def _sample(
+        self, probs: nn.Tensor, uniform: nn.Tensor, top_p: nn.Tensor, rows: int | None
+    ) -> nn.Tensor:
+        """A token of each row of probabilities (n, vocab) f32; `rows` as an operator's."""
+        operator, n = SampleTopP(self.vocab, rows), probs.shape[0]
+        histogram = emit(operator.histogram, [probs], operator.histogram.results_of(n))
+        return emit(operator, [probs, *histogram, uniform, top_p], [((n,), "int32")])[0]
+
+    def draw_rows(
+        self, logits: nn.Tensor, temperature: nn.Tensor, uniform: nn.Tensor, top_p: nn.Tensor
+    ) -> nn.Tensor:
+        """Draw a token from each row of logits: one launch of each kernel for all rows.
+
+        (1, n, vocab) f32, (1,) f32, (n,) f32 and (1,) f32 -> (n,) int32, as
+        `softmax_with_temperature` and `sample_with_top_p` draw one.
+        """
+        probs = self._softmax(logits, temperature, None)
+        flat = nn.op.reshape(probs, (logits.shape[1], self.vocab))
+        return self._sample(flat, uniform, top_p, None)
 
     def apply_logit_bias_inplace(
         self, logits: nn.Tensor, pos2seq: nn.Tensor, token_ids: nn.Tensor, bias: nn.Tensor

@@ -36,6 +36,7 @@ from tests.numerics.moe.test_few_row_experts import exact_operators as exact_exp
 from tests.numerics.moe.test_few_row_norms import FLOATS as FEW_ROW_NORMS
 from tests.numerics.moe.test_few_row_norms import cases_of as few_row_norms
 from tests.numerics.moe.test_few_row_router import all_cases as few_row_routers
+from tests.numerics.sampling.test_sampling_kernels import cases_of as draws_of_rows
 from tests.numerics.vision.test_vision_kernels import OPERATORS as VISION
 
 PART_BYTES = 1 << 14  # matrices of some operators come in several parts
@@ -82,6 +83,7 @@ def cases() -> list[KernelCase]:
     made += all_rows_cases() + [case for name in shapes for case in cases_of(name)]
     made += few_row_matmuls(exact_operators())
     made += few_row_experts(exact_experts()) + few_row_norms(FEW_ROW_NORMS) + few_row_routers()
+    made += draws_of_rows()
     made += [case for name in list(FEW_ROWS)[1::2] for case in few_row_cases(name)]
     return [*made, *(make_case(one, seed, rows=5) for seed, one in enumerate(combinations()))]
 

@@ -40,6 +40,7 @@ from tests.numerics.linear import (
 )
 from tests.numerics.moe import test_expert_kernels, test_few_row_experts, test_few_row_norms
 from tests.numerics.moe.test_expert_kernels import EXPERT_KINDS, EXPERTS
+from tests.numerics.sampling import test_sampling_kernels
 from tests.numerics.test_kernels import PART_BYTES, config_of
 from tests.numerics.vision import test_vision_kernels
 
@@ -106,6 +107,7 @@ def _whole_vocabulary() -> Group:
     for logits in (*spread, test_kernels.one_of_many()):
         weights = np.exp(logits - logits.max()).astype(np.float32)
         cases.append(test_kernels.with_probabilities(sample, weights / weights.sum()))
+    cases += test_sampling_kernels.cases_of()
     return Group(CUDA, cases, differences)
 
 

@@ -23,11 +23,12 @@ from gemma4_compile.operators.few_row_attention import (
 )
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
-from gemma4_compile.operators.types import Buffer, Expr, Index
+from gemma4_compile.operators.types import Buffer, Expr
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, shape_of_heads
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, strided, zero
+from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.kernels.common.tile_loaders import below
 from gemma4_compile.targets.spec import TargetSpec
 
@@ -174,28 +175,6 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
                 with T.Else():
                     attention.store_empty(o_partial, split_lse, split, first)
     return build.result
-
-
-@dataclass(frozen=True)
-class OneRow:
-    """One row of an argument, read as an argument of its own."""
-
-    rows: Buffer
-    row: Expr
-
-    @property
-    def shape(self) -> list[Index]:
-        """Extent of each axis of the row."""
-        return list(self.rows.shape)[1:]
-
-    @property
-    def dtype(self) -> str:
-        """Type of one element."""
-        return self.rows.dtype
-
-    def __getitem__(self, indices: Index | tuple[Index, ...]) -> Expr:
-        places = indices if isinstance(indices, tuple) else (indices,)
-        return self.rows[(self.row, *places)]
 
 
 def make_combine_few_rows(operator: CombineFewRows, spec: TargetSpec) -> tirx.PrimFunc:

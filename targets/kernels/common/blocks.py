@@ -56,6 +56,11 @@ def launch(
                 yield block_x, block_y, thread
 
 
+def several(rows: Index) -> Index | None:
+    """The second extent of a grid for `rows` rows: none for one row."""
+    return None if isinstance(rows, int) and rows == 1 else rows
+
+
 def shared(shape: tuple[int, ...], dtype: str = "float32") -> Buffer:
     """Memory of the thread block."""
     return T.alloc_buffer(shape, dtype, scope="shared")

@@ -19,13 +19,12 @@ from gemma4_compile.operators.few_row_quantization import (
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
-from gemma4_compile.targets.kernels.attention.few_rows import OneRow
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     launch,
     row_threads,
 )
-from gemma4_compile.targets.kernels.common.row_slice import RowSlice
+from gemma4_compile.targets.kernels.common.row_slice import OneRow, RowSlice
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.kernels.norms.norms import residual_norms
 from gemma4_compile.targets.spec import TargetSpec

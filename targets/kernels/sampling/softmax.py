@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.sampling import (
     MASKED,
@@ -18,6 +19,7 @@ from gemma4_compile.targets.kernels.common.blocks import (
     BlockReduction,
     launch,
     row_threads,
+    several,
     strided,
     zero,
 )
@@ -25,58 +27,58 @@ from gemma4_compile.targets.spec import TargetSpec
 
 
 def make_softmax_partials(operator: SoftmaxPartials, spec: TargetSpec) -> tirx.PrimFunc:
-    """Grid: blocks. Shared: one float32 a thread. Reference: `SoftmaxPartials.definition`."""
-    vocab, run = operator.vocab, operator.run
+    """Grid: blocks x rows. Shared: a float32 a thread. Reference: `SoftmaxPartials.definition`."""
+    vocab, run, n = operator.vocab, operator.run, symbolic_rows(operator.rows)
     threads = row_threads(run, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        logits = build.arg("logits", (1, 1, vocab), "float32")
+        logits = build.arg("logits", (1, n, vocab), "float32")
         temperature = build.arg("temperature", (1,), "float32")
-        partials = build.arg("partials", (operator.blocks, 2), "float32")
-        with launch(threads, operator.blocks) as (index, _, thread):
+        partials = build.arg("partials", (n, operator.blocks, 2), "float32")
+        with launch(threads, operator.blocks, several(n)) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce = BlockReduction(block)
             highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
             with strided(block, run) as item:
                 v = bind(index * run + item)
                 with when(v < vocab):
-                    highest.set(tirx.max(highest.value, logits[0, 0, v]))
+                    highest.set(tirx.max(highest.value, logits[0, i, v]))
             top = reduce(highest.value, tirx.max)
             with strided(block, run) as item:
                 v = bind(index * run + item)
                 with when(v < vocab):
-                    total.add(weight_of(logits[0, 0, v], top, temperature[0]))
+                    total.add(weight_of(logits[0, i, v], top, temperature[0]))
             whole = reduce(total.value)
             with when(thread == 0):
-                store(partials, top, index, 0)
-                store(partials, whole, index, 1)
+                store(partials, top, i, index, 0)
+                store(partials, whole, i, index, 1)
     return build.result
 
 
 def make_softmax_probs(operator: SoftmaxProbs, spec: TargetSpec) -> tirx.PrimFunc:
-    """Every block merges the partials, then writes its run. Grid: blocks.
+    """Every block merges a row's partials, then writes its run. Grid: blocks x rows.
 
     Reference: `SoftmaxProbs.definition`.
     """
-    vocab, blocks = operator.vocab, operator.blocks
+    vocab, blocks, n = operator.vocab, operator.blocks, symbolic_rows(operator.rows)
     run = -(-vocab // blocks)
     threads = row_threads(max(run, blocks), spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        logits = build.arg("logits", (1, 1, vocab), "float32")
+        logits = build.arg("logits", (1, n, vocab), "float32")
         temperature = build.arg("temperature", (1,), "float32")
-        partials = build.arg("partials", (blocks, 2), "float32")
-        probs = build.arg("probs", (1, 1, vocab), "float32")
-        with launch(threads, blocks) as (index, _, thread):
+        partials = build.arg("partials", (n, blocks, 2), "float32")
+        probs = build.arg("probs", (1, n, vocab), "float32")
+        with launch(threads, blocks, several(n)) as (index, i, thread):
             block = Block(thread, threads, spec.simd_width)
             reduce = BlockReduction(block)
             highest, total = LocalVar("float32", f32(MASKED)), LocalVar("float32", zero())
             with strided(block, blocks) as b:
-                highest.set(tirx.max(highest.value, partials[b, 0]))
+                highest.set(tirx.max(highest.value, partials[i, b, 0]))
             top = reduce(highest.value, tirx.max)
             with strided(block, blocks) as b:
-                total.add(partials[b, 1] * weight_of(partials[b, 0], top, temperature[0]))
+                total.add(partials[i, b, 1] * weight_of(partials[i, b, 0], top, temperature[0]))
             whole: Expr = reduce(total.value)
             with strided(block, run) as item:
                 v = bind(index * run + item)
                 with when(v < vocab):
-                    store(probs, weight_of(logits[0, 0, v], top, temperature[0]) / whole, 0, 0, v)
+                    store(probs, weight_of(logits[0, i, v], top, temperature[0]) / whole, 0, i, v)
     return build.result

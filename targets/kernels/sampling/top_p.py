@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import as_f32, f32
 from gemma4_compile.operators.sampling import (
     BIN_SHIFT,
@@ -34,9 +35,11 @@ from gemma4_compile.targets.kernels.common.blocks import (
     barrier,
     launch,
     row_threads,
+    several,
     shared,
     zero,
 )
+from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.spec import TargetSpec
 
 BITS_PER_PASS = 3  # one pass settles so many, with 2**3 - 1 sums a thread
@@ -56,22 +59,24 @@ def _lanes(vec4: Expr, body: Body) -> None:
 def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
     """One bin holds the threshold; each lane searches the sorted tokens of its runs.
 
-    Grid: 1. Shared: about ten words a lane. Reference: `SampleTopP.definition`.
+    Grid: 1 x rows. Shared: about ten words a lane. Reference: `SampleTopP.definition`.
     """
-    vocab, histogram = operator.vocab, operator.histogram
+    vocab, histogram, n = operator.vocab, operator.histogram, symbolic_rows(operator.rows)
     lanes = row_threads(RUN, spec.max_threads_per_block)
     iterations = -(-histogram.runs // lanes)  # neighbouring runs of a lane
     with function(scheduled=True) as build:
-        probs = build.arg("probs", (1, vocab), "float32")
-        ordered, sums, counts, masses = (
-            build.arg(name, *result)
-            for name, result in zip(HISTOGRAM, histogram.results, strict=True)
-        )
-        uniform = build.arg("uniform", (1,), "float32")
+        whole = build.arg("probs", (n, vocab), "float32")
+        arguments = [
+            build.arg(name, *spec)
+            for name, spec in zip(HISTOGRAM, histogram.results_of(n), strict=True)
+        ]
+        uniform = build.arg("uniform", (n,), "float32")
         top_p = build.arg("top_p", (1,), "float32")
-        token = build.arg("token", (1,), "int32")
-        with launch(lanes, 1) as (_, _, lane):
+        token = build.arg("token", (n,), "int32")
+        with launch(lanes, 1, several(n)) as (_, i, lane):
             block = Block(lane, lanes, spec.simd_width)
+            probs = OneRow(whole, i)
+            ordered, sums, counts, masses = (OneRow(argument, i) for argument in arguments)
             found = _Bin(block, masses, histogram.runs, top_p)
             runs = [
                 _Run(
@@ -80,7 +85,7 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                 for iteration in range(iterations)
             ]
             threshold = _threshold(block, runs, found)
-            walk = _Walk(threshold, found.wanted, uniform[0], lanes)
+            walk = _Walk(threshold, found.wanted, uniform[i], lanes)
             above = sum((run.mass_above.value for run in runs[1:]), runs[0].mass_above.value)
             walk.note(lane, above, sum((run.inside for run in runs[1:]), runs[0].inside))
             walk.settle_ties()
@@ -101,21 +106,21 @@ def make_sample_top_p(operator: SampleTopP, spec: TargetSpec) -> tirx.PrimFunc:
                 mass.add(tirx.Select(bits > threshold, p, zero()))
                 ties.add(tirx.Select(bits == threshold, i32(1), i32(0)))
 
-            visit_piece(lane, lambda v: _lanes(bind(probs[0, T.ramp(v, 1, VEC4)]), count))
+            visit_piece(lane, lambda v: _lanes(bind(probs[T.ramp(v, 1, VEC4)]), count))
             walk.note(lane, mass.value, ties.value)
             walk.scan()
             piece = bind(walk.chosen.value)
             walk.begin()
             visit_piece(piece, lambda v: walk.pass_tokens(probs, v))
             with when(lane == 0):
-                store(token, walk.chosen.value, 0)
+                store(token, walk.chosen.value, i)
     return build.result
 
 
 class _Bin:
     """The bin that holds the threshold."""
 
-    def __init__(self, block: Block, masses: Buffer, runs: int, top_p: Buffer) -> None:
+    def __init__(self, block: Block, masses: OneRow, runs: int, top_p: Buffer) -> None:
         lane, lanes = block.thread, block.threads
         whole = shared((1,))
         mine = []
@@ -151,7 +156,7 @@ class _Run:
     """
 
     def __init__(
-        self, ordered: Buffer, sums: Buffer, counts: Buffer, masses: Buffer, run: Expr, index: Expr
+        self, ordered: OneRow, sums: OneRow, counts: OneRow, masses: OneRow, run: Expr, index: Expr
     ) -> None:
         last = int(ordered.shape[0]) - 1
         self._ordered, self._sums, self._run = ordered, sums, bind(tirx.min(run, last))
@@ -300,9 +305,9 @@ class _Walk:
         """Stand before the first of the tokens that `pass_tokens` gets."""
         self.done.set(i32(0))
 
-    def pass_tokens(self, probs: Buffer, v: Expr) -> None:
+    def pass_tokens(self, probs: OneRow, v: Expr) -> None:
         """Choose among tokens v to v + 3, if the draw falls there."""
-        vec4 = bind(probs[0, T.ramp(v, 1, VEC4)])
+        vec4 = bind(probs[T.ramp(v, 1, VEC4)])
         for lane in range(VEC4):
             p = bind(tirx.Shuffle([vec4], [lane]))
             bits = bind(bits_of(p))

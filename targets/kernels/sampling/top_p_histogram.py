@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.sampling import (
     BINS,
@@ -28,10 +29,12 @@ from gemma4_compile.targets.kernels.common.blocks import (
     barrier,
     launch,
     row_threads,
+    several,
     shared,
     strided,
     zero,
 )
+from gemma4_compile.targets.kernels.common.row_slice import OneRow
 from gemma4_compile.targets.spec import TargetSpec
 
 HELD_BITS = 3  # of a token's place in its run: a share holds the 2**3 tokens that differ in them
@@ -43,23 +46,24 @@ PLACE_BITS = RUN.bit_length() - 1
 def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.PrimFunc:
     """Sort a run in shared memory, bisect it for each bin, then sum it up.
 
-    Grid: runs. Shared: the run, and two float32 a share. Reference: `TopPHistogram.definition`.
+    Grid: runs x rows. Shared: the run, and two float32 a share. Reference:
+    `TopPHistogram.definition`.
     """
-    vocab = operator.vocab
+    vocab, n = operator.vocab, symbolic_rows(operator.rows)
     threads = row_threads(SHARES, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        probs = build.arg("probs", (1, vocab), "float32")
+        probs = build.arg("probs", (n, vocab), "float32")
         ordered, sums, counts, masses = (
             build.arg(name, *result)
-            for name, result in zip(HISTOGRAM, operator.results, strict=True)
+            for name, result in zip(HISTOGRAM, operator.results_of(n), strict=True)
         )
-        with launch(threads, operator.runs) as (run, _, thread):
+        with launch(threads, operator.runs, several(n)) as (run, i, thread):
             values, totals = shared((_place(RUN),)), shared((SHARES,))
             columns = shared((REDUCTION_COLUMNS,))
             block = Block(thread, threads, spec.simd_width)
             with strided(block, RUN // VEC4) as item:
                 v = bind(run * RUN + item * VEC4)
-                for lane, value in enumerate(_probabilities(probs, v, vocab)):
+                for lane, value in enumerate(_probabilities(OneRow(probs, i), v, vocab)):
                     store(values, -value if lane % 2 else value, _place(item * VEC4 + lane))
             _sort(block, values)
             shares = [bind(thread + first) for first in range(0, SHARES, threads)]
@@ -83,28 +87,28 @@ def make_top_p_histogram(operator: TopPHistogram, spec: TargetSpec) -> tirx.Prim
                     place = T.ramp(share * HELD + half, 1, VEC4)
                     for buffer, row in ((ordered, tokens), (sums, after)):
                         vec4 = tirx.Shuffle(row[half : half + VEC4], list(range(VEC4)))
-                        store(buffer, vec4, run, place)
+                        store(buffer, vec4, i, run, place)
             barrier()
             for index, count in found:
                 mass = values[_place(tirx.max(count - 1, i32(0)))]
-                store(counts, count, run, index)
-                store(masses, tirx.Select(count > 0, mass, zero()), run, index)
+                store(counts, count, i, run, index)
+                store(masses, tirx.Select(count > 0, mass, zero()), i, run, index)
     return build.result
 
 
-def _probabilities(probs: Buffer, v: Expr, vocab: int) -> list[Expr]:
+def _probabilities(probs: OneRow, v: Expr, vocab: int) -> list[Expr]:
     """The probabilities of VEC4 tokens from v on; 0 beyond the vocabulary."""
     if vocab % VEC4:  # its last tokens fill no vec4, and would be read twice and at wrong places
         return [
             bind(
-                probs[0, tirx.min(v + lane, vocab - 1)]
+                probs[tirx.min(v + lane, vocab - 1)]
                 * tirx.Select(v + lane < vocab, f32(1.0), zero())
             )
             for lane in range(VEC4)
         ]
     inside = tirx.Broadcast(tirx.Select(v < vocab, f32(1.0), zero()), VEC4)
     at = bind(tirx.min(v, vocab - VEC4))
-    vec4 = bind(probs[0, T.ramp(at, 1, VEC4)] * inside)
+    vec4 = bind(probs[T.ramp(at, 1, VEC4)] * inside)
     return [tirx.Shuffle([vec4], [lane]) for lane in range(VEC4)]
 
 

@@ -27,28 +27,30 @@ Float32Array = npt.NDArray[np.float32]
 
 
 def softmax(logits: Float32Array, temperature: float, blocks: int) -> Float32Array:
-    partials = np.zeros((blocks, 2), np.float32)
+    count = logits.shape[1]
+    partials = np.zeros((count, blocks, 2), np.float32)
     probs = np.zeros_like(logits)
-    degrees = np.array([temperature], np.float32)
-    run(SoftmaxPartials(VOCAB, blocks), logits, degrees, partials)
-    run(SoftmaxProbs(VOCAB, blocks), logits, degrees, partials, probs)
+    degrees, rows = np.array([temperature], np.float32), 1 if count == 1 else None
+    run(SoftmaxPartials(VOCAB, blocks, rows), logits, degrees, partials)
+    run(SoftmaxProbs(VOCAB, blocks, rows), logits, degrees, partials, probs)
     return probs
 
 
+@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("blocks", [1, 7, 64])
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
-def test_softmax(temperature: float, blocks: int) -> None:
-    logits = values(1, 1, 1, VOCAB, deviation=8.0)
+def test_softmax(temperature: float, blocks: int, rows: int) -> None:
+    logits = values(1, 1, rows, VOCAB, deviation=8.0)
 
     probs = softmax(logits, temperature, blocks)
 
     scaled = logits.astype(np.float64) / temperature
-    expected = np.exp(scaled - scaled.max())
-    expected /= expected.sum()
-    # The exponent is rounded to float32: up to 80 / temperature at 2**-24 of itself. Near the end
-    # of float32's range the exponential may give 0.
+    expected = np.exp(scaled - scaled.max(axis=2, keepdims=True))
+    expected /= expected.sum(axis=2, keepdims=True)
+    # The exponent is rounded to float32: up to 80 / temperature at 2**-24 of itself. A weight below
+    # exp(-80) counts as 0.
     relative = F32_RELATIVE + 80.0 / temperature * 2.0**-23
-    np.testing.assert_allclose(probs, expected, rtol=relative, atol=1e-36)
+    np.testing.assert_allclose(probs, expected, rtol=relative, atol=np.exp(-80.0))
 
 
 def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
@@ -60,15 +62,16 @@ def test_temperature_zero_of_the_client_puts_all_mass_on_the_best() -> None:
     assert probs.max() == 1.0
 
 
-def empty(operator: TopPHistogram) -> list[npt.NDArray[Any]]:
-    """Arrays for what a histogram holds."""
-    return [np.zeros([int(extent) for extent in shape], dtype) for shape, dtype in operator.results]
+def empty(operator: TopPHistogram, rows: int) -> list[npt.NDArray[Any]]:
+    """Arrays for what histograms hold."""
+    specs = operator.results_of(rows)
+    return [np.zeros([int(extent) for extent in shape], dtype) for shape, dtype in specs]
 
 
 def histogram(probs: Float32Array) -> list[npt.NDArray[Any]]:
-    """What a histogram holds."""
-    operator = TopPHistogram(probs.shape[1])
-    found = empty(operator)
+    """What the rows' histograms hold."""
+    operator = TopPHistogram(probs.shape[1], None if len(probs) > 1 else 1)
+    found = empty(operator, len(probs))
     run(operator, probs, *found)
     return found
 
@@ -79,7 +82,7 @@ def test_histogram(vocab: int) -> None:
     weights[0, ::9] = weights[0, 3]  # equal ones
     probs = (weights / weights.sum()).astype(np.float32)
 
-    ordered, sums, counts, masses = histogram(probs)
+    ordered, sums, counts, masses = (array[0] for array in histogram(probs))
 
     padded = np.zeros(ordered.size, np.float32)
     padded[:vocab] = probs[0]
@@ -93,14 +96,30 @@ def test_histogram(vocab: int) -> None:
     np.testing.assert_allclose(masses, exact, rtol=1e-5)
 
 
-def sample(probs: Float32Array, uniform: float, top_p: float) -> int:
-    token = np.full(1, -1, np.int32)
-    numbers = (np.array([number], np.float32) for number in (uniform, top_p))
-    operator = SampleTopP(probs.shape[1])
+def test_rows_have_histograms_of_their_own() -> None:
+    weights = np.exp(values(8, 3, 2 * RUN + 32, deviation=9.0))
+    probs = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    together = histogram(probs)
+
+    for row in range(len(probs)):
+        for whole, own in zip(together, histogram(probs[row : row + 1]), strict=True):
+            np.testing.assert_array_equal(whole[row], own[0])
+
+
+def sample_rows(probs: Float32Array, uniforms: list[float], top_p: float) -> list[int]:
+    tokens = np.full(len(probs), -1, np.int32)
+    numbers = (np.array(each, np.float32) for each in (uniforms, [top_p]))
+    operator = SampleTopP(probs.shape[1], None if len(probs) > 1 else 1)
     # The definition does not look at a histogram.
-    unread = empty(operator.histogram)
-    run(operator, probs, *unread, *numbers, token)
-    return int(token[0])
+    unread = empty(operator.histogram, len(probs))
+    run(operator, probs, *unread, *numbers, tokens)
+    return tokens.tolist()
+
+
+def sample(probs: Float32Array, uniform: float, top_p: float) -> int:
+    (token,) = sample_rows(probs, [uniform], top_p)
+    return token
 
 
 def top_p_set(probs: Float32Array, top_p: float) -> dict[int, float]:
@@ -126,6 +145,17 @@ def test_each_token_of_the_top_p_set_is_sampled_as_often_as_it_is_probable(
     assert set(drawn) <= set(expected)
     for token, probability in expected.items():
         assert abs(drawn.count(token) / steps - probability) <= 1.01 / steps
+
+
+def test_each_row_is_drawn_from_its_own_probabilities_with_its_own_number() -> None:
+    probs = softmax(values(4, 1, 5, VOCAB, deviation=2.0), 1.0, 7)[0]
+    uniforms = [0.9, 0.05, 0.5, 0.05, 0.7]
+
+    drawn = sample_rows(probs, uniforms, 0.9)
+
+    rows = zip(probs, uniforms, strict=True)
+    assert drawn == [sample(row[None], uniform, 0.9) for row, uniform in rows]
+    assert len(set(drawn)) > 1
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1.0 - 2.0**-24])
