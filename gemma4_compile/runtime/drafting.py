@@ -83,7 +83,7 @@ class Drafter:
         """
         self._memory = RoundMemory(device, vocab_size)
         self.calls = round_steps(
-            library, device, self._memory, state, params, own_params, vocab_size, graphs=graphs
+            library, device, self._memory, state, params, own_params, graphs=graphs
         )
         self._device = device
         self._rows: tvm_ffi.Tensor | None = None  # states of the tokens that ran last
@@ -129,7 +129,7 @@ class Drafter:
     ) -> None:
         """Draw a token from each row of logits, on the device; arguments as of `Engine.draw`."""
         draws = self._memory.put_draws(logits, *options, uniforms)
-        self._memory.put_drawn(self.calls.draw(*(one for draw in draws for one in draw)))
+        self._memory.put_drawn(self.calls.draw(*draws))
 
     def read(self, rows: int) -> tuple[list[int], list[int]]:
         """The tokens of a round, and those that were drawn; waits for all that was launched."""

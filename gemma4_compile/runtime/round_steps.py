@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.chat_options import MAX_DRAFTS
-from gemma4_compile.runtime.cuda_graph import Replayed, Watch
+from gemma4_compile.runtime.cuda_graph import OutputT, Replayed, Watch
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.runtime.device import Device, Feed, copy, view
 from gemma4_compile.runtime.native_library import Forward, NativeLibrary
-from gemma4_compile.runtime.steps import Parameters, PlainSteps
+from gemma4_compile.runtime.steps import Parameters
 
 ROWS = MAX_DRAFTS + 1
 """Rows of a round, at most: the token that was chosen last, and guesses."""
@@ -42,14 +42,17 @@ class RoundMemory:
         """Make room for rounds of ROWS rows."""
         self._device = device
         self._ids = device.empty((2 * ROWS,), "int32")  # ids of the rows, and what was drawn
-        self._slots = [view(self._ids, (1,), 4 * slot) for slot in range(2 * ROWS)]
-        self._flat = [view(self._ids, (rows,)) for rows in range(1, ROWS + 1)]
-        self._batch = [view(self._ids, (1, rows)) for rows in range(1, ROWS + 1)]
+        self._slots = [view(self._ids, (1,), 4 * slot) for slot in range(ROWS)]
+        counts = range(1, ROWS + 1)
+        self._flat = [view(self._ids, (rows,)) for rows in counts]
+        self._batch = [view(self._ids, (1, rows)) for rows in counts]
+        self._drawn = [view(self._ids, (rows,), 4 * ROWS) for rows in counts]
         self.token = self._flat[0]
         self.positions = device.empty((4,), "int32")
         self._vocab_size = vocab_size
         self._logits: list[tvm_ffi.Tensor] = []
-        self._uniforms = [Feed(device, 1, "float32") for _ in range(ROWS)]
+        uniforms = device.empty((ROWS,), "float32")
+        self._uniforms = [view(uniforms, (rows,)) for rows in counts]
         self._temperature, self._top_p = (Feed(device, 1, "float32") for _ in range(2))
 
     def ids(self, rows: int) -> tuple[tvm_ffi.Tensor, tvm_ffi.Tensor]:
@@ -69,32 +72,36 @@ class RoundMemory:
         for slot, token in enumerate(guesses, 1):
             copy(token, self._slots[slot])
 
-    def put_drawn(self, drawn: Tensors) -> None:
-        """Copy what was drawn, to be read with the ids."""
-        for slot, token in enumerate(drawn, ROWS):
-            copy(token, self._slots[slot])
+    def put_drawn(self, drawn: tvm_ffi.Tensor) -> None:
+        """Copy the tokens that were drawn, int32 (n,), to be read with the ids."""
+        copy(drawn, self._drawn[int(drawn.shape[0]) - 1])
 
     def put_draws(
         self, logits: tvm_ffi.Tensor, temperature: float, top_p: float, uniforms: Sequence[float]
-    ) -> tuple[Tensors, ...]:
-        """Write what the draws from logits (1, n, vocab_size) take; each as `PlainSteps.draw`.
+    ) -> Tensors:
+        """Write what the draws take, and return it in the order of `PlainRounds.draw`.
 
-        Compiled functions take no tensor that begins amid another, so each row is copied.
+        Logits are copied: those of a graph's first call lie elsewhere than those of later ones.
 
         Parameters
         ----------
+        logits : (1, n, vocab_size)
         uniforms : a random number for each row
         """
-        shape = 1, 1, self._vocab_size
-        while len(self._logits) < len(uniforms):
-            self._logits.append(self._device.empty(shape, "float32"))
+        rows = len(uniforms)
+        own = self._logits_of(rows)
+        copy(logits, own)
+        _upload(np.array(uniforms, np.float32), self._uniforms[rows - 1])
         options = self._temperature.write([temperature]), self._top_p.write([top_p])
-        draws = []
-        for row, uniform in enumerate(uniforms):
-            copy(view(logits, shape, 4 * self._vocab_size * row), self._logits[row])
-            number = self._uniforms[row].write([uniform])
-            draws.append((self._logits[row], options[0], number, options[1]))
-        return tuple(draws)
+        return own, options[0], self._uniforms[rows - 1], options[1]
+
+    def _logits_of(self, rows: int) -> tvm_ffi.Tensor:
+        """Room for the logits of so many rows, made when first needed."""
+        if not self._logits:
+            whole = self._device.empty((1, ROWS, self._vocab_size), "float32")
+            shapes = ((1, count, self._vocab_size) for count in range(1, ROWS + 1))
+            self._logits = [view(whole, shape) for shape in shapes]
+        return self._logits[rows - 1]
 
     def read(self, rows: int) -> tuple[list[int], list[int]]:
         """Ids of the rows, and what was drawn from them; the one wait of a round."""
@@ -120,7 +127,6 @@ class PlainRounds:
         self,
         library: NativeLibrary,
         memory: RoundMemory,
-        steps: PlainSteps,
         state: tvm_ffi.Object,
         params: Parameters,
         own_params: Parameters,
@@ -129,13 +135,13 @@ class PlainRounds:
 
         Parameters
         ----------
-        steps : of the same library, for its draw
         own_params : weights of the drafter
         """
         self.draft: Forward = library.compiled_function(abi.DRAFT)
         self._verify: Forward = library.compiled_function(abi.VERIFY)
         self._embed = library.compiled_function(abi.EMBED)
-        self._memory, self._steps, self._state = memory, steps, state
+        self._draw_rows = library.compiled_function(abi.DRAW_ROWS)
+        self._memory, self._state = memory, state
         self._params, self._own_params = params, own_params
 
     def guess(self, count: int, hidden: tvm_ffi.Tensor) -> Tensors:
@@ -162,10 +168,18 @@ class PlainRounds:
         logits, states, _ = self._verify(whole, batch, self._state, self._params)
         return logits, states
 
-    def draw(self, *numbers: tvm_ffi.Tensor) -> Tensors:
-        """A token, int32 (1,), from each row: four tensors for each, as `put_draws` gives them."""
-        rows = (numbers[begin : begin + 4] for begin in range(0, len(numbers), 4))
-        return tuple(self._steps.draw(*row) for row in rows)
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        temperature: tvm_ffi.Tensor,
+        uniform: tvm_ffi.Tensor,
+        top_p: tvm_ffi.Tensor,
+    ) -> tvm_ffi.Tensor:
+        """Tokens, int32 (n,), drawn from logits (1, n, vocab_size).
+
+        With float32 numbers: temperature and top_p (1,), uniform (n,).
+        """
+        return self._draw_rows(logits, temperature, uniform, top_p)
 
 
 class GraphRounds:
@@ -178,7 +192,7 @@ class GraphRounds:
         self._plain, self._watched = plain, watched
         self._watch, self._device = watch, device
         self._cuda = CudaRuntime()
-        self._made: dict[tuple[str, int], Replayed[Tensors]] = {}
+        self._made: dict[tuple[str, int], Replayed[Any]] = {}
 
     def guess(self, count: int, hidden: tvm_ffi.Tensor) -> Tensors:
         """As the plain one; `hidden` is the same tensor in every call."""
@@ -190,10 +204,17 @@ class GraphRounds:
         plain, watched = partial(self._plain.check, rows), partial(self._watched.check, rows)
         return self._graph("rows", rows, plain, watched)()
 
-    def draw(self, *numbers: tvm_ffi.Tensor) -> Tensors:
+    def draw(
+        self,
+        logits: tvm_ffi.Tensor,
+        temperature: tvm_ffi.Tensor,
+        uniform: tvm_ffi.Tensor,
+        top_p: tvm_ffi.Tensor,
+    ) -> tvm_ffi.Tensor:
         """As the plain one."""
-        rows = len(numbers) // 4
-        return self._graph("draws", rows, self._plain.draw, self._watched.draw)(*numbers)
+        rows = int(logits.shape[1])
+        graph = self._graph("draws", rows, self._plain.draw, self._watched.draw)
+        return graph(logits, temperature, uniform, top_p)
 
     @property
     def kernels(self) -> tuple[int, int, int]:
@@ -207,9 +228,9 @@ class GraphRounds:
         self,
         name: str,
         count: int,
-        plain: Callable[..., Tensors],
-        watched: Callable[..., Tensors],
-    ) -> Replayed[Tensors]:
+        plain: Callable[..., OutputT],
+        watched: Callable[..., OutputT],
+    ) -> Replayed[OutputT]:
         key = name, count
         if key not in self._made:
             self._made[key] = Replayed(
@@ -230,15 +251,13 @@ def round_steps(
     state: tvm_ffi.Object,
     params: Parameters,
     own_params: Parameters,
-    vocab_size: int,
     *,
     graphs: bool,
 ) -> PlainRounds | GraphRounds:
     """The calls of a round, as CUDA graphs if they are wanted and CUDA can be reached."""
 
     def calls(of: NativeLibrary) -> PlainRounds:
-        steps = PlainSteps(of, device, state, params, vocab_size)
-        return PlainRounds(of, memory, steps, state, params, own_params)
+        return PlainRounds(of, memory, state, params, own_params)
 
     plain = calls(library)
     if graphs:

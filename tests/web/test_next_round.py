@@ -21,7 +21,6 @@ MODULES = ("next_round", "native")
 
 MAX_ROWS = 9
 TABLE_ROWS = 128
-CELLS = 4 + MAX_ROWS
 GUESS_POSITIONS, POSITIONS, UNIFORM = 0, 1, 4
 RECORD = 3 + 2 * MAX_ROWS
 
@@ -47,9 +46,9 @@ class Case:
         """Words of the buffers before the round's two kernels, at random but for what it needs."""
         rng = np.random.default_rng([self.rows, self.accepted, self.position])
         words = {
-            "inputs": CELLS * self.stride,
+            "inputs": UNIFORM * self.stride + MAX_ROWS,
             "ids": MAX_ROWS,
-            "drawn": MAX_ROWS * self.stride + RECORD,
+            "drawn": MAX_ROWS + RECORD,
             "states": MAX_ROWS * self.state,
             "hidden": self.state,
             "table": TABLE_ROWS * (1 + self.rotary),
@@ -63,9 +62,9 @@ class Case:
         for row in range(self.rows - 1):
             guess = made["guesses"][row * self.stride]
             right = row < self.accepted or (self.row_after and row > self.accepted)
-            made["drawn"][row * self.stride] = guess if right else guess ^ 1
+            made["drawn"][row] = guess if right else guess ^ 1
         if self.rows < MAX_ROWS:  # what an earlier round left behind its tokens is no guess
-            made["ids"][self.rows] = made["drawn"][(self.rows - 1) * self.stride]
+            made["ids"][self.rows] = made["drawn"][self.rows - 1]
         return made
 
     def expected(self) -> dict[str, Words]:
@@ -73,9 +72,9 @@ class Case:
         before = self.buffers()
         after = {name: words.copy() for name, words in before.items()}
         inputs, drawn, cells = after["inputs"], after["drawn"], self.stride
-        tokens = before["drawn"][: MAX_ROWS * cells : cells]
+        tokens = before["drawn"][:MAX_ROWS]
         after["ids"][1 : self.rows] = before["guesses"][: (self.rows - 1) * cells : cells]
-        record = MAX_ROWS * cells
+        record = MAX_ROWS
         drawn[record : record + 3] = self.position, self.rows, self.accepted
         drawn[record + 3 : record + 3 + self.rows] = after["ids"][: self.rows]
         begin = record + 3 + MAX_ROWS
@@ -88,7 +87,7 @@ class Case:
         after["hidden"] = before["states"].reshape(MAX_ROWS, -1)[self.accepted]
         picked = np.arange(following, following + MAX_ROWS) % TABLE_ROWS
         table = before["table"].reshape(TABLE_ROWS, -1)[picked]
-        inputs[UNIFORM * cells :: cells] = table[:, 0]
+        inputs[UNIFORM * cells :] = table[:, 0]
         if self.rotary:
             after["rotary"] = table[:, 1:].ravel()
         return after

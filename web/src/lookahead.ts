@@ -24,7 +24,7 @@ export class Lookahead implements Forerunner {
   constructor(
     private readonly owner: RoundOwner,
     tables: Tables,
-    private readonly step: RecordedStep,
+    step: RecordedStep,
   ) {
     const { decode, softmax, sample } = step;
     const launches = tables.slots.map((slot) => [decode, softmax, sample].flatMap(({ record }) => record.bind(slot)));
@@ -85,7 +85,7 @@ export class Lookahead implements Forerunner {
   private openRounds(): void {
     if (this.rounds || this.owner.library.drafter === 0) return;
     try {
-      const kernels = new RoundKernels(this.owner, this.step.softmax, this.step.sample);
+      const kernels = new RoundKernels(this.owner);
       const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
       this.rounds = new Rounds(this.owner, kernels, pace, {
         length: () => this.owner.library.exports.gemma4_driver_length(this.owner.state),

@@ -10,7 +10,7 @@ import type { Native } from "./native";
 export const MAX_DRAFTS = 8;
 export const MAX_ROWS = MAX_DRAFTS + 1;
 
-/** Cells of the buffer of inputs, each at an offset that can be bound. */
+/** Cells of the buffer of inputs, each at an offset that can be bound; in the last one is a number for each row. */
 export const CELLS = { guessPositions: 0, positions: 1, temperature: 2, topP: 3, uniform: 4 } as const;
 
 /** Positions that the table holds; a power of two. Position p has row p % TABLE_ROWS. */
@@ -52,7 +52,7 @@ const THREADS = 256;
 
 /**
  * Words are copied as integers, whatever they are. Seven storage buffers and a uniform one: every device allows eight.
- * Behind the cells of `drawn` is the record. A row of `table` is a random number, then angles.
+ * Behind the tokens of `drawn` is the record. A row of `table` is a random number, then angles.
  */
 export const ROUND_KERNELS = `
 struct Sizes { stride: u32, state: u32, rotary: u32, unused: u32 }
@@ -86,11 +86,11 @@ fn next_round(@builtin(local_invocation_index) thread: u32) {
     let at = ${CELLS.positions}u * sizes.stride;
     let position = inputs[at];
     let rows = inputs[at + 1u];
-    let record = ${MAX_ROWS}u * sizes.stride;
+    let record = ${MAX_ROWS}u;
     var accepted = 0u;
     var is_true = true;
     for (var row = 0u; row < rows; row++) {
-      let token = drawn[row * sizes.stride];
+      let token = drawn[row];
       is_true = is_true && row + 1u < rows && ids[min(row + 1u, ${MAX_DRAFTS}u)] == token;
       accepted += select(0u, 1u, is_true);
       drawn[record + ${RECORD_HEADER}u + row] = ids[row];
@@ -100,7 +100,7 @@ fn next_round(@builtin(local_invocation_index) thread: u32) {
     drawn[record + 1u] = rows;
     drawn[record + 2u] = accepted;
     let next = position + accepted + 1u;
-    ids[0] = drawn[accepted * sizes.stride];
+    ids[0] = drawn[accepted];
     inputs[at] = next;
     inputs[${CELLS.guessPositions}u * sizes.stride] = next;
     inputs[${CELLS.guessPositions}u * sizes.stride + 2u] = next;
@@ -114,7 +114,7 @@ fn next_round(@builtin(local_invocation_index) thread: u32) {
   for (var row = 0u; row < ${MAX_ROWS}u; row++) {
     let from_row = ((now.y + row) % ${TABLE_ROWS}u) * (sizes.rotary + 1u);
     if (thread == row) {
-      inputs[(${CELLS.uniform}u + row) * sizes.stride] = table[from_row];
+      inputs[${CELLS.uniform}u * sizes.stride + row] = table[from_row];
     }
     for (var i = thread; i < sizes.rotary; i += ${THREADS}u) {
       rotary[row * sizes.rotary + i] = table[from_row + 1u + i];

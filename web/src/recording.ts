@@ -11,16 +11,7 @@ import type { Launch, ReadyLaunch } from "./stream";
 import { counts } from "./stats";
 
 /** What a slot takes the place of and a function only reads: inputs of a step, and of a round of guesses. */
-export type InputRegion =
-  | "token"
-  | "positions"
-  | "rotary"
-  | "temperature"
-  | "uniform"
-  | "top_p"
-  | "ids"
-  | "hidden"
-  | "logits";
+export type InputRegion = "token" | "positions" | "rotary" | "temperature" | "uniform" | "top_p" | "ids" | "hidden";
 /** And what it writes: the token that it draws or guesses; the logits and states of rows. */
 export type OutputRegion = "drawn" | "next_hidden" | "all_logits" | "states";
 export type Region = InputRegion | OutputRegion;
@@ -109,12 +100,6 @@ export class FunctionRecord {
     }
     counts.recorded += 1;
     return new FunctionRecord(native, launches, roles, substitutes);
-  }
-
-  /** The same launches with one more buffer from a slot, or why that cannot be. */
-  withRegion(state: BufferState, region: Region, scratch: Scratch): FunctionRecord | string {
-    const regions = new Map(this.roles.regions).set(state, region);
-    return FunctionRecord.make(this.native, this.launches, { regions, kept: this.roles.kept }, scratch);
   }
 
   bind(slot: Slot): ReadyLaunch[] {

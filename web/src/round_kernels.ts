@@ -9,7 +9,6 @@ import type { BufferState, Dependent } from "./buffers";
 import { Calls } from "./calls";
 import type { Device } from "./device";
 import type { Library } from "./library";
-import type { Recorded } from "./recorder";
 import {
   bindRoundKernel,
   CELLS,
@@ -29,17 +28,25 @@ export interface RoundOwner {
   readonly state: Handle;
   readonly params: Handle;
   readonly stateBuffers: readonly BufferState[];
-  readonly scratch: Scratch;
   readonly dependent: Dependent;
 }
 
 const EMBED = "embed";
+const RECORD_OFFSET = 4 * MAX_ROWS; // behind the tokens that were drawn
 
 /** Where rounds begin: numbers as they lie in memory, and the client's generator before the first draw. */
 export interface FirstRound extends Sampling {
   readonly position: number;
   readonly token: number;
   readonly randomState: number;
+}
+
+/** The model on so many tokens, and the draws from its logits: what they launch. */
+interface Forward {
+  readonly model: FunctionRecord;
+  readonly draws: FunctionRecord;
+  readonly vocabulary: number;
+  readonly width: number;
 }
 
 export class RoundKernels {
@@ -49,7 +56,7 @@ export class RoundKernels {
   /** Guesses, a cell each; the tokens of the rows, next to each other. */
   private readonly guessed: GPUBuffer;
   private readonly ids: GPUBuffer;
-  /** Tokens drawn from the rows, a cell each, and then the round's record. */
+  /** Tokens drawn from the rows, next to each other, and then the round's record. */
   private readonly drawn: GPUBuffer;
   private readonly hidden: readonly GPUBuffer[];
   private readonly states: GPUBuffer;
@@ -59,13 +66,12 @@ export class RoundKernels {
   private readonly rotary: GPUBuffer;
   private readonly rotaryBytes: number;
   private readonly calls: Calls;
-  private readonly functions: Record<"embed" | "draft" | "verify", Handle>;
+  private readonly functions: Record<"embed" | "draft" | "verify" | "draw", Handle>;
   /** Of each guess, and of rounds by their number of guesses. */
   private guesses: ReadyLaunch[][] = [];
   private readonly guessing: ReadyLaunch[][] = [];
   /** Of rounds by their number of rows. */
   private readonly forwards: ReadyLaunch[][] = [];
-  private readonly draws: ReadyLaunch[][] = [];
   private readonly between: Record<keyof RoundPipelines, GPUBindGroup>;
   private readonly pipelines: RoundPipelines;
   private readonly records: FunctionRecord[] = [];
@@ -75,11 +81,7 @@ export class RoundKernels {
   private readonly dependent: Dependent;
 
   /** Throws where the library cannot be recorded. */
-  constructor(
-    private readonly owner: RoundOwner,
-    softmax: Recorded,
-    sample: Recorded,
-  ) {
+  constructor(private readonly owner: RoundOwner) {
     const { library, device, state, dependent } = owner;
     this.calls = Calls.of(library);
     if (!library.roundPipelines) throw new Error("the kernels between rounds are not there");
@@ -90,6 +92,7 @@ export class RoundKernels {
       embed: this.calls.compiled(EMBED),
       draft: this.calls.compiled("draft_token"),
       verify: this.calls.compiled("verify_tokens"),
+      draw: this.calls.compiled("draw_rows"),
     };
     this.stride = device.device.limits.minStorageBufferOffsetAlignment;
     const one = this.forward(1);
@@ -98,38 +101,19 @@ export class RoundKernels {
     this.rotaryBytes = library.exports.gemma4_driver_step_bytes(state);
     this.guessed = this.make(this.stride * MAX_DRAFTS);
     this.ids = this.make(4 * MAX_ROWS);
-    this.drawn = this.make(this.recordOffset + RECORD_BYTES);
+    this.drawn = this.make(RECORD_OFFSET + RECORD_BYTES);
     this.hidden = [this.make(this.stateBytes), this.make(this.stateBytes)];
     this.states = this.make(this.stateBytes * MAX_ROWS);
     this.logits = this.make(this.rowBytes * MAX_ROWS);
-    this.inputs = this.make(this.stride * (CELLS.uniform + MAX_ROWS));
+    this.inputs = this.make(this.uniformOffset + 4 * MAX_ROWS);
     this.rotary = this.make(Math.max(4, this.rotaryBytes * MAX_ROWS));
     this.table = new RoundTable(library, device.native, state, this.rotaryBytes);
     try {
       this.between = this.bindBetween();
-      this.bindDraws(softmax, sample);
-      this.forwards[1] = this.bindForward(one.record, 1);
+      this.forwards[1] = this.bindForward(one, 1);
     } catch (error) {
       this.destroy();
       throw error;
-    }
-  }
-
-  private bindDraws(softmax: Recorded, sample: Recorded): void {
-    if (this.rowBytes % this.stride) throw new Error("rows of logits begin where no buffer can be bound");
-    const logitsOfStep = this.decodeOutput(softmax);
-    if (!logitsOfStep) throw new Error("the sampler reads its logits in a way that the module does not know");
-    const choose = softmax.record.withRegion(logitsOfStep, "logits", this.owner.scratch);
-    if (typeof choose === "string") throw new Error(choose);
-    this.keep(choose);
-    for (let row = 0; row < MAX_ROWS; row++) {
-      const cell = (index: number) => ({ buffer: this.inputs, offset: index * this.stride, size: 4 });
-      const logits = { buffer: this.logits, offset: row * this.rowBytes, size: this.rowBytes };
-      const drawn = { buffer: this.drawn, offset: row * this.stride, size: 4 };
-      this.draws.push([
-        ...choose.bind({ temperature: cell(CELLS.temperature), logits }),
-        ...sample.record.bind({ uniform: cell(CELLS.uniform + row), top_p: cell(CELLS.topP), drawn }),
-      ]);
     }
   }
 
@@ -179,13 +163,13 @@ export class RoundKernels {
 
   /** Launches after the guesses: the model on `rows` tokens, a draw from each row, what the next round reads. */
   run(rows: number): readonly ReadyLaunch[] {
-    this.forwards[rows] ??= this.bindForward(this.forward(rows).record, rows);
+    this.forwards[rows] ??= this.bindForward(this.forward(rows), rows);
     return this.forwards[rows];
   }
 
   /** Copies the record of a round whose launches come before. */
   copyRecord(encoder: GPUCommandEncoder, target: GPUBuffer): void {
-    encoder.copyBufferToBuffer(this.drawn, this.recordOffset, target, 0, RECORD_BYTES);
+    encoder.copyBufferToBuffer(this.drawn, RECORD_OFFSET, target, 0, RECORD_BYTES);
   }
 
   /** Hands the inputs of a first round, which has no guesses, to the device. */
@@ -213,40 +197,38 @@ export class RoundKernels {
     this.scratch.destroy();
   }
 
-  private bindForward(record: FunctionRecord, rows: number): ReadyLaunch[] {
+  private bindForward({ model, draws }: Forward, rows: number): ReadyLaunch[] {
     const { gather_guesses, next_round } = this.pipelines;
-    const model = record.bind({
+    const slot = {
       ids: { buffer: this.ids, offset: 0, size: 4 * rows },
       positions: { buffer: this.inputs, offset: CELLS.positions * this.stride, size: 16 },
       rotary: { buffer: this.rotary, offset: 0, size: Math.max(4, this.rotaryBytes * rows) },
       all_logits: { buffer: this.logits, offset: 0, size: this.rowBytes * rows },
       states: { buffer: this.states, offset: 0, size: this.stateBytes * rows },
-    });
+      temperature: { buffer: this.inputs, offset: CELLS.temperature * this.stride, size: 4 },
+      top_p: { buffer: this.inputs, offset: CELLS.topP * this.stride, size: 4 },
+      uniform: { buffer: this.inputs, offset: this.uniformOffset, size: 4 * rows },
+      drawn: { buffer: this.drawn, offset: 0, size: 4 * rows },
+    };
     return [
       { pipeline: gather_guesses, group: this.between.gather_guesses, x: rows, y: 1, z: 1 },
-      ...model,
-      ...this.draws.slice(0, rows).flat(),
+      ...model.bind(slot),
+      ...draws.bind(slot),
       { pipeline: next_round, group: this.between.next_round, x: 1, y: 1, z: 1 },
     ];
   }
 
-  /** The logits that the recorded softmax reads: its largest buffer that it does not write. */
-  private decodeOutput({ record, output }: Recorded): BufferState | undefined {
-    return [...record.external].find((state) => state !== output && state.buffer.size >= this.rowBytes);
-  }
-
   // --- Recording ---
 
-  /** `embed` and `verify_tokens` of so many tokens. */
-  private forward(rows: number): { record: FunctionRecord; vocabulary: number; width: number } {
+  /** `embed` and `verify_tokens` of so many tokens, and `draw_rows` from their logits. */
+  private forward(rows: number): Forward {
     const { calls, functions, owner } = this;
     const flat = calls.tensor([rows], "int32");
     const ids = calls.view(flat, [1, rows], "int32");
     const made: Handle[] = [flat, ids];
     const params = calls.object(owner.params);
-    let launches: Launch[];
     try {
-      launches = this.launchesOf(() => {
+      const launches = this.launchesOf(() => {
         const embedded = calls.call(functions.embed, [calls.object(flat), params]).handle;
         made.push(embedded);
         const width = calls.width(embedded);
@@ -256,15 +238,41 @@ export class RoundKernels {
         const result = calls.call(functions.verify, args).handle;
         made.push(result, calls.item(result, 0), calls.item(result, 1));
       });
-      const [logits, states] = [this.bufferOf(made.at(-2)!), this.bufferOf(made.at(-1)!)];
-      const record = this.recordOf(launches, [
+      const [logits, states] = made.slice(-2) as [Handle, Handle];
+      const model = this.recordOf(launches, [
         [this.bufferOf(flat), "ids"],
         [owner.stateBuffers[0]!, "positions"],
         [owner.stateBuffers[1]!, "rotary"],
-        [logits, "all_logits"],
-        [states, "states"],
+        [this.bufferOf(logits), "all_logits"],
+        [this.bufferOf(states), "states"],
       ]);
-      return { record, vocabulary: calls.width(made.at(-2)!), width: calls.width(made.at(-1)!) };
+      return { model, draws: this.draw(logits, rows), vocabulary: calls.width(logits), width: calls.width(states) };
+    } finally {
+      calls.release(...made);
+    }
+  }
+
+  /** `draw_rows`: a record of its own, for its result may lie where the model had something on the way. */
+  private draw(logits: Handle, rows: number): FunctionRecord {
+    const { calls } = this;
+    const numbers = [1, rows, 1].map((count) => calls.tensor([count], "float32"));
+    const made = [...numbers];
+    try {
+      const launches = this.launchesOf(() => {
+        const [temperature, uniform, topP] = numbers as [Handle, Handle, Handle];
+        const args = [logits, temperature, uniform, topP].map((object) => calls.object(object));
+        made.push(calls.call(this.functions.draw, args).handle);
+      });
+      const [temperature, uniform, topP, drawn] = made.map((tensor) => this.bufferOf(tensor));
+      const writers = launches.filter(({ group }) => group.storage.some((one, i) => one === drawn && group.writes[i]));
+      if (writers.length !== 1) throw new Error("drawn tokens lie where something else was before");
+      return this.recordOf(launches, [
+        [this.bufferOf(logits), "all_logits"],
+        [temperature!, "temperature"],
+        [uniform!, "uniform"],
+        [topP!, "top_p"],
+        [drawn!, "drawn"],
+      ]);
     } finally {
       calls.release(...made);
     }
@@ -334,8 +342,9 @@ export class RoundKernels {
     return found;
   }
 
-  private get recordOffset(): number {
-    return this.stride * MAX_ROWS;
+  /** Where the random numbers of the rows are among the inputs, next to each other. */
+  private get uniformOffset(): number {
+    return this.stride * CELLS.uniform;
   }
 
   private make(

@@ -328,8 +328,8 @@ export class StepDriver implements Dependent, Keeper {
       sample: sample.record.bind(tables.single),
     };
     this.tables = tables;
-    const { params, scratch, stateBuffers } = this;
-    const owner = { library, device, state, params, stateBuffers, scratch, dependent: this };
+    const { params, stateBuffers } = this;
+    const owner = { library, device, state, params, stateBuffers, dependent: this };
     this.ahead = new Lookahead(owner, tables, { decode, softmax, sample });
   }
 

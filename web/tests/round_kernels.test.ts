@@ -2,8 +2,6 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 import type { Group } from "../src/bind_groups";
 import { BufferState } from "../src/buffers";
 import type { Device } from "../src/device";
-import type { Recorded } from "../src/recorder";
-import { FunctionRecord, type Region, Scratch } from "../src/recording";
 import { MAX_DRAFTS, MAX_ROWS, RECORD_BYTES, ROUND_KERNELS, type RoundPipelines } from "../src/next_round";
 import { RoundKernels, type RoundOwner } from "../src/round_kernels";
 import type { Launch, ReadyLaunch } from "../src/stream";
@@ -50,31 +48,10 @@ function kernel(name: string, reads: readonly BufferState[], writes: readonly Bu
   if (!isClean) device.recording!.isClean = false;
 }
 
-/** A record of one launch, as those of the sampler are. */
-function recorded(name: string, reads: BufferState[], output: BufferState, regions: [BufferState, Region][]): Recorded {
-  const roles = { regions: new Map(regions), kept: new Set([output]) };
-  const record = FunctionRecord.make(device.native, [launch(name, reads, [output])], roles, new Scratch(device.native));
-  return { record, output, any: new Int32Array(4), objects: [] } as unknown as Recorded;
-}
-
 function make(): RoundKernels {
-  const [logits, probabilities, sampled] = [4 * vocabulary, 4 * vocabulary, 4].map(
-    (bytes) => new BufferState(fakeBuffer(bytes)),
-  ) as [BufferState, BufferState, BufferState];
-  const [temperature, uniform, topP] = [0, 1, 2].map(() => new BufferState(fakeBuffer(4))) as [
-    BufferState,
-    BufferState,
-    BufferState,
-  ];
-  const softmax = recorded("softmax", [logits, temperature], probabilities, [[temperature, "temperature"]]);
-  const sample = recorded("sample", [probabilities, uniform, topP], sampled, [
-    [uniform, "uniform"],
-    [topP, "top_p"],
-    [sampled, "drawn"],
-  ]);
   const owner = { library: fake.library, device, state: fake.object(), params: fake.object(), stateBuffers };
-  const more = { scratch: new Scratch(device.native), dependent: { bufferGone: () => undefined } };
-  return new RoundKernels({ ...owner, ...more } as unknown as RoundOwner, softmax, sample);
+  const more = { dependent: { bufferGone: () => undefined } };
+  return new RoundKernels({ ...owner, ...more } as unknown as RoundOwner);
 }
 
 beforeEach(() => {
@@ -116,6 +93,12 @@ beforeEach(() => {
     kernel("verify", [...reads, positions, rotary], [logits, states].map((one) => buffers.get(one)!).concat(keys));
     return pair(logits, states);
   });
+  fake.define("draw_rows", (numbers) => {
+    const reads = numbers.map((one) => buffers.get(one as number)!);
+    const tokens = tensor([reads[0]!.buffer.size / 4 / vocabulary]);
+    kernel("draw", reads, [buffers.get(tokens)!]);
+    return tokens;
+  });
   fake.define("draft_token", ([embedded, hidden, at]) => {
     const [token, state] = [tensor([1]), tensor([1, WIDTH])];
     const reads = [embedded, hidden, at].map((one) => buffers.get(one as number)!);
@@ -142,27 +125,26 @@ describe("the launches of a round", () => {
     const kernels = make();
     const launches = kernels.run(3);
     const names = launches.map(({ pipeline }) => pipeline.label);
-    const draws = Array.from({ length: 3 }, () => ["softmax", "sample"]).flat();
-    expect(names).toEqual(["gather_guesses", "embed", "verify", ...draws, "next_round"]);
-    expect(launches.map(({ x }) => x)).toEqual([3, ...Array<number>(9).fill(1)]); // a block for each row
-    const [gather, embed, verify, ...more] = launches.map(boundBy);
-    const next = more.pop()!;
-    const [inputs, ids] = [gather![1]!.buffer, gather![2]!.buffer];
-    expect(embed![0]).toEqual({ buffer: ids, offset: 0, size: 12 });
-    expect(verify![2]).toEqual({ buffer: inputs, offset: STRIDE, size: 16 });
-    const logits = verify![4]!;
+    expect(names).toEqual(["gather_guesses", "embed", "verify", "draw", "next_round"]);
+    expect(launches.map(({ x }) => x)).toEqual([3, 1, 1, 1, 1]); // a block for each row
+    const [gather, embed, verify, draw, next] = launches.map(boundBy) as [Bound[], Bound[], Bound[], Bound[], Bound[]];
+    const [inputs, ids] = [gather[1]!.buffer, gather[2]!.buffer];
+    expect(embed[0]).toEqual({ buffer: ids, offset: 0, size: 12 });
+    expect(verify[2]).toEqual({ buffer: inputs, offset: STRIDE, size: 16 });
+    const logits = verify[4]!;
     expect(logits.size).toBe(3 * 4 * VOCABULARY);
-    const states = verify![5]!;
+    const states = verify[5]!;
     expect(states).toMatchObject({ offset: 0, size: 3 * 4 * WIDTH });
-    expect(verify![6]).toEqual({ buffer: stateBuffers[2]!.buffer }); // the model's own keys and values
+    expect(verify[6]).toEqual({ buffer: stateBuffers[2]!.buffer }); // the model's own keys and values
     const drawn = next[3]!.buffer;
-    for (const row of [0, 1, 2]) {
-      const [softmax, sample] = [more[2 * row]!, more[2 * row + 1]!];
-      expect(softmax[0]).toEqual({ buffer: logits.buffer, offset: row * 4 * VOCABULARY, size: 4 * VOCABULARY });
-      expect(sample[3]).toEqual({ buffer: drawn, offset: row * STRIDE, size: 4 });
-      expect(sample[1]).toEqual({ buffer: inputs, offset: (4 + row) * STRIDE, size: 4 });
-    }
-    const rotary = verify![3]!.buffer;
+    expect(draw.slice(0, 5)).toEqual([
+      logits,
+      { buffer: inputs, offset: 2 * STRIDE, size: 4 },
+      { buffer: inputs, offset: 4 * STRIDE, size: 12 },
+      { buffer: inputs, offset: 3 * STRIDE, size: 4 },
+      { buffer: drawn, offset: 0, size: 12 },
+    ]);
+    const rotary = verify[3]!.buffer;
     expect(next.slice(1).map(({ buffer }) => buffer)).toEqual([
       inputs,
       ids,
@@ -232,8 +214,8 @@ describe("the launches of a round", () => {
       target,
     );
     const drawn = boundBy(kernels.run(1).at(-1)!)[3]!.buffer;
-    expect(copied).toEqual([[drawn, MAX_ROWS * STRIDE, target, 0, RECORD_BYTES]]);
-    expect(drawn.size).toBe(MAX_ROWS * STRIDE + RECORD_BYTES);
+    expect(copied).toEqual([[drawn, MAX_ROWS * 4, target, 0, RECORD_BYTES]]);
+    expect(drawn.size).toBe(MAX_ROWS * 4 + RECORD_BYTES);
   });
 
   it("leave no buffers", () => {
@@ -248,12 +230,6 @@ describe("the launches of a round", () => {
 });
 
 describe("a library that cannot be recorded", () => {
-  it("is one whose rows of logits cannot be bound", () => {
-    vocabulary = 100;
-    expect(make).toThrow("rows of logits begin where no buffer can be bound");
-    expect(destroyed.length).toBeGreaterThanOrEqual(MAX_ROWS); // what was made for it goes again
-  });
-
   it("is one that does more than launch kernels", () => {
     isClean = false;
     expect(make).toThrow("do more than launch kernels");
@@ -265,8 +241,8 @@ describe("a library that cannot be recorded", () => {
     expect(make).toThrow("the kernels between rounds are not there");
   });
 
-  it("is one without the functions", () => {
-    fake.define("ffi.ModuleGetFunction", ([, name]) => (name === "verify_tokens" ? 0 : fake.object()));
-    expect(make).toThrow("the library has no function `verify_tokens`");
+  it.each(["verify_tokens", "draw_rows"])("is one without %s", (missing) => {
+    fake.define("ffi.ModuleGetFunction", ([, name]) => (name === missing ? 0 : fake.object()));
+    expect(make).toThrow(`the library has no function \`${missing}\``);
   });
 });

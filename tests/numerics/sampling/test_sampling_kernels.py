@@ -1,4 +1,4 @@
-"""Kernels that draw a token from each of several rows against their definitions, on Dawn in Node."""
+"""Kernels that draw a token from each of several rows, against their definitions, on Dawn."""
 
 from __future__ import annotations
 
