@@ -16,6 +16,7 @@ from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
     QuantizedFewRowNorm,
 )
+from gemma4_compile.operators.norms import NormVector
 from gemma4_compile.operators.tir import FunctionBuilder, bind, function, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
@@ -25,8 +26,12 @@ from gemma4_compile.targets.kernels.common.blocks import (
     row_threads,
 )
 from gemma4_compile.targets.kernels.common.row_slice import OneRow, RowSlice
-from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
-from gemma4_compile.targets.kernels.norms.norms import residual_norms
+from gemma4_compile.targets.kernels.linear.int8_vectors import (
+    VEC4S,
+    NormArguments,
+    norms_at_once,
+    round_vec4s,
+)
 from gemma4_compile.targets.spec import TargetSpec
 
 
@@ -54,25 +59,21 @@ def store_rounded(
 
 
 def make_quantized_few_row_norm(operator: QuantizedFewRowNorm, spec: TargetSpec) -> tirx.PrimFunc:
-    """`make_residual_norm`, whose block holds a whole row, and the rounding.
+    """The norms of `make_quantized_norm`, of each row, and their rounding.
 
-    Grid: rows. Shared: a float32 a thread, and one a vec4. Definition: `QuantizedFewRowNorm`.
+    Grid: rows. Shared: a vector a thread, and a float32 a vec4. Definition: `QuantizedFewRowNorm`.
     """
     width, n = operator.width, symbolic_rows(None)
     threads = row_threads(width // WORD, spec.max_threads_per_block)
     with function(scheduled=True) as build:
-        y = build.arg("y", (n, width), "float32")
-        residual = build.arg("residual", (n, width), "float32")
-        w_branch = build.arg("w_branch", (width,), "float32")
-        scalar = build.arg("scalar", (1,), "float32") if operator.scaled else None
-        w_next = build.arg("w_next", (width,), "float32") if operator.normed else None
+        norm = NormVector(width, operator.eps, operator.scaled, operator.normed)
+        args = NormArguments.declare(build, norm, n)
         out = build.arg("out", (n, width), "float32")
         packed = packed_results(build, width, n)
         with launch(threads, n) as (i, _, thread):
             row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
-            nexts = [] if w_next is None else [w_next]
-            rows_of, eps = (y, residual, out), operator.eps
-            total, normed = residual_norms(row_slice, *rows_of, i, w_branch, nexts, eps, scalar)
+            nexts = [] if args.w_next is None else [args.w_next]
+            total, normed = norms_at_once(args, nexts, out, row_slice, i)
             store_rounded(
                 packed, i, row_slice, normed[0] if normed else total, operator.interleaved
             )

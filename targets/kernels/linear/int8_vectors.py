@@ -8,7 +8,7 @@ gemma4_compile/operators/activation_quantization.py. Kernels that do nothing els
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -30,7 +30,7 @@ from gemma4_compile.operators.tir import (
     store,
     when,
 )
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
     BlockSums,
@@ -138,13 +138,13 @@ class NormArguments:
     w_next: Readable | None
 
     @staticmethod
-    def declare(build: FunctionBuilder, norm: NormVector) -> NormArguments:
+    def declare(build: FunctionBuilder, norm: NormVector, rows: Index = 1) -> NormArguments:
         """Declare them, right where they stand."""
         width = norm.width
         return NormArguments(
             norm,
-            branch=build.arg("branch", (1, width), "float32"),
-            residual=build.arg("residual", (1, width), "float32"),
+            branch=build.arg("branch", (rows, width), "float32"),
+            residual=build.arg("residual", (rows, width), "float32"),
             w_branch=build.arg("w_branch", (width,), "float32"),
             scalar=build.arg("scalar", (1,), "float32") if norm.scaled else None,
             w_next=build.arg("w_next", (width,), "float32") if norm.normed else None,
@@ -166,31 +166,45 @@ def norm_vec4s(
     writes: Expr,
     block: Block,
 ) -> list[Expr]:
-    """The thread's vec4s of x; r' is written to `out` where `writes` holds.
-
-    Everything is read at the start, once, and stays in registers. The block meets once for both
-    norms: with c = b * w_branch and the branch's 1 / rms i, the squares of r + i c add up to
-    r.r + 2 i r.c + i^2 c.c.
-    """
+    """The thread's vec4s of x; r' is written to `out` where `writes` holds."""
     assert out is not None, "an operator with a norm has the new residual among its results"
     row_slice = RowSlice(block, args.norm.width)
     if isinstance(args, ExpertNormArguments):
         sums = BlockSums(block, EXPERT_SUMS)
         return expert_norm(args, out, writes, row_slice, sums)
-    branch, residual = row_slice.load(args.branch, 0), row_slice.load(args.residual, 0)
+    nexts = [] if args.w_next is None else [args.w_next]
+    total, normed = norms_at_once(args, nexts, out, row_slice, writes=writes)
+    return normed[0] if normed else total
+
+
+def norms_at_once(
+    args: NormArguments,
+    w_nexts: Sequence[Readable],
+    out: Buffer,
+    row_slice: RowSlice,
+    row: Index = 0,
+    writes: Expr | None = None,
+) -> tuple[list[Expr], list[list[Expr]]]:
+    """The thread's slice of r' of a row, and of its norm with each of `w_nexts`.
+
+    r' is written to `out`, where `writes` holds. Everything is read at the start, once, and stays
+    in registers. The block meets once for both norms: with c = b * w_branch and the branch's
+    1 / rms i, the squares of r + i c add up to r.r + 2 i r.c + i^2 c.c.
+    """
+    branch, residual = row_slice.load(args.branch, row), row_slice.load(args.residual, row)
     w_branch = row_slice.load(args.w_branch)
-    w_next = row_slice.load(args.w_next) if args.w_next is not None else []
+    nexts = [row_slice.load(w_next) for w_next in w_nexts]
     scalar = bind(args.scalar[0]) if args.scalar is not None else f32(1.0)
     norm = args.norm
     weighed = row_slice.map(lambda b, w: b * w, branch, w_branch)
     squares = norm_squares(norm, row_slice, branch, residual, weighed)
     scale, scale_next = norm_scales(norm, row_slice, squares, scalar)
     total = row_slice.map(lambda r, c: (r + c * scale) * row_slice.splat(scalar), residual, weighed)
-    with when(writes):
-        row_slice.store(out, total, 0)
-    if not norm.normed:
-        return total
-    return row_slice.map(lambda value, w: value * scale_next * w, total, w_next)
+    with nullcontext() if writes is None else when(writes):
+        row_slice.store(out, total, row)
+    return total, [
+        row_slice.map(lambda value, w: value * scale_next * w, total, w_next) for w_next in nexts
+    ]
 
 
 def norm_squares(

@@ -12,7 +12,7 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_expert_norms import FewRowExpertNorm, QuantizedBranchNorms
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.moe import BRANCH_NORM, DENSE_NORM, EXPERT_NORM, VECTORS
-from gemma4_compile.operators.norms import ExpertNormVector
+from gemma4_compile.operators.norms import ExpertNormVector, NormVector
 from gemma4_compile.operators.tir import function
 from gemma4_compile.targets.kernels.common.blocks import (
     Block,
@@ -22,19 +22,19 @@ from gemma4_compile.targets.kernels.common.blocks import (
 )
 from gemma4_compile.targets.kernels.common.row_slice import RowSlice, StackRow
 from gemma4_compile.targets.kernels.linear.few_row_quantize import packed_results, store_rounded
+from gemma4_compile.targets.kernels.linear.int8_vectors import NormArguments, norms_at_once
 from gemma4_compile.targets.kernels.moe.expert_norms import (
     EXPERT_SUMS,
     ExpertNormArguments,
     expert_norm,
 )
-from gemma4_compile.targets.kernels.norms.norms import residual_norms
 from gemma4_compile.targets.spec import TargetSpec
 
 
 def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec) -> tirx.PrimFunc:
-    """`make_residual_norm` with two normed results, and their rounding.
+    """`make_quantized_few_row_norm` with two normed results, and their rounding.
 
-    Grid: rows. Shared: a float32 a thread, and one a vec4. Definition: `QuantizedBranchNorms`.
+    Grid: rows. Shared: a vector a thread, and a float32 a vec4. Definition: `QuantizedBranchNorms`.
     """
     width, n = operator.width, symbolic_rows(None)
     threads = row_threads(width // WORD, spec.max_threads_per_block)
@@ -49,7 +49,9 @@ def make_quantized_branch_norms(operator: QuantizedBranchNorms, spec: TargetSpec
             row_slice = RowSlice(Block(thread, threads, spec.simd_width), width)
             numbers = (BRANCH_NORM, DENSE_NORM, EXPERT_NORM)
             first, *after = (StackRow(vectors, number) for number in numbers)
-            _, normed = residual_norms(row_slice, y, residual, out, i, first, after, operator.eps)
+            norm = NormVector(width, operator.eps, scaled=False, normed=True)
+            args = NormArguments(norm, y, residual, first, scalar=None, w_next=None)
+            _, normed = norms_at_once(args, after, out, row_slice, i)
             orders = operator.interleaved, operator.experts_interleaved
             for packed, values, order in zip((dense, experts), normed, orders, strict=True):
                 store_rounded(packed, i, row_slice, values, order)
