@@ -236,8 +236,6 @@ def add_int8(
                     for word in mine:
                         total.add(dot4(word, tirx.const(0x01010101, "uint32")))
                     zeros = bind(total.value * -offset)
-                if layout.bits == 4:
-                    mine = [bind(word) for word in even_and_odd(mine)]
                 sums = []
                 for m in range(OWN_ROWS):
                     dot = zeros
@@ -272,10 +270,10 @@ def round_rows(lane: Lane, block: Block, x: Buffer, interleaved: bool) -> tuple[
 
 
 def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
-    """Words of signed bytes, from all words of weights, in the order of `even_and_odd`.
+    """Words of signed bytes in the order of packed x, from all words of weights.
 
     A byte is stored plus 128, a nibble plus 8: flipping the highest bit takes that off. A nibble
-    stays in the upper half of its byte, where its sign is the byte's: it counts 16 times.
+    gets into the upper half of its byte, where its sign is the byte's: it counts 16 times.
     """
     highest = tirx.const(0x80808080, "uint32")
     if layout.bits == 8:
@@ -285,10 +283,13 @@ def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
     upper = tirx.const(0xF0F0F0F0, "uint32")
     for place in range(OWN_ROWS * layout.bits):
         word = bind(stored[place])
-        even = tirx.shift_left(word, tirx.const(4, "uint32"))
-        for odd, half in enumerate((even, word)):
-            signed = tirx.bitwise_and(tirx.bitwise_xor(half, highest), upper)
-            store(integers, signed, 2 * place + odd)
+        halves = (tirx.shift_left(word, tirx.const(4, "uint32")), word)
+        even_odd = [
+            bind(tirx.bitwise_and(tirx.bitwise_xor(half, highest), upper)) for half in halves
+        ]
+        # Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7: `even_and_odd` is its own inverse.
+        for half, ordered in enumerate(even_and_odd(even_odd)):
+            store(integers, ordered, 2 * place + half)
 
 
 def _finish(
