@@ -26,7 +26,7 @@ from gemma4_compile.operators.epilogue import Epilogue
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.int8_linear import PACKED
 from gemma4_compile.operators.linear import WeightLayout
-from gemma4_compile.operators.math import as_f32, f32
+from gemma4_compile.operators.math import as_f32
 from gemma4_compile.operators.tir import LocalVar, bind, function, i32, store, when
 from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.common.blocks import (
@@ -48,7 +48,6 @@ from gemma4_compile.targets.kernels.linear.few_row_shape import (
     few_row_shape,
 )
 from gemma4_compile.targets.kernels.linear.gemm import left_args
-from gemma4_compile.targets.kernels.linear.int8_lanes import even_and_odd
 from gemma4_compile.targets.kernels.linear.int8_sums import RowSums
 from gemma4_compile.targets.kernels.linear.int8_vectors import VEC4S, round_vec4s
 from gemma4_compile.targets.spec import TargetSpec
@@ -194,14 +193,11 @@ def add_floats(lane: Lane, weights: WeightReader, x: Buffer, totals: Buffer) -> 
 def add_int8(
     lane: Lane, weights: WeightReader, words: Buffer, x_scales: Buffer, totals: Buffer
 ) -> None:
-    """Add the lane's products of packed rows, group by group; integers are summed exactly.
-
-    Weights are signed bytes (`_unpack`), so that the usual zero points need no sum of x.
-    """
+    """Add the lane's products of packed rows, group by group; integers are summed exactly."""
     layout, lanes = weights.layout, lane.lanes
     groups, size = layout.cols // GROUP, layout.bits  # words of a group of weights
-    unit = 1 << (8 - layout.bits)  # of a weight in its byte
-    offset = (layout.zero_point - (1 << (layout.bits - 1))) * unit
+    # 4-bit integers meet the vector as they are, 8-bit ones minus 128.
+    offset = layout.zero_point - (0 if layout.bits == 4 else 128)
     stored, scales = local((OWN_ROWS * size,), "uint32"), local((OWN_ROWS,))
     integers = local((OWN_ROWS * VEC4S,), "uint32")
 
@@ -230,19 +226,17 @@ def add_int8(
                     for at in range(0, VEC4S, WIDEST)
                 ]
                 mine = [bind(word) for vec4 in vec4s for word in _WORDS.lanes(vec4)]
-                zeros: Expr = i32(0)
-                if offset:
-                    total = LocalVar("int32", zeros)
-                    for word in mine:
-                        total.add(dot4(word, tirx.const(0x01010101, "uint32")))
-                    zeros = bind(total.value * -offset)
+                total = LocalVar("int32", i32(0))
+                for word in mine:
+                    total.add(dot4(word, tirx.const(0x01010101, "uint32")))
+                zeros = bind(total.value * -offset)
                 sums = []
                 for m in range(OWN_ROWS):
                     dot = zeros
                     for k, word in enumerate(mine):
                         dot = dot + dot4(integers[m * VEC4S + k], word)
                     sums.append(as_f32(dot))
-                own = bind(x_scales[place, group] * f32(1 / unit))
+                own = bind(x_scales[place, group])
                 added = scales[_OWN.at(0)] * _OWN.splat(own) * _OWN.join(sums)
                 store(totals, totals[_OWN.at(i)] + added, _OWN.at(i))
 
@@ -270,26 +264,26 @@ def round_rows(lane: Lane, block: Block, x: Buffer, interleaved: bool) -> tuple[
 
 
 def _unpack(layout: WeightLayout, stored: Buffer, integers: Buffer) -> None:
-    """Words of signed bytes in the order of packed x, from all words of weights.
-
-    A byte is stored plus 128, a nibble plus 8: flipping the highest bit takes that off. A nibble
-    gets into the upper half of its byte, where its sign is the byte's: it counts 16 times.
-    """
-    highest = tirx.const(0x80808080, "uint32")
+    """Words of bytes in the order of packed x, from all words of weights."""
     if layout.bits == 8:
         for place in range(OWN_ROWS * VEC4S):
-            store(integers, tirx.bitwise_xor(stored[place], highest), place)
+            flipped = tirx.bitwise_xor(stored[place], tirx.const(0x80808080, "uint32"))
+            store(integers, flipped, place)
         return
-    upper = tirx.const(0xF0F0F0F0, "uint32")
+    low, high = tirx.const(0x0F0F, "uint32"), tirx.const(0x0F0F0000, "uint32")
     for place in range(OWN_ROWS * layout.bits):
         word = bind(stored[place])
-        halves = (tirx.shift_left(word, tirx.const(4, "uint32")), word)
-        even_odd = [
-            bind(tirx.bitwise_and(tirx.bitwise_xor(half, highest), upper)) for half in halves
-        ]
-        # Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7: `even_and_odd` is its own inverse.
-        for half, ordered in enumerate(even_and_odd(even_odd)):
-            store(integers, ordered, 2 * place + half)
+        # Nibbles 0, 2, 1, 3 as bytes, then 4, 6, 5, 7.
+        parts = (
+            (word, tirx.shift_left(word, tirx.const(12, "uint32"))),
+            (
+                tirx.shift_right(word, tirx.const(16, "uint32")),
+                tirx.shift_right(word, tirx.const(4, "uint32")),
+            ),
+        )
+        for half, (near, far) in enumerate(parts):
+            four = tirx.bitwise_or(tirx.bitwise_and(near, low), tirx.bitwise_and(far, high))
+            store(integers, four, 2 * place + half)
 
 
 def _finish(

@@ -143,7 +143,7 @@ class LaneSlice:
             offset = self._zero_point - (0 if self._bits == 4 else 128)
             self._offsets.append(bind(total.value * -offset))
             self._scales.append(scale)
-            for index, word in enumerate(even_and_odd(words) if self._bits == 4 else words):
+            for index, word in enumerate(_even_and_odd(words) if self._bits == 4 else words):
                 store(self._operands, word, iteration * VEC4S + index)
 
     def dot(self, weights: Sequence[Sequence[Expr]], scales: Sequence[Expr]) -> Expr:
@@ -171,7 +171,7 @@ class LaneSlice:
         return halves
 
 
-def even_and_odd(words: Sequence[Expr]) -> list[Expr]:
+def _even_and_odd(words: Sequence[Expr]) -> list[Expr]:
     """Even and odd channels of each run of eight, from two words in the order of `byte_of`."""
     sixteen, low = tirx.const(16, "uint32"), tirx.const(0xFFFF, "uint32")
     high = tirx.const(0xFFFF0000, "uint32")
