@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tvm import DataType
+
 from gemma4_compile.errors import QuantizationError
 from gemma4_compile.model_spec.drafter.component import DRAFTER
 from gemma4_compile.model_spec.drafter.config import MAX_VERIFIED
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.model_spec.text.layer_plan import layer_plans
+from gemma4_compile.operators.sampling import TopPHistogram
 from gemma4_compile.passes.fusion_limits import attention_options
 from gemma4_compile.quantization.recipe import Recipe, storage_plan
 from gemma4_compile.quantization.scheme import DTYPE_BYTES
@@ -23,8 +26,8 @@ class DrafterPlan:
     Attributes
     ----------
     weights_bytes : in the chosen recipe; 0 where that cannot store it, for the reason `problem`
-    activation_bytes : of a draft, and of all tokens that are held against drafts: their logits, and
-        on a GPU the splits of their attention
+    activation_bytes : of a draft, and of all tokens that are held against drafts: their logits and
+        the draws from them, and on a GPU the splits of their attention
     """
 
     parameters: int
@@ -37,7 +40,7 @@ def plan_drafter(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> Dr
     """Plan the drafter of a config that has one."""
     table = DRAFTER.parameters(config)
     memory = DRAFTER.activations(config, recipe.activation_dtype)
-    verified = MAX_VERIFIED * DTYPE_BYTES["float32"] * config.vocab_size
+    verified = MAX_VERIFIED * (DTYPE_BYTES["float32"] * config.vocab_size + _draw_bytes(config))
     weights, problem = 0, None
     try:
         stored = storage_plan(table, recipe, target.max_binding_bytes)
@@ -51,6 +54,14 @@ def plan_drafter(config: Gemma4Config, recipe: Recipe, target: TargetSpec) -> Dr
         + verified
         + _splits_bytes(config, recipe, target),
         problem=problem,
+    )
+
+
+def _draw_bytes(config: Gemma4Config) -> int:
+    """Memory of a draw from one row: the probabilities, and their histogram."""
+    specs = TopPHistogram(config.vocab_size).results_of(1)
+    return DTYPE_BYTES["float32"] * config.vocab_size + sum(
+        prod(map(int, shape)) * DataType(dtype).itemsize for shape, dtype in specs
     )
 
 

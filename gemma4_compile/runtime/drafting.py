@@ -69,7 +69,6 @@ class Drafter:
         state: tvm_ffi.Object,
         params: Parameters,
         own_params: Parameters,
-        vocab_size: int,
         *,
         graphs: bool,
     ) -> None:
@@ -81,7 +80,7 @@ class Drafter:
         params, own_params : weights of the model, and of the drafter
         graphs : use CUDA graphs
         """
-        self._memory = RoundMemory(device, vocab_size)
+        self._memory = RoundMemory(device)
         self.calls = round_steps(
             library, device, self._memory, state, params, own_params, graphs=graphs
         )
@@ -128,8 +127,8 @@ class Drafter:
         uniforms: Sequence[float],
     ) -> None:
         """Draw a token from each row of logits, on the device; arguments as of `Engine.draw`."""
-        draws = self._memory.put_draws(logits, *options, uniforms)
-        self._memory.put_drawn(self.calls.draw(*draws))
+        numbers = self._memory.put_draws(*options, uniforms)
+        self._memory.put_drawn(self.calls.draw(logits, *numbers))
 
     def read(self, rows: int) -> tuple[list[int], list[int]]:
         """The tokens of a round, and those that were drawn; waits for all that was launched."""

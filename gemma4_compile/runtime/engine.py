@@ -128,7 +128,7 @@ class Engine:
         self._drafter: Drafter | None = None
         if drafts != 0 and package.drafter_cache is not None:
             own = tvm_ffi.Array(package.load_drafter(metadata, self.device.place, progress))
-            self._drafter = Drafter(*shared, own, self.vocab_size, graphs=graphs)
+            self._drafter = Drafter(*shared, own, graphs=graphs)
         self._readback = token_readback(self.device)
         self._logits: tvm_ffi.Tensor | None = None
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.chat_options import MAX_DRAFTS
-from gemma4_compile.runtime.cuda_graph import OutputT, Replayed, Watch
+from gemma4_compile.runtime.cuda_graph import Replayed, Watch
 from gemma4_compile.runtime.cuda_runtime import CudaError, CudaRuntime
 from gemma4_compile.runtime.device import Device, Feed, copy, view
 from gemma4_compile.runtime.native_library import Forward, NativeLibrary
@@ -38,7 +38,7 @@ class RoundMemory:
     positions : int32 (4,), as `draft_token` takes them
     """
 
-    def __init__(self, device: Device, vocab_size: int) -> None:
+    def __init__(self, device: Device) -> None:
         """Make room for rounds of ROWS rows."""
         self._device = device
         self._ids = device.empty((2 * ROWS,), "int32")  # ids of the rows, and what was drawn
@@ -49,8 +49,6 @@ class RoundMemory:
         self._drawn = [view(self._ids, (rows,), 4 * ROWS) for rows in counts]
         self.token = self._flat[0]
         self.positions = device.empty((4,), "int32")
-        self._vocab_size = vocab_size
-        self._logits: list[tvm_ffi.Tensor] = []
         uniforms = device.empty((ROWS,), "float32")
         self._uniforms = [view(uniforms, (rows,)) for rows in counts]
         self._temperature, self._top_p = (Feed(device, 1, "float32") for _ in range(2))
@@ -77,31 +75,17 @@ class RoundMemory:
         copy(drawn, self._drawn[int(drawn.shape[0]) - 1])
 
     def put_draws(
-        self, logits: tvm_ffi.Tensor, temperature: float, top_p: float, uniforms: Sequence[float]
-    ) -> Tensors:
-        """Write what the draws take, and return it in the order of `PlainRounds.draw`.
-
-        Logits are copied: those of a graph's first call lie elsewhere than those of later ones.
+        self, temperature: float, top_p: float, uniforms: Sequence[float]
+    ) -> tuple[tvm_ffi.Tensor, tvm_ffi.Tensor, tvm_ffi.Tensor]:
+        """Write what draws take besides logits, and return it in the order of `PlainRounds.draw`.
 
         Parameters
         ----------
-        logits : (1, n, vocab_size)
         uniforms : a random number for each row
         """
-        rows = len(uniforms)
-        own = self._logits_of(rows)
-        copy(logits, own)
-        _upload(np.array(uniforms, np.float32), self._uniforms[rows - 1])
-        options = self._temperature.write([temperature]), self._top_p.write([top_p])
-        return own, options[0], self._uniforms[rows - 1], options[1]
-
-    def _logits_of(self, rows: int) -> tvm_ffi.Tensor:
-        """Room for the logits of so many rows, made when first needed."""
-        if not self._logits:
-            whole = self._device.empty((1, ROWS, self._vocab_size), "float32")
-            shapes = ((1, count, self._vocab_size) for count in range(1, ROWS + 1))
-            self._logits = [view(whole, shape) for shape in shapes]
-        return self._logits[rows - 1]
+        numbers = self._uniforms[len(uniforms) - 1]
+        _upload(np.array(uniforms, np.float32), numbers)
+        return self._temperature.write([temperature]), numbers, self._top_p.write([top_p])
 
     def read(self, rows: int) -> tuple[list[int], list[int]]:
         """Ids of the rows, and what was drawn from them; the one wait of a round."""
@@ -121,7 +105,7 @@ class PlainRounds:
     draft : the library's function that makes one guess
     """
 
-    kernels = (0, 0, 0)
+    kernels = (0, 0)
 
     def __init__(
         self,
@@ -183,7 +167,10 @@ class PlainRounds:
 
 
 class GraphRounds:
-    """The same calls as CUDA graphs, three for each number of rows, made when first needed."""
+    """The same calls, guesses and rows as CUDA graphs for each number of them.
+
+    Graphs are made when they are first needed.
+    """
 
     def __init__(
         self, plain: PlainRounds, watched: PlainRounds, watch: Watch, device: Device
@@ -192,7 +179,7 @@ class GraphRounds:
         self._plain, self._watched = plain, watched
         self._watch, self._device = watch, device
         self._cuda = CudaRuntime()
-        self._made: dict[tuple[str, int], Replayed[Any]] = {}
+        self._made: dict[tuple[str, int], Replayed[Tensors]] = {}
 
     def guess(self, count: int, hidden: tvm_ffi.Tensor) -> Tensors:
         """As the plain one; `hidden` is the same tensor in every call."""
@@ -211,26 +198,27 @@ class GraphRounds:
         uniform: tvm_ffi.Tensor,
         top_p: tvm_ffi.Tensor,
     ) -> tvm_ffi.Tensor:
-        """As the plain one."""
-        rows = int(logits.shape[1])
-        graph = self._graph("draws", rows, self._plain.draw, self._watched.draw)
-        return graph(logits, temperature, uniform, top_p)
+        """As the plain one, and no graph: a few launches, while the GPU has the model to run.
+
+        A graph would keep what they hold, some MB a row, for each number of rows.
+        """
+        return self._plain.draw(logits, temperature, uniform, top_p)
 
     @property
-    def kernels(self) -> tuple[int, int, int]:
-        """Launches of the largest graphs: of guesses, of rows, and of draws; 0 for none."""
-        most = dict.fromkeys(("guesses", "rows", "draws"), 0)
+    def kernels(self) -> tuple[int, int]:
+        """Launches of the largest graphs: of guesses, and of rows; 0 for none."""
+        most = dict.fromkeys(("guesses", "rows"), 0)
         for (name, _), graph in self._made.items():
             most[name] = max(most[name], graph.kernels)
-        return most["guesses"], most["rows"], most["draws"]
+        return most["guesses"], most["rows"]
 
     def _graph(
         self,
         name: str,
         count: int,
-        plain: Callable[..., OutputT],
-        watched: Callable[..., OutputT],
-    ) -> Replayed[OutputT]:
+        plain: Callable[..., Tensors],
+        watched: Callable[..., Tensors],
+    ) -> Replayed[Tensors]:
         key = name, count
         if key not in self._made:
             self._made[key] = Replayed(

@@ -1,4 +1,4 @@
-"""Rounds of guesses on a CUDA that has no GPU: three graphs, and one wait."""
+"""Rounds of guesses on a CUDA that has no GPU: two graphs, draws, and one wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemma4_compile.runtime.cuda_graph import SWITCH
 from tests.cuda import fake
 
 
-def test_a_round_is_three_graphs_and_one_wait(drafted: Path) -> None:
+def test_a_round_is_two_graphs_and_one_wait(drafted: Path) -> None:
     assert "graph" not in fake.run("rounds", drafted)
 
 
@@ -23,7 +23,6 @@ def test_where_a_graph_is_refused_the_host_issues_a_round(drafted: Path) -> None
     log = fake.run("rounds_refused", drafted)
     assert "no CUDA graph for the step of 3 guesses, whose launches the host issues" in log
     assert "no CUDA graph for the step of 4 rows, whose launches the host issues" in log
-    assert "no CUDA graph for the step of 4 draws, whose launches the host issues" in log
 
 
 def test_without_graphs_a_round_has_one_wait(drafted: Path) -> None:
