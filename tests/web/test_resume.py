@@ -15,6 +15,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LENGTH = 24  # tokens of a reply: software takes half a second for each
 INTERVAL = 6
+# The client writes a token down before the checkpoint of the step that drew it, so a page that is
+# left between the two has one token more than an interval behind its last checkpoint.
+BEHIND = INTERVAL + 1
 QUESTION = " ".join(["Tell me about the days, the months and the colours of cheese."] * 4)
 SAMPLED: dict[str, Any] = {"temperature": 1.3, "top_p": 0.95, "seed": 11, "max_tokens": LENGTH}
 STOPS: dict[str, Any] = {"logit_bias": {"1": -100, "106": -100}}  # no reply ends by itself
@@ -100,12 +103,12 @@ def test_few_tokens_are_forwarded_again(session: Session, name: str) -> None:
     """No prompt, and at most those since the last checkpoint."""
     (listed,) = session.listed[name]
     forwarded = len(session.resumed[name]["watched"])
-    assert forwarded <= LENGTH - listed["emittedTokens"] + INTERVAL
+    assert forwarded <= LENGTH - listed["emittedTokens"] + BEHIND
 
 
 def test_keys_and_values_are_restored(session: Session) -> None:
     assert session.resumed["late"]["recoveryMode"] == "kv"
-    assert session.resumed["late"]["replayedTokens"] <= INTERVAL
+    assert session.resumed["late"]["replayedTokens"] <= BEHIND
 
 
 def test_a_checkpoint_that_does_not_fit_is_replaced_by_the_tokens(session: Session) -> None:

@@ -86,13 +86,15 @@ async function chat(request, interruptAfter) {
   return { ...answer, watched: [...watched] };
 }
 
-/** Starts a reply and returns after some of its chunks, while it goes on. */
+const READ_ON = 3; // chunks: however fast the machine is, the reply has not ended when the page is left
+
+/** Starts a reply and returns after some of its chunks, while it goes on for a few more. */
 async function begin(request, chunks) {
   const stream = await engine.chat.completions.create({ ...request, stream: true });
   const iterator = stream[Symbol.asyncIterator]();
   for (let i = 0; i < chunks; i++) await iterator.next();
   (async () => {
-    while (!(await iterator.next()).done);
+    for (let i = 0; i < READ_ON; i++) await iterator.next();
   })();
 }
 
