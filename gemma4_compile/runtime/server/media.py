@@ -28,6 +28,8 @@ _KEPT_BYTES = 128 << 20
 _SOUND_FORMATS = ("wav", "mp3", "flac")
 _DETAILS = ("auto", "low", "high")
 _FETCHED = ("http://", "https://")
+# `base64 FILE` folds its lines; browsers leave out this white space in data addresses, too.
+_UNFOLDED = str.maketrans("", "", " \t\n\f\r")
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class MediaReader:
                     f"{given.text[:40]!r}"
                 )
         try:
-            return base64.b64decode(text, validate=True)
+            return base64.b64decode(text.translate(_UNFOLDED), validate=True)
         except (binascii.Error, ValueError) as error:
             raise given.error(f"expected base64: {error}") from error
 

@@ -93,6 +93,15 @@ def test_several_pictures_and_sounds_in_their_order(live: Live, engine: Scripted
     assert held.count(1019) == 8 * 8 + 14 * 4
 
 
+def test_base64_in_lines(live: Live) -> None:
+    """As `base64 FILE` prints it."""
+    picture = base64.encodebytes(picture_file(48, 48)).decode()
+    sound = base64.encodebytes(sound_file(tone(0.2))).decode().replace("\n", "\r\n")
+    assert "\n" in picture[:-1]
+    status, answer = ask(live, image(f"data:image/png;base64,{picture}"), audio(sound))
+    assert status == 200, answer
+
+
 @pytest.mark.parametrize(
     ("detail", "most"), [("low", 70), ("auto", 280), ("high", 1120), (None, 280)]
 )
