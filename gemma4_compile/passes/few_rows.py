@@ -13,7 +13,13 @@ After::
     o_partial, split_lse = few_row_attention(q, key, value, positions)
     y = combine_few_rows(o_partial, split_lse)
 
-and where a matmul quantises what a norm or a combine makes for it alone::
+A layer without keys of its own norms and rotates its queries in the same launch::
+
+    q = qk_norm_rope_cache(projected, q_norm, positions, rotary)
+    o_partial, split_lse = few_row_attention(q, key, value, positions)
+
+becomes ``normed_few_row_attention(projected, key, value, positions, q_norm, rotary)``. Where a
+matmul quantises what a norm or a combine makes for it alone::
 
     residual, hidden = residual_norm(...)
     words, scales = quantize_rows(hidden)
@@ -31,9 +37,13 @@ from tvm import relax
 
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import GROUP, QuantizeRows
-from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
+from gemma4_compile.operators.few_row_attention import (
+    CombineFewRows,
+    FewRowAttention,
+    NormedFewRowAttention,
+)
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import (
     QuantizedFewRowCombine,
@@ -67,6 +77,8 @@ def few_rows(graph: OperatorGraph, limits: FusionLimits) -> None:
         return
     for attention in graph.calls(PrefillAttention):
         graph.replace([attention], _in_splits(attention, most, limits.few_rows))
+    for of_few in graph.calls(FewRowAttention):
+        _norm_in_attention(graph, of_few, limits)
     for many, few in FORMS:
         for linear in graph.calls(many):
             if linear.operator.rows is None:
@@ -111,6 +123,29 @@ def _in_splits(
         OperatorCall(partial, attention.args, results),
         OperatorCall(combine, list(results), attention.results),
     ]
+
+
+def _norm_in_attention(
+    graph: OperatorGraph, attention: OperatorCall[FewRowAttention], limits: FusionLimits
+) -> None:
+    """Let an attention norm and rotate its queries, if its layer has no keys of its own."""
+    q, *cache, positions = attention.args
+    before = graph.producer(q)
+    if not is_call_of(before, QkNormRopeCache) or graph.reader_count(q) != 1:
+        return
+    prepare = before.operator
+    projected, q_norm, *_ = before.args
+    args = [projected, *cache, positions, q_norm, before.args[-1]]
+    if prepare.owns_kv or prepare.has_copies or not limits.binds(args, len(attention.results)):
+        return
+    fused = NormedFewRowAttention(
+        **fields_of(attention.operator),
+        pairs=prepare.pairs,
+        rotary_offset=prepare.rotary_offset,
+        rotary_total=prepare.rotary_total,
+        eps=prepare.eps,
+    )
+    graph.replace([before, attention], [OperatorCall(fused, args, attention.results)])
 
 
 def rounding_of(graph: OperatorGraph, rows: relax.Var) -> OperatorCall[QuantizeRows] | None:

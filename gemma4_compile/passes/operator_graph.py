@@ -144,13 +144,13 @@ def result_vars(name: str, specs: Sequence[TensorSpec]) -> list[relax.Var]:
     return [relax.DataflowVar(name, relax.TensorType(list(shape), dtype)) for shape, dtype in specs]
 
 
-def fields_of(operator: Operator, in_dtype: str) -> dict[str, Any]:
-    """An operator's fields for another one that begins with them and takes a vector of a dtype.
+def fields_of(operator: Operator, in_dtype: str | None = None) -> dict[str, Any]:
+    """An operator's fields for another one that begins with them and, if named, takes a dtype.
 
     Of any type, as they become arguments of a class that only the caller knows.
     """
     values = {item.name: getattr(operator, item.name) for item in fields(operator)}
-    return {**values, "in_dtype": in_dtype}
+    return values if in_dtype is None else {**values, "in_dtype": in_dtype}
 
 
 def rewrite(module: tvm.IRModule, change: Callable[[OperatorGraph], None]) -> tvm.IRModule:

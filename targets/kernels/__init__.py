@@ -161,6 +161,7 @@ FACTORIES: Mapping[str, Factory] = {
     "last_visible_rows": make_last_visible_rows,
     "linear": make_gemm,
     "few_row_attention": make_few_row_attention,
+    "normed_few_row_attention": make_few_row_attention,
     "few_row_expert_norm": make_few_row_expert_norm,
     "few_row_experts": make_few_row_experts,
     "few_row_linear": make_few_row_gemv,

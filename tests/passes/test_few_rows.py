@@ -15,9 +15,13 @@ from gemma4_compile.build import build_module, calls_of, decoder_options
 from gemma4_compile.model_spec.component import FEW_ROWS_ATTR
 from gemma4_compile.model_spec.layers.attention import AttentionOptions
 from gemma4_compile.operators.activation_quantization import QuantizeRows, quantized_specs
-from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.base import TensorSpec
-from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
+from gemma4_compile.operators.few_row_attention import (
+    CombineFewRows,
+    FewRowAttention,
+    NormedFewRowAttention,
+)
 from gemma4_compile.operators.few_row_linear import FewRowLinear, Int8FewRowLinear
 from gemma4_compile.operators.few_row_quantization import QuantizedFewRowNorm
 from gemma4_compile.operators.int8_linear import PACKED, Int8Linear
@@ -119,6 +123,51 @@ def test_attention_is_in_splits_of_its_keys() -> None:
     limits = replace(LIMITS, few_rows=options)
     after = rewritten(of_few_rows(module(inputs, whole)), limits, few_rows)
     assert_same(after, of_few_rows(module(inputs, divided)))
+
+
+SHARED_INPUTS: dict[str, TensorSpec] = {
+    "projected": ((N, 64), F32),
+    "q_norm": ((16,), F32),
+    "positions": ((4,), "int32"),
+    "rotary": ((tirx.Var("chunk", "int64"), 12, 2), F32),
+    "key": ((64, 2, 16), F32),
+    "value": ((64, 2, 16), F32),
+}
+
+
+@pytest.mark.parametrize("has_copies", [False, True])
+@pytest.mark.parametrize("max_buffers", [8, 7])
+def test_attention_norms_its_queries_itself(max_buffers: int, has_copies: bool) -> None:
+    """A layer that has no keys of its own; eight buffers are all that some browsers bind."""
+    common: dict[str, Any] = {
+        "rows": None, "heads": 4, "kv_heads": 2, "head_dim": 16, "cache_dtype": F32,
+        "cache_rows": 64,
+    }  # fmt: skip
+    rotation: dict[str, Any] = {"pairs": 8, "rotary_offset": 4, "rotary_total": 12, "eps": 1e-6}
+    attended = ((N, 64), F32)
+    results = ((N, 1, 4, 16), F32), ((N, 1, 4, 2), F32)
+
+    def before(x: Tensors) -> list[nn.Tensor]:
+        prepare = QkNormRopeCache(
+            **common, **rotation, owns_kv=False, value_is_key=False, has_copies=has_copies
+        )
+        own = [x[name] for name in ("projected", "q_norm", "positions", "rotary")]
+        (q,) = call(prepare, own, attended)
+        operator = PrefillAttention(**common, window=40, has_copies=has_copies)
+        return call(operator, [q, x["key"], x["value"], x["positions"]], attended)
+
+    def expected(x: Tensors) -> list[nn.Tensor]:
+        operator = NormedFewRowAttention(**common, **rotation, window=40, splits=1, most_rows=MOST)
+        names = ("projected", "key", "value", "positions", "q_norm", "rotary")
+        partial = call(operator, [x[name] for name in names], *results)
+        return call(CombineFewRows(4, 16, 1, F32, MOST), partial, attended)
+
+    limits = replace(LIMITS, max_buffers=max_buffers)
+    after = rewritten(of_few_rows(module(SHARED_INPUTS, before)), limits, few_rows)
+    if max_buffers == 8 and not has_copies:
+        assert_same(after, of_few_rows(module(SHARED_INPUTS, expected)))
+    else:
+        assert kinds(after)[0] == "qk_norm_rope_cache"
 
 
 NORM_INPUTS: dict[str, TensorSpec] = {

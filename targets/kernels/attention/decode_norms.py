@@ -9,7 +9,7 @@ from tvm import tirx
 from gemma4_compile.operators.attention import DecodeAttention
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import LocalVar, bind, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
 from gemma4_compile.targets.kernels.common.blocks import (
     add,
@@ -55,10 +55,10 @@ class DecodeNorms:
         thread, vectors, lanes = self.block.thread, self.vectors, self.lanes
         row = bind(tirx.min(tirx.floordiv(thread, lanes), self.rows - 1))
         lane, column = bind(tirx.floormod(thread, lanes)), bind(self._column(row, first, g))
+        of_call = self._place_in_call(row, first)
         for iteration in self._iterations():
-            self._load(
-                iteration, row, bind(tirx.min(lane + iteration * lanes, self.pairs - 1)), column
-            )
+            place = bind(tirx.min(lane + iteration * lanes, self.pairs - 1))
+            self._load(iteration, row, place, column, *of_call)
         squares = LocalVar("float32", zero())
         for iteration in self._iterations():
             with when(lane + iteration * lanes < self.pairs):
@@ -92,6 +92,10 @@ class DecodeNorms:
     def _iterations(self) -> range:
         return range(-(-self.pairs // self.lanes))
 
+    def _place_in_call(self, row: Expr, first: Expr) -> tuple[Index, Expr]:
+        """The row of qkv that a head is in, and the row of the rotary table for it."""
+        return 0, self.step
+
     def _column(self, row: Expr, first: Expr, g: Expr) -> Expr:
         """The first vector of a row in qkv."""
         size = self.vectors.size
@@ -102,15 +106,17 @@ class DecodeNorms:
         column = tirx.Select(row == self.heads, k_column, column)
         return tirx.Select(row > self.heads, v_column, column)
 
-    def _load(self, iteration: int, row: Expr, place: Expr, column: Expr) -> None:
-        """Read a pair of vectors: values, norm weights, cosine, sine."""
+    def _load(
+        self, iteration: int, row: Expr, place: Expr, column: Expr, i: Index, step: Expr
+    ) -> None:
+        """Read a pair of vectors: values of row i, norm weights, cosine, sine."""
         vectors = self.vectors
         places = (place, place + self.pairs)
         channels = [place * vectors.size + lane for lane in range(vectors.size)]
-        turned = [self.operator.head.cos_sin(self.rotary, self.step, c) for c in channels]
+        turned = [self.operator.head.cos_sin(self.rotary, step, c) for c in channels]
         angles = [vectors.join(parts) for parts in zip(*turned, strict=True)]
         for index, half in enumerate(places):
-            self._hold(iteration, index, self.qkv[0, vectors.at(column + half)])
+            self._hold(iteration, index, self.qkv[i, vectors.at(column + half)])
             self._hold(iteration, 2 + index, self.q_norm[vectors.at(half)])
             self._hold(iteration, 4 + index, angles[index])
         k_norm = self.k_norm

@@ -2,8 +2,9 @@
 
 A query is a query head of a row. The queries of one KV head are numbered row by row; a block takes
 some of them, as that of one position takes some query heads, and a split of the keys that any row
-sees. K and V are read once for all queries of a block. Definitions: `FewRowAttention.definition`
-and `CombineFewRows.definition` in gemma4_compile/operators/few_row_attention.py.
+sees. K and V are read once for all queries of a block, which norms and rotates them itself where
+the layer has no keys of its own. Definitions: those of the operators in
+gemma4_compile/operators/few_row_attention.py.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from gemma4_compile.operators.base import symbolic_rows
 from gemma4_compile.operators.few_row_attention import (
     CombineFewRows,
     FewRowAttention,
+    NormedFewRowAttention,
     declare_row_splits,
 )
 from gemma4_compile.operators.math import f32
 from gemma4_compile.operators.tir import bind, function, i32, materialize, store, when
-from gemma4_compile.operators.types import Buffer, Expr
+from gemma4_compile.operators.types import Buffer, Expr, Index
 from gemma4_compile.targets.kernels.attention.combine import combine_shape, combine_slice
 from gemma4_compile.targets.kernels.attention.decode_block import DecodeBlock
+from gemma4_compile.targets.kernels.attention.decode_norms import DecodeNorms
 from gemma4_compile.targets.kernels.attention.decode_shape import DecodeShape, shape_of_heads
 from gemma4_compile.targets.kernels.common.blocks import Block, barrier, launch, strided, zero
 from gemma4_compile.targets.kernels.common.row_slice import OneRow
@@ -122,6 +125,28 @@ class FewRowBlock(DecodeBlock):
             store(split_lse, zero(), *place, 1)
 
 
+class FewRowNorms(DecodeNorms):
+    """Norms and rotations of the block's queries, each of which is of a row of its own."""
+
+    def __init__(
+        self,
+        operator: NormedFewRowAttention,
+        block: FewRowBlock,
+        args: tuple[Buffer, Buffer, Buffer],
+        first_step: Expr,
+    ) -> None:
+        qkv, q_norm, rotary = args
+        super().__init__(operator, block, (qkv, q_norm, None, rotary), first_step)
+        self._queries = block.queries
+
+    def _place_in_call(self, row: Expr, first: Expr) -> tuple[Index, Expr]:
+        i = bind(self._queries.row(first + row))
+        return i, bind(self.step + i)
+
+    def _column(self, row: Expr, first: Expr, g: Expr) -> Expr:
+        return self._queries.head(first + row) * (self.operator.head_dim // self.vectors.size)
+
+
 def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
     """The shape of a block, which has a power of two of queries.
 
@@ -138,8 +163,8 @@ def few_row_shape(operator: FewRowAttention, spec: TargetSpec) -> DecodeShape:
 def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.PrimFunc:
     """Online softmax over one split's keys, for some queries of one KV head.
 
-    Grid: splits x KV heads * blocks of queries. Shared: as `make_split_attention`. Definition:
-    `FewRowAttention.definition`.
+    Grid: splits x KV heads * blocks of queries. Shared: as `make_split_attention`. Definition: the
+    operator's `definition`.
     """
     dim, heads, group = operator.head_dim, operator.heads, operator.heads // operator.kv_heads
     n, shape = symbolic_rows(operator.rows), few_row_shape(operator, spec)
@@ -149,6 +174,7 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
         key = build.arg("key", cache, operator.cache_dtype)
         value = build.arg("value", cache, operator.cache_dtype)
         positions = build.arg("positions", (4,), "int32")
+        norm = operator.declare_norm(build) if isinstance(operator, NormedFewRowAttention) else None
         o_partial, split_lse = declare_row_splits(build, operator, n, operator.cache_dtype)
         blocks = tirx.floordiv(n * group + (shape.heads - 1), shape.heads)
         with launch(shape.threads, operator.splits, operator.kv_heads * blocks) as (
@@ -166,10 +192,18 @@ def make_few_row_attention(operator: FewRowAttention, spec: TargetSpec) -> tirx.
             queries = Queries(g, group, bind(rows * group), first_position)
             block = Block(thread, shape.threads, spec.simd_width)
             attention = FewRowBlock(operator, shape, (key, value), block, queries, first)
+            norms = None
+            if norm is not None and isinstance(operator, NormedFewRowAttention):
+                first_step = materialize(operator.step(positions, rows, i32(0)))
+                norms = FewRowNorms(operator, attention, (q, *norm), first_step)
             with T.If(begin < end):
                 with T.Then():
                     attention.load_keys(begin, end - 1, g)
-                    attention.load_query(q, first)
+                    if norms is None:
+                        attention.load_query(q, first)
+                    else:
+                        attention.pad_query()
+                        norms.run(first, g)
                     attention.run(begin, end, end - 1, last, g)
                     attention.finish(o_partial, split_lse, split, first)
                 with T.Else():

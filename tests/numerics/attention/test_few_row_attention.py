@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemma4_compile.operators.attention import PrefillAttention
+from gemma4_compile.operators.attention import PrefillAttention, QkNormRopeCache
 from gemma4_compile.operators.examples import SUM_F32
-from gemma4_compile.operators.few_row_attention import CombineFewRows, FewRowAttention
+from gemma4_compile.operators.few_row_attention import (
+    CombineFewRows,
+    FewRowAttention,
+    NormedFewRowAttention,
+)
+from gemma4_compile.passes.operator_graph import fields_of
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.few_rows import few_row_shape
+from gemma4_compile.types import Array
 from tests.marks import LIMITS, slow_unless
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.definitions import run
@@ -34,6 +40,13 @@ def few(
     )  # fmt: skip
 
 
+def normed(attention: FewRowAttention, pairs: int, offset: int = 0) -> NormedFewRowAttention:
+    """The attention, which norms and rotates its queries itself."""
+    return NormedFewRowAttention(
+        **fields_of(attention), pairs=pairs, rotary_offset=offset, rotary_total=320, eps=1e-6
+    )
+
+
 SHAPES = {
     "E2B sliding": few(8, 1, 256, 512, 8, 64),
     "E2B full": few(8, 1, 512, None, 16, 32),
@@ -44,8 +57,21 @@ SHAPES = {
     # Windows of fewer keys than there are rows: of some splits a row sees nothing.
     "small windows": few(4, 2, 16, 7, 4, 1),
     "padded keys": few(3, 1, 264, 70, 3, 8),
+    "normed, full": normed(few(8, 1, 512, None, 16, 32), 64, 256),
+    "normed, small windows": normed(few(4, 2, 16, 7, 4, 1), 8),
+    "normed, groups of five": normed(few(5, 1, 96, None, 4, 8, cache_dtype="float32"), 40, 8),
+    "normed, padded keys": normed(few(3, 1, 264, 70, 3, 8), 132),
+    "normed, sliding": normed(few(8, 1, 256, 512, 8, 64), 128),
 }
-QUICK_SHAPES = ("E2B sliding", "26B sliding", "small windows", "groups of five")
+QUICK_SHAPES = (
+    "E2B sliding",
+    "26B sliding",
+    "small windows",
+    "groups of five",
+    "normed, full",
+    "normed, groups of five",
+    "normed, padded keys",
+)
 
 
 def cases_of(name: str) -> list[KernelCase]:
@@ -62,13 +88,31 @@ def combinations() -> list[CombineFewRows]:
     ]
 
 
+def prepared(operator: FewRowAttention, case: KernelCase) -> Array:
+    """Queries as the attention takes them, by the definition of a chunk's."""
+    q, _, _, positions, *own = (array.copy() for array in case.arrays[:-2])
+    if not isinstance(operator, NormedFewRowAttention):
+        return q
+    prepare = QkNormRopeCache(
+        None, operator.heads, operator.kv_heads, operator.head_dim, operator.pairs,
+        operator.rotary_offset, operator.rotary_total, operator.eps, owns_kv=False,
+        value_is_key=False, cache_dtype="float32", cache_rows=operator.cache_rows,
+    )  # fmt: skip
+    q_norm, rotary = own
+    result = np.zeros_like(q)
+    run(prepare, q, q_norm, positions, rotary, result)
+    return result
+
+
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("before", [0, 1, 1200])
 def test_splits_put_together_are_the_attention_of_a_chunk(name: str, before: int) -> None:
     operator = replace(SHAPES[name], cache_dtype="float32")
     case = make_case(operator, 1, before, 7)
-    q, key, value, positions, o_partial, split_lse = (arg.copy() for arg in case.arrays)
-    run(operator, q, key, value, positions, o_partial, split_lse)
+    arrays = [array.copy() for array in case.arrays]
+    run(operator, *arrays)
+    (_, key, value, positions), (o_partial, split_lse) = arrays[:4], arrays[-2:]
+    q = prepared(operator, case)
     heads, kv_heads, dim = operator.heads, operator.kv_heads, operator.head_dim
     chunk = PrefillAttention(
         None, heads, kv_heads, dim, operator.window, "float32", operator.cache_rows
