@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS
-from gemma4_compile.process import Parser, run_command
+from gemma4_compile.process import Options, Parser, non_empty, path, run_command
 from gemma4_compile.sampling_ranges import SamplingValueError, read_sampling
 
 CHECKS = ("once", "always", "off")
@@ -27,11 +27,14 @@ def make_parser() -> Parser:
         description="Chat with a package that gemma4-compile made for this computer. "
         "Answers go to stdout, everything else to stderr.",
     )
-    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
+    parser.add_argument("package", type=path, metavar="DIR", help="the package's directory")
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--prompt", metavar="TEXT", help="ask this one question and leave")
     asked.add_argument(
-        "--prompt-file", metavar="FILE", help="ask what this file holds and leave; `-` is stdin"
+        "--prompt-file",
+        type=non_empty,
+        metavar="FILE",
+        help="ask what this file holds and leave; `-` is stdin",
     )
     parser.add_argument(
         "--raw",
@@ -43,7 +46,7 @@ def make_parser() -> Parser:
     parser.add_argument("--thinking", action="store_true", help="let the model think first")
     add_literal_specials(parser)
     parser.add_argument(
-        "--json-schema", type=Path, metavar="FILE", help="hold answers to this JSON schema"
+        "--json-schema", type=path, metavar="FILE", help="hold answers to this JSON schema"
     )
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="most tokens of a reply (default: no limit)"
@@ -72,7 +75,7 @@ def make_parser() -> Parser:
     tools.add_argument(
         "--diagnose",
         nargs="?",
-        type=Path,
+        type=path,
         const=DIAGNOSIS_FILE,
         metavar="FILE",
         help="write what a report of a fault needs: versions, device, a test of every kernel "
@@ -106,6 +109,7 @@ def _add_media(parser: Parser) -> None:
         media.add_argument(
             f"--{kind}",
             action=_Attach,
+            type=non_empty,
             const=kind,
             dest="attachments",
             default=[],
@@ -122,18 +126,18 @@ def _add_media(parser: Parser) -> None:
     )
 
 
-def add_literal_specials(parser: Parser) -> None:
+def add_literal_specials(options: Options) -> None:
     """Add the option of both `gemma4-chat` and `gemma4-serve`."""
-    parser.add_argument(
+    options.add_argument(
         "--literal-specials",
         action="store_true",
         help="take control tokens that a message spells out, such as <|turn>, as text",
     )
 
 
-def add_draft(parser: Parser) -> None:
+def add_draft(options: Options) -> None:
     """Add the option of both `gemma4-chat` and `gemma4-serve`."""
-    parser.add_argument(
+    options.add_argument(
         "--draft",
         type=int,
         metavar="N",
@@ -151,9 +155,9 @@ def check_draft(arguments: argparse.Namespace) -> None:
         )
 
 
-def add_check(parser: Parser) -> None:
+def add_check(options: Options) -> None:
     """Add the option of both `gemma4-chat` and `gemma4-serve`."""
-    parser.add_argument(
+    options.add_argument(
         "--check",
         choices=CHECKS,
         default=CHECKS[0],

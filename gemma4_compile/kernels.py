@@ -34,7 +34,7 @@ from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.passes.kernel_sources import kernel_source
 from gemma4_compile.passes.lowering import lower
 from gemma4_compile.pipeline import lengths, target_and_recipe
-from gemma4_compile.process import Parser, run_command
+from gemma4_compile.process import Parser, non_empty, run_command
 from gemma4_compile.request import CompileRequest, modalities_of
 from gemma4_compile.targets import TargetSpec
 from gemma4_compile.targets.kernels import factory_of
@@ -271,17 +271,25 @@ def make_parser() -> Parser:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
+        type=non_empty,
         default=DEFAULT_MODEL,
         metavar="MODEL",
         help=f"{', '.join(preset_names())}, `tiny`, a directory or a hub id (default: %(default)s)",
     )
-    parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
+    parser.add_argument(
+        "--revision", type=non_empty, metavar="R", help="branch, tag or commit on the hub"
+    )
     parser.add_argument("--target", default=options.DEFAULT_TARGET, metavar="TARGET")
     parser.add_argument("--quant", default=options.DEFAULT_QUANT, metavar="QUANT")
     parser.add_argument("--limits", default="default", metavar="NAME")
     parser.add_argument("--activations", default=options.ACTIVATIONS[0], metavar="FORM")
     parser.add_argument("--modalities", default=options.MODALITIES[0], metavar="LIST")
-    parser.add_argument("--drafter", metavar="ID_OR_DIR", help="with the kernels of this drafter")
+    parser.add_argument(
+        "--drafter",
+        type=non_empty,
+        metavar="ID_OR_DIR",
+        help="with the kernels of this drafter",
+    )
     parser.add_argument("--prefill-chunk", type=int, metavar="N")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import BUDGETS, DEFAULT_BUDGET, SHAPES, WIDE
-from gemma4_compile.process import Parser, run_command, warn
+from gemma4_compile.process import Options, Parser, non_empty, path, run_command, warn
 
 
 def _registered(package: str, file: str) -> dict[str, dict[str, str]]:
@@ -72,127 +72,151 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "model",
+        type=non_empty,
         nargs="?",
         default=DEFAULT_MODEL,
         metavar="MODEL",
         help="hub id, directory, or `tiny`, which ships with this program (default: %(default)s)",
     )
-    parser.add_argument(
+    parser.add_argument("-o", "--output", type=path, metavar="DIR", help="where the package goes")
+    _add_target(parser.add_argument_group("target and weights"))
+    _add_contents(parser.add_argument_group("pictures, sounds and guesses"))
+    _add_sizes(parser.add_argument_group("sizes"))
+    _add_questions(parser.add_argument_group("questions and parts, in place of a whole package"))
+    _add_build(parser.add_argument_group("the build"))
+    parser.add_common()
+    return parser
+
+
+def _add_target(group: Options) -> None:
+    group.add_argument(
         "--target",
         metavar="TARGET",
         default=DEFAULT_TARGET,
         help=f"{', '.join(LIMITS)} (default: %(default)s)",
     )
-    parser.add_argument(
-        "--quant",
-        metavar="QUANT",
-        default=DEFAULT_QUANT,
-        help=f"{', '.join(QUANTS)} (default: %(default)s)",
-    )
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where the package goes")
-    parser.add_argument(
-        "--plan",
-        action="store_true",
-        help="show what would be built, from the config alone",
-    )
-    parser.add_argument(
-        "--report",
-        action="store_true",
-        help="show what the recipe rounds away, tensor by tensor (reads all weights)",
-    )
-    parser.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
-    parser.add_argument(
+    group.add_argument(
         "--limits",
         default=DEFAULT_LIMITS,
         metavar="NAME",
         help=f"{DEFAULT_LIMITS}; {_more_limits()}",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--quant",
+        metavar="QUANT",
+        default=DEFAULT_QUANT,
+        help=f"{', '.join(QUANTS)} (default: %(default)s)",
+    )
+    group.add_argument(
+        "--recipe",
+        type=path,
+        metavar="FILE",
+        help="other schemes for some parameters, as JSON: "
+        '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
+    )
+    group.add_argument(
         "--activations",
         default=ACTIVATIONS[0],
         metavar="FORM",
         help="what matmuls multiply: vectors of the recipe's float type, or int8 in groups of 32 "
         f"({', '.join(ACTIVATIONS)}; default: %(default)s, by target and limits)",
     )
-    parser.add_argument(
+
+
+def _add_contents(group: Options) -> None:
+    group.add_argument(
         "--modalities",
         default=MODALITIES[0],
         metavar="LIST",
         help=f"what the package takes, with commas: {', '.join(MODALITIES)}, or `{ALL}` that the "
         "checkpoint has (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--image-tokens",
         type=int,
         metavar="N",
         help="most tokens of a picture that the package has room for, of "
         f"{', '.join(map(str, BUDGETS))} (default: {DEFAULT_BUDGET})",
     )
-    parser.add_argument(
+    group.add_argument(
         "--image-shape",
         default=WIDE,
         metavar="SHAPE",
         help="what the stock client stretches a picture to: wide, 960 x 672 pixels, or square, 768 "
         "x 768 (default: %(default)s)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--drafter",
+        type=non_empty,
         metavar="ID_OR_DIR",
         help="put the model's drafter into the package, which guesses tokens ahead: the hub id "
         "(such as google/gemma-4-E2B-it-assistant) or directory of its checkpoint; `tiny` for "
         "`tiny`'s own",
     )
-    parser.add_argument(
+
+
+def _add_sizes(group: Options) -> None:
+    group.add_argument(
         "--context",
         type=int,
         metavar="N",
         help=f"longest sequence in tokens (default: {DEFAULT_CONTEXT_LENGTH}, or the model's)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--prefill-chunk",
         type=int,
         metavar="N",
         help=f"tokens of one prefill step (default: {DEFAULT_PREFILL_CHUNK}, or the context)",
     )
-    parser.add_argument(
+
+
+def _add_questions(group: Options) -> None:
+    group.add_argument(
+        "--plan",
+        action="store_true",
+        help="show what would be built, from the config alone",
+    )
+    group.add_argument(
+        "--report",
+        action="store_true",
+        help="show what the recipe rounds away, tensor by tensor (reads all weights)",
+    )
+    group.add_argument("--json", action="store_true", help="with --plan or --report: as JSON")
+    group.add_argument(
         "--only",
         choices=("library", "weights"),
         help="a partial build: this part alone; the library needs only the config",
     )
-    parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
-    parser.add_argument(
+
+
+def _add_build(group: Options) -> None:
+    group.add_argument(
+        "--revision", type=non_empty, metavar="R", help="branch, tag or commit on the hub"
+    )
+    group.add_argument(
         "--force", action="store_true", help="replace DIR even if it is no package of ours"
     )
-    parser.add_argument(
-        "--recipe",
-        type=Path,
-        metavar="FILE",
-        help="other schemes for some parameters, as JSON: "
-        '{"schemes": {"embed_tokens": "q8f16_1"}}; --quant is what the rest gets',
-    )
-    parser.add_argument(
+    group.add_argument(
         "--allow-nonfinite",
         action="store_true",
         help="store 0 for weights that are NaN or infinite, which are an error otherwise; the "
         "package names them",
     )
-    parser.add_argument(
+    group.add_argument(
         "--verify",
         action="store_true",
         help="then compare the package with transformers in float32 (gemma4-verify does it alone)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--node-modules",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="with --verify, for webgpu: where the Node packages `webgpu` and "
         "`@mlc-ai/web-runtime` are (default: ./node_modules)",
     )
-    parser.add_argument(
-        "--dump-ir", type=Path, metavar="DIR", help="write each phase's IR and kernel sources"
+    group.add_argument(
+        "--dump-ir", type=path, metavar="DIR", help="write each phase's IR and kernel sources"
     )
-    parser.add_common()
-    return parser
 
 
 def warn_of_old_names(arguments: argparse.Namespace) -> None:

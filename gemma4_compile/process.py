@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from gemma4_compile import __version__
 from gemma4_compile.errors import (
@@ -46,6 +46,22 @@ _HINTS: Hints = {
     CheckpointError: "download the checkpoint again",
     ConfigError: "compare config.json with that of the original model",
 }
+
+
+Options: TypeAlias = "argparse._ArgumentGroup | argparse.ArgumentParser"
+"""What options are added to: a parser, or one of the groups of its help."""
+
+
+def non_empty(text: str) -> str:
+    """A name that an argument gives; argparse's error for none, as of a variable that is unset."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def path(text: str) -> Path:
+    """A file or directory that an argument names. `Path("")` would be the one the user is in."""
+    return Path(non_empty(text))
 
 
 class Parser(argparse.ArgumentParser):

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from gemma4_compile.chat_options import (
     add_check,
@@ -18,7 +17,7 @@ from gemma4_compile.chat_options import (
     option,
 )
 from gemma4_compile.errors import UsageError
-from gemma4_compile.process import Parser, run_command
+from gemma4_compile.process import Options, Parser, path, run_command
 
 API_KEY_VARIABLE = "GEMMA4_SERVE_API_KEY"
 BUILD_PAGE = "npm ci && npm run build in a checkout's examples/web"
@@ -35,66 +34,78 @@ def make_parser() -> Parser:
         "the page that chats with it in the browser.",
         epilog=f"The variable {API_KEY_VARIABLE} sets a key that requests must bring.",
     )
-    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
-    parser.add_argument(
+    parser.add_argument("package", type=path, metavar="DIR", help="the package's directory")
+    _add_address(parser.add_argument_group("address and page"))
+    _add_model(parser.add_argument_group("model"))
+    _add_requests(parser.add_argument_group("requests"))
+    add_check(parser)
+    parser.add_common()
+    return parser
+
+
+def _add_address(group: Options) -> None:
+    group.add_argument(
         "--host", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (%(default)s)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--port", type=int, metavar="N", default=8000, help="port; 0: a free one (%(default)s)"
     )
-    parser.add_argument(
-        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
-    )
-    parser.add_argument(
-        "--strict-model",
-        action="store_true",
-        help="refuse requests for another name than the model's, instead of answering with a note",
-    )
-    parser.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
-    add_draft(parser)
-    parser.add_argument(
-        "--thinking", action="store_true", help="think before answering, unless a request sets it"
-    )
-    add_literal_specials(parser)
-    parser.add_argument(
+    group.add_argument(
         "--page",
-        type=Path,
+        type=path,
         metavar="FOLDER",
         help="serve this built chat page at `/` (for browsers: the one that is found)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--open",
         action=argparse.BooleanOptionalAction,
         default=sys.stdout.isatty(),
         help="open the page in a browser (default: in a terminal)",
     )
-    parser.add_argument(
+
+
+def _add_model(group: Options) -> None:
+    group.add_argument("--context-length", type=int, metavar="N", help="tokens to make room for")
+    add_draft(group)
+    group.add_argument(
+        "--thinking", action="store_true", help="think before answering, unless a request sets it"
+    )
+    add_literal_specials(group)
+
+
+def _add_requests(group: Options) -> None:
+    group.add_argument(
+        "--model-name", metavar="NAME", help="the model's name in requests (default: DIR's name)"
+    )
+    group.add_argument(
+        "--strict-model",
+        action="store_true",
+        help="refuse requests for another name than the model's, instead of answering with a note",
+    )
+    group.add_argument(
         "--allow-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
         help="let this origin's pages use the API; may be given again",
     )
-    parser.add_argument(
+    group.add_argument(
         "--queue", type=int, metavar="N", default=16, help="most requests that wait (%(default)s)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--max-body-mib",
         type=int,
         metavar="N",
         help=f"longest request in MiB (default: {BODY_MIB}, or {MEDIA_BODY_MIB} for packages that "
         "take pictures or sounds)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--allow-media-hosts",
         default="",
         metavar="HOST[,HOST]",
         help="fetch pictures that requests name by http(s) addresses of these hosts (HOST or "
         "HOST:PORT; default: of none)",
     )
-    add_check(parser)
-    parser.add_common()
-    return parser
 
 
 def api_key() -> str | None:

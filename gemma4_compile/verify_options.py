@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from gemma4_compile.errors import UsageError
-from gemma4_compile.process import Parser, run_command
+from gemma4_compile.process import Parser, non_empty, path, run_command
 
 DEFAULT_STEPS = 64
 
@@ -19,16 +18,20 @@ def make_parser() -> Parser:
         description="Compare a package with transformers in float32, and write numerics.json and "
         "numerics.svg into it. Exit status: 0 within the thresholds, 1 not, 2 wrong usage.",
     )
-    parser.add_argument("package", type=Path, metavar="DIR", help="the package's directory")
+    parser.add_argument("package", type=path, metavar="DIR", help="the package's directory")
     parser.add_argument(
         "--reference",
+        type=non_empty,
         required=True,
         metavar="MODEL",
         help="the checkpoint it was made from: hub id, directory, or `tiny`",
     )
-    parser.add_argument("--revision", metavar="R", help="branch, tag or commit on the hub")
+    parser.add_argument(
+        "--revision", type=non_empty, metavar="R", help="branch, tag or commit on the hub"
+    )
     parser.add_argument(
         "--drafter",
+        type=non_empty,
         metavar="ID_OR_DIR",
         help="the package's drafter: hub id or directory (default: the hub id that the package "
         "names, and `tiny`'s own)",
@@ -42,11 +45,11 @@ def make_parser() -> Parser:
         "(default: %(default)s)",
     )
     parser.add_argument(
-        "--text", type=Path, metavar="FILE", help="another text than the one that ships"
+        "--text", type=path, metavar="FILE", help="another text than the one that ships"
     )
     parser.add_argument(
         "--node-modules",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="for webgpu: the folder with the Node packages `webgpu` and `@mlc-ai/web-runtime` "
         "(default: ./node_modules)",

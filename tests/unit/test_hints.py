@@ -9,7 +9,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from gemma4_compile import chat_options, kernels, options, serve_options, verify_options
+from gemma4_compile.errors import UsageError
+from gemma4_compile.process import Parser
 from gemma4_compile.quantization.schemes import RECIPES
 from gemma4_compile.targets import TARGETS
 
@@ -23,6 +27,7 @@ PARSERS = (
     kernels.make_parser(),
 )
 OTHERS = {"--force-reinstall", "--raw-ptx", "--enable-unsafe-webgpu", "--enable-features"}
+THINGS = ("MODEL", "ID_OR_DIR", "DIR", "FOLDER", "FILE", "R")
 NO_NAME = r"(?!(?:and|is|or|say)\b)"  # a sentence goes on
 LIMITS = {name for limits in options.LIMITS.values() for name in limits}
 
@@ -43,6 +48,32 @@ def _all_texts() -> Iterator[tuple[str, str]]:
                     yield place, "".join(map(str, parts))
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield place, node.value
+
+
+def named_things(parser: argparse.ArgumentParser) -> Iterator[tuple[Parser, argparse.Action]]:
+    """Arguments that name a model, a file or a directory, with the parsers that have them."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from named_things(each)
+        elif action.metavar in THINGS:
+            assert isinstance(parser, Parser)
+            yield parser, action
+
+
+@pytest.mark.parametrize(
+    ("parser", "action"),
+    [
+        pytest.param(parser, action, id=f"{parser.prog} {action.dest}")
+        for whole in PARSERS
+        for parser, action in named_things(whole)
+    ],
+)
+def test_an_empty_name_names_nothing(parser: Parser, action: argparse.Action) -> None:
+    """As a shell makes of a variable that is not set: `Path("")` would be where the user is."""
+    given = [*action.option_strings[-1:], ""]
+    with pytest.raises(UsageError, match="the name is empty"):
+        parser.parse_args(given)
 
 
 def known_options(parser: argparse.ArgumentParser) -> set[str]:
