@@ -74,7 +74,7 @@ class Fetcher:
             content, moved = self._ask(parts, port, address, deadline)
             if moved is None:
                 return content
-            url = urljoin(url, moved)
+            url = _joined(url, moved)
         raise FetchError(f"more than {MAX_REDIRECTS} redirects")
 
     def _checked(self, url: str) -> tuple[SplitResult, int]:
@@ -178,6 +178,13 @@ class Fetcher:
 
     def _late(self) -> FetchError:
         return FetchError(f"it did not arrive within {self._limits.seconds:g} s")
+
+
+def _joined(url: str, moved: str) -> str:
+    try:
+        return urljoin(url, moved)
+    except ValueError as error:  # of what a host writes, such as brackets that do not close
+        raise FetchError(f"the host redirects to what is no address: {error}") from error
 
 
 def _is_public(address: str) -> bool:

@@ -33,6 +33,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             "/to-metadata": "http://169.254.169.254/latest",
             "/to-name": f"http://localhost:{port}/fine",
             "/to-file": "file:///etc/passwd",
+            "/to-nowhere": "http://[::1",
+            "/to-no-number": "http://[x]/",
+            "/to-no-port": "http://a.example:99999/",
             "/round": "/round",
         }
         path = self.path.partition("?")[0]
@@ -140,6 +143,9 @@ def test_a_name_that_leads_to_a_private_address_is_refused(address: str) -> None
         ("to-metadata", r"`169\.254\.169\.254:80` is not among the hosts"),
         ("to-name", "is not among the hosts"),
         ("to-file", "expected an http or https address"),
+        ("to-nowhere", "redirects to what is no address: Invalid IPv6 URL"),
+        ("to-no-number", "no address"),
+        ("to-no-port", "no address"),
         ("round", "more than 3 redirects"),
         ("missing", "status 404"),
         ("announced", "more than 100000 bytes"),
