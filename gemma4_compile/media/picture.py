@@ -140,15 +140,15 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def _from_deep(image: Image.Image) -> Image.Image:
     """Shades of grey of 16 bits as 8 bits; MediaError for what has more."""
-    lowest, highest = image.getextrema()
+    whole = image if image.mode == "F" else image.convert("I")  # big-endian ones know no extremes
+    lowest, highest = whole.getextrema()
     assert isinstance(lowest, (int, float)), "one band"
     assert isinstance(highest, (int, float)), "one band"
-    if image.mode == "F" or lowest < 0 or highest > 65_535:
+    if whole.mode == "F" or lowest < 0 or highest > 65_535:
         raise MediaError(
-            f"the picture has {'float' if image.mode == 'F' else '32-bit'} pixels",
+            f"the picture has {'float' if whole.mode == 'F' else '32-bit'} pixels",
             hint="save it with 8 or 16 bits a channel",
         )
-    whole = image.convert("I")
     return whole.point(lambda value: value * (1 / 257) + 0.5).convert("L")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import time
 import zlib
 from collections.abc import Callable
@@ -82,10 +83,21 @@ def test_tall_transparent_pictures_are_whole() -> None:
     assert (decode_image(saved(Image.fromarray(rgba))) == rgba[..., :3]).all()
 
 
+def big_endian_tiff(shades: Image.Image) -> bytes:
+    """As microscopes and ImageJ write it; Pillow writes TIFF in this machine's order alone."""
+    pixels = np.asarray(shades).astype(">u2").tobytes()
+    # Width, height, bits, no compression, black is 0, where the pixels begin, rows of them, bytes.
+    tags = {256: shades.width, 257: shades.height, 258: 16, 259: 1, 262: 1, 273: 110}
+    tags |= {278: shades.height, 279: len(pixels)}
+    entries = b"".join(struct.pack(">HHII", tag, 4, 1, value) for tag, value in tags.items())
+    head = struct.pack(">2sHIH", b"MM", 42, 8, len(tags)) + entries + bytes(4)
+    return head + pixels
+
+
 def test_shades_of_16_bits_keep_their_brightness() -> None:
     shades = Image.fromarray(np.array([[0, 257, 32_768, 65_535]], np.uint16))
-    for form in ("PNG", "TIFF"):
-        assert decode_image(saved(shades, form))[0, :, 0].tolist() == [0, 1, 128, 255]
+    for content in (saved(shades, "PNG"), saved(shades, "TIFF"), big_endian_tiff(shades)):
+        assert decode_image(content)[0, :, 0].tolist() == [0, 1, 128, 255]
 
 
 def test_of_an_animation_the_first_frame_counts() -> None:
