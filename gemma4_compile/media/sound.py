@@ -26,6 +26,9 @@ _DAMAGED = "save it again from the program that made it"
 _LIMIT_S = MAX_SAMPLES / SAMPLE_RATE_HZ
 _CUT = f"cut it to {_LIMIT_S:g} s, or send it in several parts"
 _COUNTED = ("WAV", "WAVEX", "RF64", "FLAC", "AIFF", "AU", "CAF", "W64")  # by their headers
+_UNKNOWN_BYTES = 0x7FFF_0000  # from here on: of a WAV whose length its writer did not know yet
+_MISCOUNTED_BYTES = 1024  # some writers count a WAV's header, too, or a last block
+_MOST_CHUNKS = 1000
 _LOUDEST = 16.0  # float samples beyond are no sound between -1 and 1, but of another scale
 
 
@@ -43,11 +46,17 @@ def decode(file: BinaryIO, options: Mapping[str, object]) -> tuple[dict[str, obj
     try:
         with soundfile.SoundFile(file) as sound:
             samples, rate = _read(sound), sound.samplerate
+            missing = _missing_bytes(file) if sound.format in ("WAV", "WAVEX") else 0
     except soundfile.LibsndfileError as error:
         raise MediaError(
             f"this is no sound that is read here, or damaged: {error.error_string}",
             hint=_FORMATS_HINT,
         ) from error
+    if missing > _MISCOUNTED_BYTES:
+        raise MediaError(
+            f"the sound is damaged: its file ends {missing} bytes before its header says",
+            hint=_DAMAGED,
+        )
     seconds = len(samples) / rate
     if rate != SAMPLE_RATE_HZ:
         count = math.ceil(len(samples) * SAMPLE_RATE_HZ / rate)
@@ -95,6 +104,21 @@ def _read(sound: soundfile.SoundFile) -> np.ndarray[tuple[int], np.dtype[np.floa
             hint="save it with 16-bit samples",
         )
     return samples
+
+
+def _missing_bytes(file: BinaryIO) -> int:
+    """Bytes that a WAV announces and does not have: libsndfile takes what there is, silently."""
+    size = file.seek(0, 2)
+    file.seek(12)
+    for _ in range(_MOST_CHUNKS):
+        head = file.read(8)
+        length = int.from_bytes(head[4:], "little")
+        if head[:4] == b"data" and length < _UNKNOWN_BYTES:
+            return max(0, file.tell() + length - size)
+        if len(head) < 8 or head[:4] == b"data":
+            break
+        file.seek(length + length % 2, 1)
+    return 0
 
 
 def _too_long(found: str) -> MediaError:

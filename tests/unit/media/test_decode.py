@@ -233,6 +233,7 @@ def test_thirty_seconds_are_taken_and_an_encoders_padding_is_cut() -> None:
         (sound_file(tone(2), form="FLAC")[:9000], "damaged"),
         (sound_file(np.array([0, np.nan], np.float32), subtype="FLOAT"), "nan"),
         (sound_file(np.array([0, 3e4], np.float32), subtype="FLOAT"), "magnitude 30000"),
+        (sound_file(tone(2))[:-40_000], "ends 40000 bytes before its header says"),
         (wav_header(36_000), "no samples"),  # it says ten hours, and holds none
         (wav_header(1, rate=7) + bytes(14), "samples a second"),
         (wav_header(1, channels=1000, rate=16) + bytes(32_000), "no sound|channels|a second"),
@@ -240,6 +241,15 @@ def test_thirty_seconds_are_taken_and_an_encoders_padding_is_cut() -> None:
 )
 def test_hostile_sounds_are_refused(content: bytes, words: str) -> None:
     refused(lambda: decode_audio(content), words)
+
+
+@pytest.mark.parametrize("length", [0xFFFF_FFFF, 0x7FFF_F000, 32_044])
+def test_a_wav_whose_length_was_not_known_is_whole(length: int) -> None:
+    """As ffmpeg and sox write it into a pipe, and others that count its header as well."""
+    content = sound_file(tone(1))
+    assert content[36:40] == b"data"
+    announced = content[:40] + struct.pack("<I", length) + content[44:]
+    assert (decode_audio(announced) == decode_audio(content)).all()
 
 
 def test_ten_hours_are_refused_without_being_read(tmp_path: Path) -> None:
