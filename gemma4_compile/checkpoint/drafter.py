@@ -89,7 +89,7 @@ def open_drafter(
         config = _read_config(path, target)  # before it is downloaded
         origin = {"kind": "hub", "model": model, "revision": path.name}
         path = hub.fetch(model, path.name) if weights else path
-        yield DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
+        yield _source(path, origin, config, weights=weights)
     else:
         raise CheckpointError(
             f"{OPTION}: there is no `{model}`: no such directory, and no hub id",
@@ -106,8 +106,25 @@ def _opened(
     *,
     weights: bool,
 ) -> DrafterSource:
-    config = read(path, target)
-    return DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
+    return _source(path, origin, read(path, target), weights=weights)
+
+
+def _source(
+    path: Path, origin: Mapping[str, object], config: DrafterConfig, *, weights: bool
+) -> DrafterSource:
+    with _named():
+        return DrafterSource(origin, config, Checkpoint.open(path) if weights else None)
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Says in errors that they are the drafter's: its files have the names of the target's."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{OPTION}: {error}", hint=error.hint) from error
+    except ConfigError as error:
+        raise ConfigError(f"{OPTION}: {error}", hint=error.hint) from error
 
 
 def _read_tiny(path: Path, target: Gemma4Config) -> DrafterConfig:
@@ -122,11 +139,9 @@ def _read_tiny(path: Path, target: Gemma4Config) -> DrafterConfig:
 
 
 def _read_config(path: Path, target: Gemma4Config) -> DrafterConfig:
-    try:
+    with _named():
         config = read_drafter(read_json(path / CONFIG_FILE), warn_of_unknown)
         check_fit(config, target)
-    except ConfigError as error:
-        raise ConfigError(f"{OPTION}: {error}", hint=error.hint) from error
     return config
 
 
@@ -138,10 +153,8 @@ def match_drafter(checkpoint: Checkpoint, config: Gemma4Config) -> dict[str, Ten
     CheckpointError
         As `match` does, or if the table of tokens by cluster is none.
     """
-    try:
+    with _named():
         matched = match(checkpoint.tensors, config, (DRAFTER,))
-    except CheckpointError as error:
-        raise CheckpointError(f"{OPTION}: {error}", hint=error.hint) from error
     if ORDERING in matched:
         count = matched[ORDERING].shape[0]
         found = np.sort(row_reader(matched)(ORDERING, 0, count))
@@ -166,7 +179,9 @@ def check_tokenizer(drafter: Checkpoint, target: Checkpoint) -> None:
     files = [one.path / TOKENIZER_FILE for one in (drafter, target)]
     if not all(file.is_file() for file in files) or _same_bytes(*files):
         return
-    own, expected = (_vocabulary(file) for file in files)
+    with _named():
+        own = _vocabulary(files[0])
+    expected = _vocabulary(files[1])
     if own == expected:
         return
     for token in sorted({*own, *expected}):

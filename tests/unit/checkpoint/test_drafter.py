@@ -97,6 +97,11 @@ def no_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
 
+def no_config(folder: Path) -> None:
+    write_drafter(folder, "e2b")
+    (folder / "config.json").unlink()
+
+
 def of_another_model(folder: Path) -> None:
     write_drafter(folder, "moe")
 
@@ -139,8 +144,9 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         rewrite(lambda w: w.update({"model.layers.0.self_attn.k_proj.weight": np.ones((1, 1))})),
         "k_proj.weight` in",
     ),
-    "cut short": (cut, "model.safetensors"),
-    "no JSON": (no_json, "`config.json` is damaged"),
+    "cut short": (cut, "--drafter: .*model.safetensors"),
+    "no JSON": (no_json, "--drafter: `config.json` is damaged"),
+    "no config": (no_config, "--drafter: `config.json` is missing from"),
     "of another model": (of_another_model, "the drafter does not fit its target"),
     "a target": (a_target, "'gemma4' is no drafter"),
     "a file": (a_file, "no directory"),
@@ -216,6 +222,10 @@ def test_a_tokenizer_of_other_tokens_is_refused(tmp_path: Path) -> None:
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     (tmp_path / "drafter" / "tokenizer.json").write_text(json.dumps(values))
     with pytest.raises(CheckpointError, match=r"its tokenizer has .* for token 'a'"):
+        check_tokenizer(*pair)
+
+    (tmp_path / "drafter" / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"^--drafter: `tokenizer.json` is damaged"):
         check_tokenizer(*pair)
 
 
