@@ -7,6 +7,7 @@
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
+//   copied   the state is copied within steps, as the client does for resumable replies
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
 //   lost     the device goes in the middle of a reply; a model on a new device goes on
@@ -21,6 +22,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
+import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
 import { FAKES, emptyKernels } from "./fast_fakes.mjs";
 
@@ -252,6 +254,24 @@ const SCENES = {
   drafted,
   long: longConversation,
   short: () => reply("short", job.count ?? 24),
+  async copied() {
+    const checkpoints = new Checkpoints();
+    const copy = async () => {
+      tvm.beginScope();
+      const { metadata } = await checkpoints.keep(model, "state");
+      tvm.endScope();
+      return metadata.written;
+    };
+    let token = await reply("begun", 12);
+    for (let i = 0; i < 40; i++) {
+      const logits = model.decode(token);
+      if (i % 4 === 3) {
+        const [written, later] = [await copy(), await copy()];
+        if (written !== later) throw new Error(`step ${i}: ${written} rows were written, and ${later} a copy later`);
+      }
+      token = await choose(logits, `copied:${i}`);
+    }
+  },
   async disable() {
     let token = await reply("before", 15);
     fast?.disable();

@@ -198,6 +198,15 @@ def test_a_device_lost_with_rounds_on_their_way_ends_the_reply(play: Play) -> No
 
 
 @pytest.mark.slow
+def test_a_checkpoint_within_a_step_is_of_one_state(play: Play) -> None:
+    """The client copies it in several calls, and rounds of guesses write rows on."""
+    plain, found = play("copied", "f32"), play("copied", "f32", drafts=4)
+    assert found.steps == plain.steps
+    assert found.stats["overlappedRounds"] > 5
+    assert found.stats["reasons"] == []
+
+
+@pytest.mark.slow
 def test_weights_that_are_not_the_package_s_are_refused(
     compiled: Compiler, play: Play, tmp_path: Path
 ) -> None:

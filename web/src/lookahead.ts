@@ -69,6 +69,10 @@ export class Lookahead implements Forerunner {
     this.active.refill(position);
   }
 
+  pause(): void {
+    this.active.pause();
+  }
+
   discard(): void {
     this.active.discard();
   }
