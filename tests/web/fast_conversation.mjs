@@ -10,6 +10,7 @@
 //   copied   the state is copied within steps, as the client does for resumable replies
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
+//   states   two conversations in one model, the second one's first guesses while the first holds logits
 //   lost     the device goes in the middle of a reply; a model on a new device goes on
 //   leak     `count` replies of `tokens`, with kernels that do nothing: buffers and heap afterwards
 //   timed    `count` tokens: wall and CPU time of each
@@ -292,6 +293,26 @@ const SCENES = {
         if (i % 3 !== 1 || k === 0) tokens[k] = await choose(model.decode(tokens[k]), `engine ${k}:${i}`);
       }
     }
+  },
+  async states() {
+    const tokens = [await reply("state 0", 14)];
+    const states = [model.kv, model.makeState(model.contextLength, model.chunkSize)];
+    const step = async (k, name) => {
+      model.kv = states[k];
+      tokens[k] = await choose(model.decode(tokens[k]), `state ${k}:${name}`);
+    };
+    model.kv = states[1];
+    model.clear();
+    tokens[1] = await choose(model.prefill(prompt(11, 7)), "state 1");
+    for (let i = 0; i < job.alone; i++) await step(1, i); // the module sees how its steps go
+    for (let i = 0; i < 8; i++) await step(0, i);
+    model.kv = states[0];
+    const logits = model.decode(tokens[0]);
+    model.kv = states[1];
+    const others = model.decode(tokens[1]);
+    tokens[0] = await choose(logits, "state 0:held");
+    tokens[1] = await choose(others, "state 1:held");
+    for (let i = 0; i < 20; i++) await step(i % 2, `turns ${i}`);
   },
   async lost() {
     let token = await reply("before", 15);

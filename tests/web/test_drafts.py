@@ -241,3 +241,17 @@ def test_a_trap_ends_the_guesses_alone(play: Play) -> None:
     assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
     assert found.stats["draftedTokens"] == found.stats["drafterBytes"] == 0
     assert found.stats["aheadSteps"] > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [2, 3])
+def test_a_drafter_that_one_conversation_gives_up_leaves_the_other_s_step(
+    alone: int, play: Play
+) -> None:
+    plain = play("states", "f32", alone=alone)
+    again = {"fake": "a drafter that traps when it is recorded again"}
+    found = play("states", "f32", drafts=4, alone=alone, **again)
+    assert found.steps == plain.steps
+    assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
+    assert found.stats["drafterBytes"] == 0
+    assert found.stats["overlappedRounds"] > 2

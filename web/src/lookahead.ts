@@ -79,7 +79,7 @@ export class Lookahead implements Forerunner {
 
   destroy(): void {
     this.ahead.destroy();
-    this.rounds?.destroy();
+    this.endRounds();
   }
 
   private wantsRounds(): boolean {
@@ -89,7 +89,7 @@ export class Lookahead implements Forerunner {
   private openRounds(): void {
     if (this.rounds || this.owner.library.drafter === 0) return;
     try {
-      const kernels = new RoundKernels(this.owner);
+      const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
       const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
       this.rounds = new Rounds(this.owner, kernels, pace, {
         length: () => this.owner.library.exports.gemma4_driver_length(this.owner.state),
@@ -106,12 +106,20 @@ export class Lookahead implements Forerunner {
     }
   }
 
-  /** Goes on without guesses and the drafter. Tokens of rounds that came back are kept by who took them. */
+  /** Goes on without guesses and the drafter. */
   private giveUp(error: unknown): void {
     because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+    this.endRounds();
+    this.owner.library.releaseDrafter();
+  }
+
+  /**
+   * Also where another conversation has given the drafter up, and its weights go: the step from the record needs none of
+   * them. Tokens of rounds that were submitted are kept by who took them.
+   */
+  private endRounds(): void {
     this.active = this.ahead;
     this.rounds?.destroy();
     this.rounds = this.pace = undefined;
-    this.owner.library.releaseDrafter();
   }
 }

@@ -334,7 +334,7 @@ export class StepDriver implements Dependent, Keeper {
     };
     this.tables = tables;
     const { params, stateBuffers } = this;
-    const owner = { library, device, state, params, stateBuffers, dependent: this };
+    const owner = { library, device, state, params, stateBuffers };
     this.ahead = new Lookahead(owner, tables, { decode, softmax, sample });
   }
 

@@ -167,6 +167,22 @@ describe("tokens ahead of the client", () => {
     expect(counts.reasons).toHaveLength(1);
   });
 
+  it("go on one by one where another conversation has given the drafter up", async () => {
+    const at = { token: 5, position: 20 };
+    await say(30, at);
+    [version, length] = [version + 1, at.position];
+    const entry = lookahead.take(at.position, at.token)!;
+    lookahead.refill(at.position);
+    const rounds = device.rounds.length;
+    library.drafter = 0;
+    device.dependent!.bufferGone(); // its weights, in the middle of a step
+    await entry.read.arrival;
+    expect(entry.read.value()).toBe(next(at.token, at.position));
+    await say(30, { token: entry.read.value(), position: at.position + 1 });
+    expect(device.rounds.length).toBe(rounds);
+    expect([counts.reasons, released]).toEqual([[], 0]);
+  });
+
   it("are never guessed where that was asked for", async () => {
     draftOptions.fixed = 0;
     await say(40);
