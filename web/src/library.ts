@@ -48,6 +48,8 @@ export class Library {
   /** Weights of the drafter, if it was given one. */
   drafter: Handle = 0;
   drafterBytes = 0;
+  /** Guesses of every round; undefined for as many as pay. */
+  drafts: number | undefined;
   /** Of its device, with a drafter. */
   roundPipelines: RoundPipelines | undefined;
   private isPlain = false;

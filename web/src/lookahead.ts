@@ -1,7 +1,6 @@
 // Runs steps ahead of the client: one after the other, or rounds of guesses where the library has a drafter.
 import { Ahead, type Entry, type Forerunner, type Sampling } from "./ahead";
 import { DraftPace } from "./draft_pace";
-import { draftOptions } from "./drafter";
 import type { Recorded } from "./recorder";
 import { MAX_DRAFTS } from "./next_round";
 import { RoundKernels, type RoundOwner } from "./round_kernels";
@@ -87,16 +86,18 @@ export class Lookahead implements Forerunner {
   }
 
   private openRounds(): void {
-    if (this.rounds || this.owner.library.drafter === 0) return;
+    const { library } = this.owner;
+    if (this.pace && this.pace.fixed !== library.drafts) this.endRounds();
+    if (this.rounds || library.drafter === 0) return;
     try {
       const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
-      const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
+      const pace = new DraftPace(MAX_DRAFTS, library.drafts);
       this.rounds = new Rounds(this.owner, kernels, pace, {
-        length: () => this.owner.library.exports.gemma4_driver_length(this.owner.state),
+        length: () => library.exports.gemma4_driver_length(this.owner.state),
         room: this.room,
         wrote: this.wrote,
         plainMs: () => this.ahead.msPerToken,
-        version: () => this.owner.library.exports.gemma4_driver_version(this.owner.state),
+        version: () => library.exports.gemma4_driver_version(this.owner.state),
         failed: (error) => this.giveUp(error),
       });
       this.rounds.sampling = this.sampling;
