@@ -8,6 +8,7 @@
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
 //   copied   the state is copied within steps, as the client does for resumable replies
+//   raced    a state that is cleared, and a prompt, while a token of before is still waited for
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
 //   states   two conversations in one model, the second one's first guesses while the first holds logits
@@ -272,6 +273,15 @@ const SCENES = {
       }
       token = await choose(logits, `copied:${i}`);
     }
+  },
+  async raced() {
+    const token = await reply("begun", 24);
+    const late = choose(model.decode(token), "late");
+    model.clear();
+    const logits = model.prefill(prompt(9, 5));
+    await late;
+    let next = await choose(logits, "prompt");
+    for (let i = 0; i < 12; i++) next = await choose(model.decode(next), `raced:${i}`);
   },
   async disable() {
     let token = await reply("before", 15);

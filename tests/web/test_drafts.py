@@ -207,6 +207,16 @@ def test_a_checkpoint_within_a_step_is_of_one_state(play: Play) -> None:
 
 
 @pytest.mark.slow
+def test_a_prompt_may_come_before_the_token_of_the_step_before_it(play: Play) -> None:
+    plain = play("raced", "f32")
+    for drafts in (4, 0):  # none: steps run ahead one by one
+        found = play("raced", "f32", drafts=drafts)
+        assert found.steps == plain.steps
+        assert found.stats["repeatedSteps"] == 1
+        assert found.stats["reasons"] == []
+
+
+@pytest.mark.slow
 def test_weights_that_are_not_the_package_s_are_refused(
     compiled: Compiler, play: Play, tmp_path: Path
 ) -> None:
