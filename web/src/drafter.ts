@@ -2,6 +2,7 @@
 import { Calls } from "./calls";
 import type { DrafterOptions, FetchFile } from "./drafter_options";
 import type { Library } from "./library";
+import type { Native } from "./native";
 import { makeRoundPipelines, MAX_DRAFTS } from "./next_round";
 import { because, counts } from "./stats";
 
@@ -110,6 +111,19 @@ function check(library?: Library): void {
   if (library?.device?.isLost) throw new Error("the model went, with its device, before its drafter was loaded");
 }
 
+const bytesOnDevice = ({ nbytes }: Weight): number => Math.ceil(nbytes / 4) * 4; // what the queue takes is whole words
+
+/** Throws where the device has no room for weights: the client's runtime gives up a device that has none for a tensor. */
+async function checkRoom({ createBuffer, pushErrorScope, popErrorScope }: Native, weights: Weight[]): Promise<void> {
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
+  pushErrorScope("out-of-memory");
+  pushErrorScope("validation");
+  const buffers = weights.map((weight) => createBuffer({ size: bytesOnDevice(weight), usage }));
+  const errors = await Promise.all([popErrorScope(), popErrorScope()]);
+  for (const buffer of buffers) buffer.destroy();
+  for (const error of errors) if (error) throw new Error(`the device has no room for it: ${error.message}`);
+}
+
 /**
  * Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. Where it is in
  * use already, only the number of guesses changes.
@@ -139,6 +153,10 @@ export async function loadDrafter(libraries: readonly Library[], url: string, op
     return;
   }
   library.roundPipelines ??= await makeRoundPipelines(library.device!.native);
+  await checkRoom(
+    library.device!.native,
+    shards.flatMap(({ records }) => records),
+  );
   const calls = Calls.of(library);
   const tensors = new Map<string, number>();
   try {
@@ -166,7 +184,7 @@ function upload(library: Library, calls: Calls, weight: Weight, shard: Uint8Arra
   const tensor = calls.tensor(shape, dtype);
   const state = library.bufferOf(tensor);
   if (!state) throw new Error(`${name}: its buffer is not known`);
-  const padded = new Uint8Array(Math.ceil(nbytes / 4) * 4); // what the queue takes is whole words
+  const padded = new Uint8Array(bytesOnDevice(weight));
   padded.set(shard.subarray(byteOffset, byteOffset + nbytes));
   library.device!.native.writeBuffer(state.buffer, 0, padded);
   return tensor;

@@ -29,6 +29,8 @@ let written: [GPUBuffer, number[]][];
 let fake: FakeLibrary;
 let refusal: string; // of the kernels between rounds
 let loses: () => void; // the device
+let fits: boolean; // into the device's memory
+let tried: number[]; // sizes of buffers for that
 
 /** As a server answers: files in JSON, shards as they are. */
 async function answer(url: string, sha256?: string): Promise<Response> {
@@ -50,14 +52,19 @@ beforeEach(() => {
   const writeBuffer = (buffer: GPUBuffer, _: number, bytes: Uint8Array) => written.push([buffer, [...bytes]]);
   const shaders = {
     pushErrorScope: () => undefined,
-    popErrorScope: async () => null,
+    popErrorScope: async () => (fits ? null : { message: "out of memory" }),
+    createBuffer: ({ size }: GPUBufferDescriptor) => {
+      tried.push(size);
+      return { destroy: () => tried.pop() };
+    },
     createShaderModule: () => ({}),
     createComputePipelineAsync: async () => {
       if (refusal) throw new Error(refusal);
       return {};
     },
   };
-  refusal = "";
+  [refusal, fits, tried] = ["", true, []];
+  vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, COPY_DST: 8, COPY_SRC: 4 });
   const lost = new Promise<void>((resolve) => {
     loses = resolve;
   });
@@ -118,6 +125,7 @@ describe("a drafter", () => {
 
   it.each<[string, () => void, RegExp]>([
     ["whose device refuses the kernels between rounds", () => (refusal = "no such stage"), /no such stage/],
+    ["for which there is no room", () => (fits = false), /^the device has no room for it: out of memory/],
     ["of other bytes", () => (files[NAME] = SHARD.slice().fill(9, 0, 1)), /_0\.bin: expected sha256 .* found /],
     ["cut off", () => (files[NAME] = SHARD.subarray(1)), /expected 28 bytes, found 27/],
     ["that does not come", () => delete files[NAME], /_0\.bin: the server answered 404/],
@@ -146,6 +154,12 @@ describe("a drafter", () => {
     expect([fake.library.drafter, counts.drafterBytes]).toEqual([0, 0]);
     const made = [...fake.buffers.keys()];
     expect(fake.released).toEqual(expect.arrayContaining(made));
+  });
+
+  it("that is too large for its device is not asked of the runtime, which would give the device up", async () => {
+    fits = false;
+    await expect(load()).rejects.toThrow("no room");
+    expect([fake.buffers.size, tried, written]).toEqual([0, [], []]);
   });
 
   it("makes 0 to 8 guesses", async () => {

@@ -241,7 +241,7 @@ describe("a library that cannot be recorded", () => {
       kernel("embed", [fake.buffers.get(scratch)!], [fake.buffers.get(made)!]);
       return made;
     });
-    expect(make).toThrow("a function of the library failed");
+    expect(make).toThrow("the library's function `draw_rows` failed");
     expect(created.length).toBeGreaterThan(0);
     expect(new Set(destroyed)).toEqual(new Set(created));
     expect(weights.dependents.size).toBe(0);
