@@ -205,10 +205,10 @@ class Measurement:
 
         def checked() -> None:
             for index in range(repeats):
-                engine._begin_forward(engine._state, rows)
+                engine._state.begin(rows)
                 drafter.put(self.ids[index * rows : (index + 1) * rows])
                 drafter.run(rows)
-                engine._end_forward(engine._state)
+                engine._state.end()
             engine.device.wait()
 
         samples = self._samples(lambda: self._fill(context), checked, repeats)
@@ -221,10 +221,10 @@ class Measurement:
 
         def guessed() -> None:
             for token in self.ids[: self.options.tokens]:
-                engine._begin_forward(engine._state, drafts + 1)
+                engine._state.begin(drafts + 1)
                 drafter.guess(token, context + 1, drafts)
-                engine._end_forward(engine._state)
-                engine._pop_n(engine._state, drafts + 1)
+                engine._state.end()
+                engine._state.pop(drafts + 1)
             engine.device.wait()
 
         of_tokens = self.options.tokens * drafts

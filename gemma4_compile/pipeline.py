@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemma4_compile import abi, options
 from gemma4_compile.build import LibraryOptions, LibraryReport, build_executable
-from gemma4_compile.checkpoint.drafter import check_tokenizer, open_drafter, with_drafter
+from gemma4_compile.checkpoint.drafter import (
+    DrafterSource,
+    check_tokenizer,
+    open_drafter,
+    with_drafter,
+)
 from gemma4_compile.checkpoint.float16_range import check_norms
 from gemma4_compile.checkpoint.match import Checkpoint, read_chat_template, row_reader
 from gemma4_compile.checkpoint.nonfinite import Counts, open_reader
 from gemma4_compile.checkpoint.safetensors_file import check_unchanged
-from gemma4_compile.checkpoint.sources import TINY, open_source
+from gemma4_compile.checkpoint.sources import TINY, ModelSource, open_source
 from gemma4_compile.checkpoint.suppressed_tokens import suppressed_tokens
 from gemma4_compile.compilation import (
     MODEL_TYPE,
@@ -28,6 +33,7 @@ from gemma4_compile.errors import UsageError
 from gemma4_compile.media.sizes import client_blocks
 from gemma4_compile.model_spec.component import model_parameters
 from gemma4_compile.model_spec.components import ALL_COMPONENTS
+from gemma4_compile.model_spec.parameters import Parameter
 from gemma4_compile.model_spec.text.config import Gemma4Config
 from gemma4_compile.package import artifacts, files, interface
 from gemma4_compile.package.conversation import chat_template_config
@@ -254,6 +260,30 @@ def _directories(request: CompileRequest) -> list[Path]:
     return [Path(name).expanduser() for name in names if name is not None and name != TINY]
 
 
+def _planned(
+    request: CompileRequest,
+    source: ModelSource,
+    drafter: DrafterSource | None,
+    target: TargetSpec,
+    recipe: Recipe,
+    table: Sequence[Parameter],
+) -> Compilation:
+    """What is compiled, in all its sizes; an error if they do not fit together, or the device."""
+    context, chunk = lengths(request, source.config)
+    check_overrides(recipe, table)
+    tokens = image_tokens(request, source.config)
+    numbers = make_plan(source.config, recipe, target, context, chunk, image_tokens=tokens)
+    numbers.check()
+    plan = storage_plan(table, recipe, target.max_binding_bytes)
+    suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
+    return Compilation(
+        *(source, recipe, target, context, chunk, plan, suppressed, numbers),
+        allow_nonfinite=request.allow_nonfinite,
+        image_shape=request.image_shape,
+        drafter=drafter,
+    )
+
+
 def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
     """Compile a model into a package.
 
@@ -275,20 +305,8 @@ def compile_model(request: CompileRequest, reporter: Reporter) -> Summary:
         open_drafter(request.drafter, source.config, weights=weights) as drafter,
     ):
         source = replace(source, config=with_drafter(source.config, drafter))
-        context, chunk = lengths(request, source.config)
         table = model_parameters(source.config, ALL_COMPONENTS)
-        check_overrides(recipe, table)
-        tokens = image_tokens(request, source.config)
-        numbers = make_plan(source.config, recipe, target, context, chunk, image_tokens=tokens)
-        numbers.check()
-        plan = storage_plan(table, recipe, target.max_binding_bytes)
-        suppressed = suppressed_tokens(source.generation_config, source.config.vocab_size)
-        build = Compilation(
-            *(source, recipe, target, context, chunk, plan, suppressed, numbers),
-            allow_nonfinite=request.allow_nonfinite,
-            image_shape=request.image_shape,
-            drafter=drafter,
-        )
+        build = _planned(request, source, drafter, target, recipe, table)
         checkpoint = source.checkpoint
         chat: Mapping[str, object] = {}
         if checkpoint is not None:  # what can be known to fail fails before the long stages

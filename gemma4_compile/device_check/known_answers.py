@@ -31,8 +31,9 @@ from gemma4_compile.errors import LoweringError
 from gemma4_compile.operators.activation_quantization import WORD as BYTES
 from gemma4_compile.operators.base import Operator, operator_from
 from gemma4_compile.operators.examples import Sizes
+from gemma4_compile.operators.few_row_linear import FewRows
 from gemma4_compile.operators.linear import Linear
-from gemma4_compile.operators.sampling import SampleTopP, TopPHistogram
+from gemma4_compile.operators.sampling import SampleTopP, SoftmaxPartials, TopPHistogram
 from gemma4_compile.passes.kernel_launch import KernelLaunch, kernel_launches
 from gemma4_compile.targets.spec import TargetSpec
 from gemma4_compile.types import Array, JsonObject
@@ -41,6 +42,8 @@ VERSION = 1
 MAX_BYTES = 48 << 20  # of one case's buffers: a browser makes and uploads them while a page loads
 
 _ROWS = 19  # positions of a chunk: no multiple of any tile
+_FEW_ROWS = 7  # of a step that checks guesses: more than a block of a matmul takes
+_DRAWN_ROWS = 3  # of logits
 _LAYER = 3  # whose per-layer inputs are read
 _WRAPPED = 1200  # positions before a chunk in a ring, which has wrapped
 _BEFORE, _CAPACITY = 150, 192  # in a full layer
@@ -61,10 +64,6 @@ class _Role:
 def _rows(operator: Operator) -> int | None:
     rows: int | None = vars(operator)["rows"]
     return rows
-
-
-def _is_of_one_row(operator: Operator, kind: type[TopPHistogram | SampleTopP]) -> bool:
-    return isinstance(operator, kind) and operator.rows == 1
 
 
 def _weights(operator: Operator) -> Hashable:
@@ -99,7 +98,15 @@ ROLES = (
         accepts=lambda operator: _rows(operator) is None,
         variant=_weights,
     ),
-    _Role("softmax", ("softmax_partials",)),
+    _Role("matmul of guesses", ("few_row_linear", "int8_few_row_linear"), variant=_weights),
+    _Role("norms of guesses", ("quantized_few_row_norm",)),
+    _Role(
+        "attention of guesses",
+        ("few_row_attention", "normed_few_row_attention"),
+        variant=lambda operator: (operator.kind, vars(operator)["window"] is None),
+    ),
+    _Role("attention's combination of guesses", ("combine_few_rows", "quantized_few_row_combine")),
+    _Role("softmax", ("softmax_partials",), variant=_rows),
     _Role("rows without padding", ("kept_rows",), variant=_rows),
     _Role("angles without padding", ("shifted_rotary",), variant=_rows),
 )
@@ -109,7 +116,12 @@ operands are all experts' weights, which take longer to make than a page may tak
 
 def _sizes(operator: Operator, chunk: int) -> Sizes:
     ring = vars(operator).get("cache_rows") is not None
-    rows = min(_ROWS, chunk)  # a ring has room for a chunk, and not for more
+    most = _ROWS
+    if isinstance(operator, FewRows):
+        most = _FEW_ROWS
+    elif isinstance(operator, SoftmaxPartials | TopPHistogram | SampleTopP):
+        most = _DRAWN_ROWS
+    rows = min(most, chunk)  # a ring has room for a chunk, and not for more
     return Sizes(rows, _WRAPPED if ring else _BEFORE, _CAPACITY, rows)
 
 
@@ -177,21 +189,27 @@ def choose(descriptions: Mapping[str, str], chunk: int) -> list[tuple[str, list[
                 if kernel.nbytes < found.nbytes:
                     smallest[role.variant(operator)] = kernel
         chosen += [(role.title, [item]) for item in smallest.values() if item.nbytes <= MAX_BYTES]
-    histograms = [kernel for kernel in kernels if _is_of_one_row(kernel.operator, TopPHistogram)]
-    draws = [kernel for kernel in kernels if _is_of_one_row(kernel.operator, SampleTopP)]
-    if histograms and draws:
-        chosen.append(("draw of a token", [histograms[0], draws[0]]))
+    for rows, title in ((1, "draw of a token"), (None, "draws of guesses")):
+        draw = [
+            next(
+                (k for k in kernels if isinstance(k.operator, kind) and _rows(k.operator) == rows),
+                None,
+            )
+            for kind in (TopPHistogram, SampleTopP)
+        ]
+        if all(draw):
+            chosen.append((title, [kernel for kernel in draw if kernel is not None]))
     return chosen
 
 
 def _clear_draw(operator: SampleTopP, values: dict[str, Array]) -> dict[str, float]:
-    """A uniform number and a top-p whose token does not hang on the rounding of sums."""
+    """A uniform number and a top-p whose tokens do not hang on the rounding of sums."""
     names = [param.name for param in operator.prim_func().params]
 
-    def token(uniform: float, top_p: float) -> int:
+    def token(uniform: float, top_p: float) -> tuple[int, ...]:
         values["uniform"][:], values["top_p"][:] = uniform, top_p
         run(operator, *(values[name] for name in names))
-        return int(values["token"][0])
+        return tuple(values["token"].tolist())
 
     for bits in hashes(0, _DRAWS):
         uniform, top_p = int(bits >> 24) / 256, 0.5 + int(bits & 127) / 512
@@ -241,7 +259,8 @@ def _case(
         func, launch, operator = module[kernel.name], launches[kernel.name], kernel.operator
         if isinstance(operator, SampleTopP):
             for name, value in _clear_draw(operator, values).items():
-                inputs[name] = KnownInput(inputs[name].dtype, inputs[name].shape, data=(value,))
+                same = (value,) * values[name].size
+                inputs[name] = KnownInput(inputs[name].dtype, inputs[name].shape, data=same)
                 values[name] = inputs[name].array()
             values["token"] = inputs["token"].array()
         scalars = kernel.scalars(func)

@@ -12,13 +12,14 @@ import tvm_ffi
 
 from gemma4_compile import abi
 from gemma4_compile.chat_options import MAX_DRAFTS
-from gemma4_compile.errors import ArtifactError, Gemma4CompileError, UsageError
+from gemma4_compile.errors import Gemma4CompileError, UsageError
 from gemma4_compile.media.inputs import Picture, Sound
 from gemma4_compile.media.settings import MediaSettings, media_settings
 from gemma4_compile.runtime.chunks import chunks
 from gemma4_compile.runtime.device import Device, Feed, view
 from gemma4_compile.runtime.drafting import Drafter, Rows, check_drafts
 from gemma4_compile.runtime.integrity import ByteCount
+from gemma4_compile.runtime.kv_state import KvState
 from gemma4_compile.runtime.media_prompt import Prompt
 from gemma4_compile.runtime.media_rows import MediaRows
 from gemma4_compile.runtime.native_library import Forward, NativeLibrary
@@ -27,9 +28,6 @@ from gemma4_compile.runtime.steps import graphs_wanted, token_readback, token_st
 from gemma4_compile.runtime.token_engine import DrawOptions, Peek
 
 Float32Array = npt.NDArray[np.float32]
-
-_PAGE_SIZE = 16  # the client's argument; our state has no pages
-_SEQUENCE = 0
 
 
 class ContextFullError(Gemma4CompileError):
@@ -98,30 +96,14 @@ class Engine:
             library.compiled_function, self.device, self._params, self.media
         )
         self._prefill: Forward = library.compiled_function(abi.PREFILL)
-        self._begin_forward = library.linked_function(abi.KV_BEGIN_FORWARD)
-        self._end_forward = library.linked_function(abi.KV_END_FORWARD)
-        self._pop_n = library.linked_function(abi.KV_POP_N)
-        self._clear = library.linked_function(abi.KV_CLEAR)
-        self._add_sequence = library.linked_function(abi.KV_ADD_SEQUENCE)
-        self._length = library.linked_function(abi.KV_LENGTH)
         chunk = min(self.prefill_chunk, self.context_length)
-        sizes = (1, self.context_length, chunk, _PAGE_SIZE, 0)
         self._ids = Feed(self.device, self.prefill_chunk, "int32")
         modalities = np.full(self.prefill_chunk, abi.MODALITY_TEXT, np.int32)
         self._text = self.device.place(modalities)
         self._modalities = Feed(self.device, self.prefill_chunk, "int32")
         self._numbers = [Feed(self.device, 1, "float32") for _ in range(3)]
-        create = library.compiled_function(abi.CREATE_KV_CACHE)
-        try:
-            self._state: tvm_ffi.Object = create(*(tvm_ffi.Shape((size,)) for size in sizes))
-        except RuntimeError as error:
-            raise ArtifactError(
-                f"no room for keys and values of {self.context_length} tokens on the "
-                f"{self.device.name} device: {error}",
-                hint="make the context shorter, or close what else uses the device",
-            ) from error
-        self._add_sequence(self._state, _SEQUENCE)
-        shared = (library, self.device, self._state, self._params)
+        self._state = KvState(library, self.device.name, self.context_length, chunk)
+        shared = (library, self.device, self._state.handle, self._params)
         graphs = graphs_wanted(self.device, graphs)
         self._steps = token_steps(*shared, self.vocab_size, graphs=graphs)
         self.drafts = drafts
@@ -161,7 +143,7 @@ class Engine:
     @property
     def length(self) -> int:
         """Tokens in the state."""
-        return int(self._length(self._state))
+        return self._state.length
 
     @property
     def most_drafts(self) -> int:
@@ -192,20 +174,19 @@ class Engine:
         """Keep the token and the first `count` guesses of `advance`, and take the others back."""
         assert self._drafter is not None, "after `advance`"
         if count < self._guessed:
-            self._pop_n(self._state, self._guessed - count)
+            self._state.pop(self._guessed - count)
         self._drafter.keep(count)
 
     def clear(self) -> None:
         """Forget the sequence; the next token is at position 0."""
         self._forget_drafts()
         self._logits = None
-        self._clear(self._state)
-        self._add_sequence(self._state, _SEQUENCE)
+        self._state.clear()
 
     def pop(self, count: int) -> bool:
         """Take back the last `count` tokens; False and no change where the rings cannot."""
         try:
-            self._pop_n(self._state, count)
+            self._state.pop(count)
         except ValueError:
             return False
         self._logits = None  # of another token
@@ -323,13 +304,13 @@ class Engine:
         room = self.context_length - position - 1
         count = min(drafts, self.most_drafts, room) if drafter.is_ready else 0
         self._logits = None
-        self._begin_forward(self._state, count + 1)
+        self._state.begin(count + 1)
         if count:
             drafter.guess(token_id, position, count)
         else:
             drafter.put([token_id])
         logits = drafter.run(count + 1)
-        self._end_forward(self._state)
+        self._state.end()
         self._guessed = count
         return drafter, logits, count + 1
 
@@ -340,9 +321,9 @@ class Engine:
 
     def _step(self, ids: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
         self._forget_drafts()
-        self._begin_forward(self._state, 1)
+        self._state.begin(1)
         self._logits = self._steps.forward(ids)
-        self._end_forward(self._state)
+        self._state.end()
         return self._logits
 
     def _draw(
@@ -359,15 +340,15 @@ class Engine:
         if ids.runs:
             self._media_rows.put(ids, embedded)
             modalities = self._modalities.write(ids.modalities())
-        self._begin_forward(self._state, len(ids))
+        self._state.begin(len(ids))
         result = self._prefill(
             view(embedded, (1, *embedded.shape)),
             view(on_device, (1, len(ids))),
             view(modalities, (1, len(ids))),
-            self._state,
+            self._state.handle,
             self._params,
         )
-        self._end_forward(self._state)
+        self._state.end()
         self._logits = result[0]
         return self._logits
 

@@ -181,7 +181,7 @@ def test_the_state_recovers_from_an_interrupted_forward(
     expected = ask(Chat.open(tiny_package), "Hi")
 
     def interrupted(self: Engine, ids: object) -> None:
-        self._begin_forward(self._state, 1)
+        self._state.begin(1)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -198,16 +198,16 @@ def prefill_rows(engine: Engine, given: Context) -> Float32Array:
     ids = np.where(is_text, given.ids, 0).astype(np.int32)
     embedded = engine.device.read(engine._embed(engine.device.place(ids), engine._params))
     embedded[~is_text] = given.rows[~is_text]
-    engine._begin_forward(engine._state, count)
+    engine._state.begin(count)
     result = engine._prefill(
         *(
             view(engine.device.place(array), (1, *array.shape))
             for array in (embedded, ids, given.modality.astype(np.int32))
         ),
-        engine._state,
+        engine._state.handle,
         engine._params,
     )
-    engine._end_forward(engine._state)
+    engine._state.end()
     return engine._read(result[0])
 
 

@@ -7,8 +7,11 @@
 //   dialogues  greedy replies to `prompts` up to a token of `stops`, at most `count` tokens each
 //   drafted  greedy and sampled turns, pops, aborts, seeds and samplings that change, and a context to its end
 //   short    a reply; with `fake` in a client or with a library that the module does not know (FAKES below)
+//   copied   the state is copied within steps, as the client does for resumable replies
+//   raced    a state that is cleared, and a prompt, while a token of before is still waited for
 //   disable  the module is switched off in the middle of a reply
 //   two      two models in one thread, a token of each in turn
+//   states   two conversations in one model, the second one's first guesses while the first holds logits
 //   lost     the device goes in the middle of a reply; a model on a new device goes on
 //   leak     `count` replies of `tokens`, with kernels that do nothing: buffers and heap afterwards
 //   timed    `count` tokens: wall and CPU time of each
@@ -21,6 +24,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { loadRuntime, readJob, settle } from "../../gemma4_compile/verification/webgpu_device.mjs";
 import { WebGPUModel } from "../../gemma4_compile/verification/webgpu_model.mjs";
+import { Checkpoints } from "./dawn_checkpoints.mjs";
 import { errors, logger, NODE_MODULES, openDevice, runJob } from "./dawn_gpu.mjs";
 import { FAKES, emptyKernels } from "./fast_fakes.mjs";
 
@@ -252,6 +256,33 @@ const SCENES = {
   drafted,
   long: longConversation,
   short: () => reply("short", job.count ?? 24),
+  async copied() {
+    const checkpoints = new Checkpoints();
+    const copy = async () => {
+      tvm.beginScope();
+      const { metadata } = await checkpoints.keep(model, "state");
+      tvm.endScope();
+      return metadata.written;
+    };
+    let token = await reply("begun", 12);
+    for (let i = 0; i < 40; i++) {
+      const logits = model.decode(token);
+      if (i % 4 === 3) {
+        const [written, later] = [await copy(), await copy()];
+        if (written !== later) throw new Error(`step ${i}: ${written} rows were written, and ${later} a copy later`);
+      }
+      token = await choose(logits, `copied:${i}`);
+    }
+  },
+  async raced() {
+    const token = await reply("begun", 24);
+    const late = choose(model.decode(token), "late");
+    model.clear();
+    const logits = model.prefill(prompt(9, 5));
+    await late;
+    let next = await choose(logits, "prompt");
+    for (let i = 0; i < 12; i++) next = await choose(model.decode(next), `raced:${i}`);
+  },
   async disable() {
     let token = await reply("before", 15);
     fast?.disable();
@@ -272,6 +303,26 @@ const SCENES = {
         if (i % 3 !== 1 || k === 0) tokens[k] = await choose(model.decode(tokens[k]), `engine ${k}:${i}`);
       }
     }
+  },
+  async states() {
+    const tokens = [await reply("state 0", 14)];
+    const states = [model.kv, model.makeState(model.contextLength, model.chunkSize)];
+    const step = async (k, name) => {
+      model.kv = states[k];
+      tokens[k] = await choose(model.decode(tokens[k]), `state ${k}:${name}`);
+    };
+    model.kv = states[1];
+    model.clear();
+    tokens[1] = await choose(model.prefill(prompt(11, 7)), "state 1");
+    for (let i = 0; i < job.alone; i++) await step(1, i); // the module sees how its steps go
+    for (let i = 0; i < 8; i++) await step(0, i);
+    model.kv = states[0];
+    const logits = model.decode(tokens[0]);
+    model.kv = states[1];
+    const others = model.decode(tokens[1]);
+    tokens[0] = await choose(logits, "state 0:held");
+    tokens[1] = await choose(others, "state 1:held");
+    for (let i = 0; i < 20; i++) await step(i % 2, `turns ${i}`);
   },
   async lost() {
     let token = await reply("before", 15);

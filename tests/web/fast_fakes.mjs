@@ -30,6 +30,24 @@ function exportsChanged(change) {
   };
 }
 
+/** From a call of the drafter's function on. */
+function drafterTraps(from) {
+  exportsChanged((exports) => {
+    const { TVMFFIFunctionCall: original, memory } = exports;
+    let params;
+    let calls = 0;
+    exports.TVMFFIFunctionCall = (handle, args, count, result) => {
+      // Two functions take a state as the fourth of five arguments: prefill, which comes first, and the drafter's.
+      const words = new Int32Array(memory.buffer, args, (5 * ANY_BYTES) / 4);
+      if (count === 5 && words[12] > TENSOR_TYPE) {
+        params ??= words[18];
+        if (words[18] !== params && ++calls >= from) throw new WebAssembly.RuntimeError("unreachable");
+      }
+      return original(handle, args, count, result);
+    };
+  });
+}
+
 /** A client that uses the device in its own way: it sees `methods` in the place of the device's. */
 function deviceChanged(tvmjs, methods) {
   const { detectGPUDevice } = tvmjs;
@@ -61,22 +79,8 @@ export const FAKES = {
       }),
   },
   "library without a function": { below: () => exportsChanged((exports) => delete exports.gemma4_driver_room) },
-  "a drafter that traps": {
-    below: () =>
-      exportsChanged((exports) => {
-        const { TVMFFIFunctionCall: original, memory } = exports;
-        let params;
-        exports.TVMFFIFunctionCall = (handle, args, count, result) => {
-          // Two functions take a state as the fourth of five arguments: prefill, which comes first, and the drafter's.
-          const words = new Int32Array(memory.buffer, args, (5 * ANY_BYTES) / 4);
-          if (count === 5 && words[12] > TENSOR_TYPE) {
-            params ??= words[18];
-            if (words[18] !== params) throw new WebAssembly.RuntimeError("unreachable");
-          }
-          return original(handle, args, count, result);
-        };
-      }),
-  },
+  "a drafter that traps": { below: () => drafterTraps(1) },
+  "a drafter that traps when it is recorded again": { below: () => drafterTraps(2) },
   "another random generator": {
     above: (tvmjs) => {
       let state = 1;

@@ -198,6 +198,25 @@ def test_a_device_lost_with_rounds_on_their_way_ends_the_reply(play: Play) -> No
 
 
 @pytest.mark.slow
+def test_a_checkpoint_within_a_step_is_of_one_state(play: Play) -> None:
+    """The client copies it in several calls, and rounds of guesses write rows on."""
+    plain, found = play("copied", "f32"), play("copied", "f32", drafts=4)
+    assert found.steps == plain.steps
+    assert found.stats["overlappedRounds"] > 5
+    assert found.stats["reasons"] == []
+
+
+@pytest.mark.slow
+def test_a_prompt_may_come_before_the_token_of_the_step_before_it(play: Play) -> None:
+    plain = play("raced", "f32")
+    for drafts in (4, 0):  # none: steps run ahead one by one
+        found = play("raced", "f32", drafts=drafts)
+        assert found.steps == plain.steps
+        assert found.stats["repeatedSteps"] == 1
+        assert found.stats["reasons"] == []
+
+
+@pytest.mark.slow
 def test_weights_that_are_not_the_package_s_are_refused(
     compiled: Compiler, play: Play, tmp_path: Path
 ) -> None:
@@ -232,3 +251,17 @@ def test_a_trap_ends_the_guesses_alone(play: Play) -> None:
     assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
     assert found.stats["draftedTokens"] == found.stats["drafterBytes"] == 0
     assert found.stats["aheadSteps"] > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [2, 3])
+def test_a_drafter_that_one_conversation_gives_up_leaves_the_other_s_step(
+    alone: int, play: Play
+) -> None:
+    plain = play("states", "f32", alone=alone)
+    again = {"fake": "a drafter that traps when it is recorded again"}
+    found = play("states", "f32", drafts=4, alone=alone, **again)
+    assert found.steps == plain.steps
+    assert found.stats["reasons"] == ["no tokens are guessed: unreachable"]
+    assert found.stats["drafterBytes"] == 0
+    assert found.stats["overlappedRounds"] > 2

@@ -24,7 +24,7 @@ from gemma4_compile.operators.spreads import (
 )
 from tests.child import run_within
 from tests.marks import slow_unless
-from tests.web.compiled import SEEING_LITTLE, TINY, Compiler
+from tests.web.compiled import DRAFTED, SEEING_LITTLE, TINY, Compiler
 from tests.web.dawn import HERE, TIMEOUT_S, VulkanDriver, library_of, run_driver
 
 ROOT = HERE.parents[1]
@@ -211,6 +211,31 @@ def test_a_pinned_subgroup_size_is_accepted_and_right(
     told = run(package, metadata=json.dumps(chosen), pin=True)
     assert "subgroup-size-control" in told["device"]["features"]
     assert told["pinned"] > 0
+    assert told["passed"]
+
+
+OF_GUESSES = ("few_row", "normed_few_row", "combine_few", "quantized_few_row", "sample_top_p")
+
+
+@pytest.mark.parametrize(
+    ("quant", "activations", "limits"),
+    [
+        ("q4f16", "float", "default"),
+        pytest.param("q4f16", "int8", "subgroups-4", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_of_guesses_are_right(
+    quant: str, activations: str, limits: str, compiled: Compiler, run: Run
+) -> None:
+    package = compiled(DRAFTED, "webgpu", quant, activations, limits)
+    chosen = only(metadata_of(package), *OF_GUESSES, most=100)
+    titles = {case["title"] for case in chosen["known_answers"]["cases"]}
+    expected = {"matmul", "attention", "attention's combination"} | (
+        {"norms"} if activations == "int8" else set()
+    )
+    assert {f"{name} of guesses" for name in expected} | {"draws of guesses"} < titles
+    told = run(package, metadata=json.dumps(chosen))
+    assert told["problems"] == []
     assert told["passed"]
 
 

@@ -30,6 +30,8 @@ export interface Forerunner {
   start(token: number, position: number): boolean;
   /** Keeps the GPU busy after the step that the client takes now. */
   refill(position: number): void;
+  /** Until the next start nothing is submitted but what the client asks for. */
+  pause(): void;
   /** Forgets the steps that the client did not ask for; their keys and values are after its sequence. */
   discard(): void;
   destroy(): void;
@@ -57,6 +59,10 @@ export class Waiting {
     if (!first || first.position !== position || first.input() !== token) return undefined;
     this.entries.shift();
     return first;
+  }
+
+  pause(): void {
+    // Where nothing is submitted by itself.
   }
 
   discard(): void {

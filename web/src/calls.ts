@@ -58,7 +58,7 @@ export class Calls {
     }
     library.copyIn(result, words);
     if (library.exports.TVMFFIFunctionCall(handle, first, args.length, result) !== 0)
-      throw new Error("a function of the library failed");
+      throw new Error(`the library's ${this.nameOf(handle)} failed`);
     return library.value(result);
   }
 
@@ -133,6 +133,11 @@ export class Calls {
 
   private shape(sizes: readonly number[]): Handle {
     return this.call(this.global("ffi.Shape"), sizes.map(int)).handle;
+  }
+
+  private nameOf(handle: Handle): string {
+    const [name] = [...this.functions, ...this.compiledFunctions].find(([, known]) => known === handle) ?? [];
+    return name === undefined ? "function" : `function \`${name}\``;
   }
 
   /** Writes a text and a zero byte; where the next one may begin. */

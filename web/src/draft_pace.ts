@@ -17,7 +17,7 @@ export class DraftPace {
   /** `most` guesses of a round; `fixed`: always so many. */
   constructor(
     private readonly most: number,
-    private readonly fixed?: number,
+    readonly fixed?: number,
   ) {
     this.wanted = fixed === undefined ? Math.min(FIRST, most) : Math.min(fixed, most);
   }

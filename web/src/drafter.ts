@@ -2,11 +2,9 @@
 import { Calls } from "./calls";
 import type { DrafterOptions, FetchFile } from "./drafter_options";
 import type { Library } from "./library";
+import type { Native } from "./native";
 import { makeRoundPipelines, MAX_DRAFTS } from "./next_round";
 import { because, counts } from "./stats";
-
-/** Of the thread's latest `useDrafter`. */
-export const draftOptions: { fixed?: number | undefined } = {};
 
 const INDEX_FILE = "drafter-tensor-cache.json";
 const PROVENANCE_FILE = "provenance.json";
@@ -34,11 +32,14 @@ interface Provenance {
   readonly files: Readonly<Record<string, { readonly sha256: string }>>;
 }
 
+/** Weights are kept by their contents. */
+const keyOf = (url: string, sha256: string): string => `${url}?${sha256}`;
+
 async function cached(url: string, sha256?: string): Promise<Response> {
   if (typeof caches === "undefined") return fetch(url);
   const cache = await caches.open(CACHE);
-  // Weights are kept by their contents; a list is the server's, and the kept one only where there is no server.
-  const key = sha256 === undefined ? url : `${url}?${sha256}`;
+  // A list is the server's, and the kept one only where there is no server.
+  const key = sha256 === undefined ? url : keyOf(url, sha256);
   if (sha256 !== undefined) {
     const kept = await cache.match(key);
     if (kept) return kept;
@@ -64,22 +65,36 @@ async function dropOthers(base: string, files: readonly string[]): Promise<void>
   }
 }
 
+/** What came is not the file: the next try shall not find it again. */
+async function drop(url: string, sha256: string): Promise<void> {
+  if (typeof caches !== "undefined") await (await caches.open(CACHE)).delete(keyOf(url, sha256));
+}
+
 async function opened(get: FetchFile, url: string, sha256?: string): Promise<Response> {
   const response = await get(url, sha256);
   if (!response.ok) throw new Error(`${url}: the server answered ${response.status}`);
   return response;
 }
 
+async function list(get: FetchFile, url: string): Promise<unknown> {
+  const response = await opened(get, url);
+  return response.json().catch(() => {
+    throw new Error(`${url}: what the server answered is no JSON`);
+  });
+}
+
 /** The bytes of a file, if they are those that the package was compiled with. */
 async function verified(get: FetchFile, base: string, shard: Shard, sha256: string | undefined): Promise<Uint8Array> {
   const { dataPath, nbytes } = shard;
   if (sha256 === undefined) throw new Error(`${PROVENANCE_FILE} does not know ${dataPath}`);
-  const bytes = new Uint8Array(await (await opened(get, `${base}${dataPath}`, sha256)).arrayBuffer());
-  if (bytes.byteLength !== nbytes) throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);
+  const url = `${base}${dataPath}`;
+  const bytes = new Uint8Array(await (await opened(get, url, sha256)).arrayBuffer());
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  if (found !== sha256) throw new Error(`${dataPath}: expected sha256 ${sha256}, found ${found}`);
-  return bytes;
+  if (found === sha256) return bytes;
+  if (get === cached) await drop(url, sha256).catch(() => undefined);
+  if (bytes.byteLength !== nbytes) throw new Error(`${dataPath}: expected ${nbytes} bytes, found ${bytes.byteLength}`);
+  throw new Error(`${dataPath}: expected sha256 ${sha256}, found ${found}`);
 }
 
 const describe = ({ name, shape, dtype }: Parameter): string => `${name} ${shape.join("x")} ${dtype}`;
@@ -90,36 +105,72 @@ function parametersOf(library: Library): readonly Parameter[] {
   return metadata.drafter?.params ?? [];
 }
 
-/** Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. */
+/** Throws where there is nothing to load a drafter for any more: asked again after every wait. */
+function check(library?: Library): void {
+  if (!counts.enabled) throw new Error("the module is switched off, or there is no WebGPU in this thread");
+  if (library?.device?.isLost) throw new Error("the model went, with its device, before its drafter was loaded");
+}
+
+const bytesOnDevice = ({ nbytes }: Weight): number => Math.ceil(nbytes / 4) * 4; // what the queue takes is whole words
+
+/** Throws where the device has no room for weights: the client's runtime gives up a device that has none for a tensor. */
+async function checkRoom({ createBuffer, pushErrorScope, popErrorScope }: Native, weights: Weight[]): Promise<void> {
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
+  pushErrorScope("out-of-memory");
+  pushErrorScope("validation");
+  const buffers = weights.map((weight) => createBuffer({ size: bytesOnDevice(weight), usage }));
+  const errors = await Promise.all([popErrorScope(), popErrorScope()]);
+  for (const buffer of buffers) buffer.destroy();
+  for (const error of errors) if (error) throw new Error(`the device has no room for it: ${error.message}`);
+}
+
+/**
+ * Loads the drafter of the package at `url` for the library that takes it; throws where that cannot be. Where it is in
+ * use already, only the number of guesses changes.
+ */
 export async function loadDrafter(libraries: readonly Library[], url: string, options: DrafterOptions): Promise<void> {
   const { drafts } = options;
   if (drafts !== undefined && !(Number.isInteger(drafts) && drafts >= 0 && drafts <= MAX_DRAFTS))
     throw new Error(`drafts: expected 0 to ${MAX_DRAFTS}, found ${drafts}`);
+  check();
   const get = options.fetch ?? cached;
   const base = url.endsWith("/") ? url : `${url}/`;
-  const { records: shards } = (await (await opened(get, `${base}${INDEX_FILE}`)).json()) as { records: Shard[] };
-  const { files } = (await (await opened(get, `${base}${PROVENANCE_FILE}`)).json()) as Provenance;
+  const { records: shards } = (await list(get, `${base}${INDEX_FILE}`)) as { records: Shard[] };
+  if (!Array.isArray(shards)) throw new Error(`${base}${INDEX_FILE} lists no shards`);
+  const { files = {} } = (await list(get, `${base}${PROVENANCE_FILE}`)) as Provenance;
+  check();
   const stored = new Set(shards.flatMap(({ records }) => records.map(describe)));
-  const library = libraries
-    .filter((candidate) => candidate.device && candidate.drafter === 0)
-    .find((candidate) => {
+  const takers = libraries
+    .filter(({ device }) => device && !device.isLost)
+    .filter((candidate) => {
       const wanted = parametersOf(candidate);
       return wanted.length > 0 && wanted.length === stored.size && wanted.every((one) => stored.has(describe(one)));
     });
+  const library = takers.find(({ drafter }) => drafter === 0) ?? takers[0];
   if (!library) throw new Error("no loaded model takes these weights: load the package first, of the same build");
+  if (library.drafter !== 0) {
+    library.drafts = drafts;
+    return;
+  }
   library.roundPipelines ??= await makeRoundPipelines(library.device!.native);
+  await checkRoom(
+    library.device!.native,
+    shards.flatMap(({ records }) => records),
+  );
   const calls = Calls.of(library);
   const tensors = new Map<string, number>();
   try {
     for (const shard of shards) {
       const bytes = await verified(get, base, shard, files[shard.dataPath]?.sha256);
+      check(library);
       for (const weight of shard.records) tensors.set(weight.name, upload(library, calls, weight, bytes));
     }
     if (library.drafter !== 0) throw new Error("its drafter was loaded meanwhile");
-    draftOptions.fixed = drafts;
+    library.drafts = drafts;
     library.drafter = calls.array(parametersOf(library).map(({ name }) => tensors.get(name)!));
     library.drafterBytes = shards.reduce((sum, { nbytes }) => sum + nbytes, 0);
     counts.drafterBytes += library.drafterBytes;
+    void library.device!.device.lost.then(() => library.releaseDrafter());
     const names = shards.map(({ dataPath }) => `${dataPath}?${files[dataPath]!.sha256}`);
     if (get === cached) await dropOthers(base, [INDEX_FILE, PROVENANCE_FILE, ...names]).catch(() => undefined);
   } finally {
@@ -133,7 +184,7 @@ function upload(library: Library, calls: Calls, weight: Weight, shard: Uint8Arra
   const tensor = calls.tensor(shape, dtype);
   const state = library.bufferOf(tensor);
   if (!state) throw new Error(`${name}: its buffer is not known`);
-  const padded = new Uint8Array(Math.ceil(nbytes / 4) * 4); // what the queue takes is whole words
+  const padded = new Uint8Array(bytesOnDevice(weight));
   padded.set(shard.subarray(byteOffset, byteOffset + nbytes));
   library.device!.native.writeBuffer(state.buffer, 0, padded);
   return tensor;

@@ -48,9 +48,12 @@ export class Library {
   /** Weights of the drafter, if it was given one. */
   drafter: Handle = 0;
   drafterBytes = 0;
+  /** Guesses of every round; undefined for as many as pay. */
+  drafts: number | undefined;
   /** Of its device, with a drafter. */
   roundPipelines: RoundPipelines | undefined;
   private isPlain = false;
+  private callbacks = 0; // that run now
 
   constructor(
     readonly exports: DriverExports,
@@ -175,10 +178,10 @@ export class Library {
 
   /**
    * Makes TVM's virtual machine let go of the last call's arguments, which it holds until its next call; false if it
-   * cannot be asked to.
+   * cannot be asked to, as within a call: the machine's calls do not nest.
    */
   letGo(): boolean {
-    if (this.metadata === 0) return false;
+    if (this.metadata === 0 || this.callbacks > 0) return false;
     const result = this.scratch;
     this.copyIn(result, new Int32Array(4));
     if (this.exports.TVMFFIFunctionCall(this.metadata, result + 16, 0, result) !== 0) return false;
@@ -224,6 +227,7 @@ export class Library {
 
   calledBack(original: SafeCall, self: number, args: number, count: number, result: number): number {
     const before = this.enter(this);
+    this.callbacks += 1;
     const { device } = this;
     if (device) device.lastCreated = undefined;
     try {
@@ -248,6 +252,7 @@ export class Library {
       }
       return status;
     } finally {
+      this.callbacks -= 1;
       this.enter(before);
     }
   }

@@ -1,7 +1,6 @@
 // Runs steps ahead of the client: one after the other, or rounds of guesses where the library has a drafter.
 import { Ahead, type Entry, type Forerunner, type Sampling } from "./ahead";
 import { DraftPace } from "./draft_pace";
-import { draftOptions } from "./drafter";
 import type { Recorded } from "./recorder";
 import { MAX_DRAFTS } from "./next_round";
 import { RoundKernels, type RoundOwner } from "./round_kernels";
@@ -69,13 +68,17 @@ export class Lookahead implements Forerunner {
     this.active.refill(position);
   }
 
+  pause(): void {
+    this.active.pause();
+  }
+
   discard(): void {
     this.active.discard();
   }
 
   destroy(): void {
     this.ahead.destroy();
-    this.rounds?.destroy();
+    this.endRounds();
   }
 
   private wantsRounds(): boolean {
@@ -83,16 +86,18 @@ export class Lookahead implements Forerunner {
   }
 
   private openRounds(): void {
-    if (this.rounds || this.owner.library.drafter === 0) return;
+    const { library } = this.owner;
+    if (this.pace && this.pace.fixed !== library.drafts) this.endRounds();
+    if (this.rounds || library.drafter === 0) return;
     try {
-      const kernels = new RoundKernels(this.owner);
-      const pace = new DraftPace(MAX_DRAFTS, draftOptions.fixed);
+      const kernels = new RoundKernels(this.owner, { bufferGone: () => this.endRounds() });
+      const pace = new DraftPace(MAX_DRAFTS, library.drafts);
       this.rounds = new Rounds(this.owner, kernels, pace, {
-        length: () => this.owner.library.exports.gemma4_driver_length(this.owner.state),
+        length: () => library.exports.gemma4_driver_length(this.owner.state),
         room: this.room,
         wrote: this.wrote,
         plainMs: () => this.ahead.msPerToken,
-        version: () => this.owner.library.exports.gemma4_driver_version(this.owner.state),
+        version: () => library.exports.gemma4_driver_version(this.owner.state),
         failed: (error) => this.giveUp(error),
       });
       this.rounds.sampling = this.sampling;
@@ -102,12 +107,20 @@ export class Lookahead implements Forerunner {
     }
   }
 
-  /** Goes on without guesses and the drafter. Tokens of rounds that came back are kept by who took them. */
+  /** Goes on without guesses and the drafter. */
   private giveUp(error: unknown): void {
     because(`no tokens are guessed: ${error instanceof Error ? error.message : String(error)}`);
+    this.endRounds();
+    this.owner.library.releaseDrafter();
+  }
+
+  /**
+   * Also where another conversation has given the drafter up, and its weights go: the step from the record needs none of
+   * them. Tokens of rounds that were submitted are kept by who took them.
+   */
+  private endRounds(): void {
     this.active = this.ahead;
     this.rounds?.destroy();
     this.rounds = this.pace = undefined;
-    this.owner.library.releaseDrafter();
   }
 }

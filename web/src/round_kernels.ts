@@ -28,7 +28,6 @@ export interface RoundOwner {
   readonly state: Handle;
   readonly params: Handle;
   readonly stateBuffers: readonly BufferState[];
-  readonly dependent: Dependent;
 }
 
 const EMBED = "embed";
@@ -77,17 +76,17 @@ export class RoundKernels {
   private readonly records: FunctionRecord[] = [];
   private readonly buffers: GPUBuffer[] = [];
   private readonly scratch: Scratch;
-  /** Not the driver itself: what ends with these records is not what ends with its own. */
-  private readonly dependent: Dependent;
 
-  /** Throws where the library cannot be recorded. */
-  constructor(private readonly owner: RoundOwner) {
-    const { library, device, state, dependent } = owner;
+  /** Throws where the library cannot be recorded. `dependent`: hears of these records' buffers, and of no others. */
+  constructor(
+    private readonly owner: RoundOwner,
+    private readonly dependent: Dependent,
+  ) {
+    const { library, device, state } = owner;
     this.calls = Calls.of(library);
     if (!library.roundPipelines) throw new Error("the kernels between rounds are not there");
     this.pipelines = library.roundPipelines;
     this.scratch = new Scratch(device.native);
-    this.dependent = { bufferGone: () => dependent.bufferGone() };
     this.functions = {
       embed: this.calls.compiled(EMBED),
       draft: this.calls.compiled("draft_token"),
@@ -95,20 +94,20 @@ export class RoundKernels {
       draw: this.calls.compiled("draw_rows"),
     };
     this.stride = device.device.limits.minStorageBufferOffsetAlignment;
-    const one = this.forward(1);
-    this.rowBytes = 4 * one.vocabulary;
-    this.stateBytes = 4 * one.width;
     this.rotaryBytes = library.exports.gemma4_driver_step_bytes(state);
-    this.guessed = this.make(this.stride * MAX_DRAFTS);
-    this.ids = this.make(4 * MAX_ROWS);
-    this.drawn = this.make(RECORD_OFFSET + RECORD_BYTES);
-    this.hidden = [this.make(this.stateBytes), this.make(this.stateBytes)];
-    this.states = this.make(this.stateBytes * MAX_ROWS);
-    this.logits = this.make(this.rowBytes * MAX_ROWS);
-    this.inputs = this.make(this.uniformOffset + 4 * MAX_ROWS);
-    this.rotary = this.make(Math.max(4, this.rotaryBytes * MAX_ROWS));
     this.table = new RoundTable(library, device.native, state, this.rotaryBytes);
     try {
+      const one = this.forward(1);
+      this.rowBytes = 4 * one.vocabulary;
+      this.stateBytes = 4 * one.width;
+      this.guessed = this.make(this.stride * MAX_DRAFTS);
+      this.ids = this.make(4 * MAX_ROWS);
+      this.drawn = this.make(RECORD_OFFSET + RECORD_BYTES);
+      this.hidden = [this.make(this.stateBytes), this.make(this.stateBytes)];
+      this.states = this.make(this.stateBytes * MAX_ROWS);
+      this.logits = this.make(this.rowBytes * MAX_ROWS);
+      this.inputs = this.make(this.uniformOffset + 4 * MAX_ROWS);
+      this.rotary = this.make(Math.max(4, this.rotaryBytes * MAX_ROWS));
       this.between = this.bindBetween();
       this.forwards[1] = this.bindForward(one, 1);
     } catch (error) {

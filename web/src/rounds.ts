@@ -105,6 +105,10 @@ export class Rounds extends Waiting implements Forerunner {
     this.advance();
   }
 
+  override pause(): void {
+    this.goesOn = false;
+  }
+
   override discard(): void {
     super.discard();
     this.onTheirWay = [];

@@ -77,8 +77,10 @@ export class StepDriver implements Dependent, Keeper {
     this.scratch = new Scratch(device.native);
     this.recorder = new Recorder(library, device, this.scratch);
     library.exports.TVMFFIObjectIncRef(params);
-    for (const buffer of stateBuffers) buffer.dependents.add(this);
-    this.positions.keeper = this;
+    for (const buffer of stateBuffers) {
+      buffer.dependents.add(this);
+      buffer.keeper = this;
+    }
   }
 
   private get positions(): BufferState {
@@ -187,9 +189,12 @@ export class StepDriver implements Dependent, Keeper {
 
   touched(state: BufferState, byHost = false): void {
     if (this.isOurs) return;
-    if (state === this.positions) {
-      // Something else than a step from the record goes on with the state.
-      if (!byHost) this.leave();
+    if (this.stateBuffers.includes(state)) {
+      if (byHost) return;
+      // Something else than a step from the record goes on with the state, or copies it: a checkpoint is copied in
+      // several calls, between which no more rows may count as written.
+      if (state === this.positions) this.leave();
+      else this.ahead?.pause();
       return;
     }
     this.isUndisturbed = false;
@@ -329,7 +334,7 @@ export class StepDriver implements Dependent, Keeper {
     };
     this.tables = tables;
     const { params, stateBuffers } = this;
-    const owner = { library, device, state, params, stateBuffers, dependent: this };
+    const owner = { library, device, state, params, stateBuffers };
     this.ahead = new Lookahead(owner, tables, { decode, softmax, sample });
   }
 
@@ -370,8 +375,10 @@ export class StepDriver implements Dependent, Keeper {
   private end(): void {
     if (this.hasEnded) return;
     this.hasEnded = true;
-    for (const buffer of this.stateBuffers) buffer.dependents.delete(this);
-    this.positions.keeper = undefined;
+    for (const buffer of this.stateBuffers) {
+      buffer.dependents.delete(this);
+      buffer.keeper = undefined;
+    }
     for (const { record, output, objects } of this.recorded.values()) {
       record.release(this);
       output.dependents.delete(this);

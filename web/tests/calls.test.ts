@@ -40,7 +40,7 @@ describe("a call", () => {
     const handle = fake.define("f", () => {
       throw new Error("inside");
     });
-    expect(() => calls.call(handle, [])).toThrow("a function of the library failed");
+    expect(() => calls.call(handle, [])).toThrow("the library's function failed");
   });
 
   it("takes no more text than there is room for", () => {

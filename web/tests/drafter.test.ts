@@ -1,6 +1,6 @@
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Device } from "../src/device";
-import { draftOptions, loadDrafter, tryDrafter } from "../src/drafter";
+import { loadDrafter, tryDrafter } from "../src/drafter";
 import { counts } from "../src/stats";
 import { type FakeLibrary, fakeLibrary } from "./fake_library";
 
@@ -11,6 +11,7 @@ const PARAMETERS = [
 ];
 const SHARD = Uint8Array.from({ length: 28 }, (_, i) => i);
 const NAME = "params_shard_drafter_0.bin";
+const PAGE = new TextEncoder().encode("<!doctype html>"); // of a server that has one for every address
 const RECORDS = [
   { ...PARAMETERS[1], format: "raw", byteOffset: 0, nbytes: 16 },
   { ...PARAMETERS[0], format: "raw", byteOffset: 24, nbytes: 3 },
@@ -27,6 +28,9 @@ let asked: [string, string | undefined][];
 let written: [GPUBuffer, number[]][];
 let fake: FakeLibrary;
 let refusal: string; // of the kernels between rounds
+let loses: () => void; // the device
+let fits: boolean; // into the device's memory
+let tried: number[]; // sizes of buffers for that
 
 /** As a server answers: files in JSON, shards as they are. */
 async function answer(url: string, sha256?: string): Promise<Response> {
@@ -44,19 +48,27 @@ beforeEach(() => {
     "provenance.json": { files: { [NAME]: { sha256: hash } } },
     [NAME]: SHARD,
   };
-  [asked, written, counts.drafterBytes, counts.reasons.length] = [[], [], 0, 0];
+  [asked, written, counts.drafterBytes, counts.reasons.length, counts.enabled] = [[], [], 0, 0, true];
   const writeBuffer = (buffer: GPUBuffer, _: number, bytes: Uint8Array) => written.push([buffer, [...bytes]]);
   const shaders = {
     pushErrorScope: () => undefined,
-    popErrorScope: async () => null,
+    popErrorScope: async () => (fits ? null : { message: "out of memory" }),
+    createBuffer: ({ size }: GPUBufferDescriptor) => {
+      tried.push(size);
+      return { destroy: () => tried.pop() };
+    },
     createShaderModule: () => ({}),
     createComputePipelineAsync: async () => {
       if (refusal) throw new Error(refusal);
       return {};
     },
   };
-  refusal = "";
-  fake = fakeLibrary({ native: { writeBuffer, ...shaders } } as unknown as Device);
+  [refusal, fits, tried] = ["", true, []];
+  vi.stubGlobal("GPUBufferUsage", { STORAGE: 128, COPY_DST: 8, COPY_SRC: 4 });
+  const lost = new Promise<void>((resolve) => {
+    loses = resolve;
+  });
+  fake = fakeLibrary({ native: { writeBuffer, ...shaders }, device: { lost } } as unknown as Device);
   fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS } });
 });
 afterEach(() => void vi.unstubAllGlobals());
@@ -76,17 +88,44 @@ describe("a drafter", () => {
     expect(fake.library.drafter).toBeGreaterThan(0);
     expect(fake.released).toEqual(expect.arrayContaining(tensors)); // the array holds them
     expect(counts.drafterBytes).toBe(SHARD.length);
-    expect(draftOptions.fixed).toBe(4);
+    expect(fake.library.drafts).toBe(4);
   });
 
-  it("is not loaded a second time", async () => {
+  it("is not loaded a second time: other guesses can be asked for", async () => {
     await load();
-    await expect(load()).rejects.toThrow("no loaded model takes these weights");
-    expect(counts.drafterBytes).toBe(SHARD.length);
+    await load({ drafts: 2 });
+    expect(asked.filter(([url]) => url.endsWith(NAME))).toHaveLength(1);
+    expect([counts.drafterBytes, fake.library.drafts]).toEqual([SHARD.length, 2]);
+  });
+
+  it("goes with its device", async () => {
+    await load();
+    loses();
+    await Promise.resolve();
+    expect([fake.library.drafter, counts.drafterBytes]).toEqual([0, 0]);
+  });
+
+  it.each<[string, () => void, RegExp]>([
+    ["the module is switched off", () => (counts.enabled = false), /^the module is switched off/],
+    ["the model goes", () => Object.assign(fake.library.device!, { isLost: true }), /^the model went, with its device/],
+  ])("is not put onto a device where meanwhile %s", async (_, change, words) => {
+    const fetch = async (url: string, sha256?: string) => {
+      if (sha256) change();
+      return answer(url, sha256);
+    };
+    await expect(load({ fetch })).rejects.toThrow(words);
+    expect([fake.library.drafter, counts.drafterBytes, written]).toEqual([0, 0, []]);
+  });
+
+  it("is not asked for where the module is switched off", async () => {
+    counts.enabled = false;
+    await expect(load()).rejects.toThrow("the module is switched off");
+    expect(asked).toEqual([]);
   });
 
   it.each<[string, () => void, RegExp]>([
     ["whose device refuses the kernels between rounds", () => (refusal = "no such stage"), /no such stage/],
+    ["for which there is no room", () => (fits = false), /^the device has no room for it: out of memory/],
     ["of other bytes", () => (files[NAME] = SHARD.slice().fill(9, 0, 1)), /_0\.bin: expected sha256 .* found /],
     ["cut off", () => (files[NAME] = SHARD.subarray(1)), /expected 28 bytes, found 27/],
     ["that does not come", () => delete files[NAME], /_0\.bin: the server answered 404/],
@@ -96,6 +135,18 @@ describe("a drafter", () => {
       () => (fake.library.readMetadata = () => JSON.stringify({ drafter: { params: PARAMETERS.slice(1) } })),
       /no loaded model takes these weights/,
     ],
+    [
+      "whose list is a page",
+      () => (files["drafter-tensor-cache.json"] = PAGE),
+      /drafter-tensor-cache\.json: .* no JSON/,
+    ],
+    ["without a list of shards", () => (files["drafter-tensor-cache.json"] = {}), /json lists no shards/],
+    ["without a list of files", () => (files["provenance.json"] = {}), /does not know params_shard/],
+    [
+      "for a model whose device went",
+      () => Object.assign(fake.library.device!, { isLost: true }),
+      /no loaded model takes these weights/,
+    ],
     ["for a library without one", () => (fake.library.readMetadata = () => "{}"), /no loaded model takes/],
   ])("%s is refused", async (_, change, words) => {
     change();
@@ -103,6 +154,12 @@ describe("a drafter", () => {
     expect([fake.library.drafter, counts.drafterBytes]).toEqual([0, 0]);
     const made = [...fake.buffers.keys()];
     expect(fake.released).toEqual(expect.arrayContaining(made));
+  });
+
+  it("that is too large for its device is not asked of the runtime, which would give the device up", async () => {
+    fits = false;
+    await expect(load()).rejects.toThrow("no room");
+    expect([fake.buffers.size, tried, written]).toEqual([0, [], []]);
   });
 
   it("makes 0 to 8 guesses", async () => {
@@ -126,7 +183,7 @@ describe("its shards in the browser", () => {
       match: async (key: string) => kept.get(absolute(key))?.clone(),
       put: async (key: string, response: Response) => void kept.set(absolute(key), response),
       keys: async () => [...kept.keys()].map((url) => new Request(url)),
-      delete: async (key: Request) => kept.delete(key.url),
+      delete: async (key: string | Request) => kept.delete(absolute(key)),
     };
     vi.stubGlobal("caches", { open: async () => cache });
     vi.stubGlobal("fetch", answer);
@@ -138,6 +195,14 @@ describe("its shards in the browser", () => {
     asked = [];
     await loadDrafter([fake.library], URL_, {});
     expect(asked.map(([url]) => url)).toEqual([`${URL_}/drafter-tensor-cache.json`, `${URL_}/provenance.json`]);
+  });
+
+  it("are fetched again where what came was something else", async () => {
+    files[NAME] = SHARD.subarray(1);
+    await expect(loadDrafter([fake.library], URL_, {})).rejects.toThrow("expected 28 bytes, found 27");
+    files[NAME] = SHARD;
+    await loadDrafter([fake.library], URL_, {});
+    expect(fake.library.drafter).toBeGreaterThan(0);
   });
 
   it("go when the package has others, and those of other packages stay", async () => {

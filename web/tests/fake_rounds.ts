@@ -1,4 +1,5 @@
 // A device in the place of the one that runs rounds: it does what the kernels do, in the order of the submissions.
+import type { Dependent } from "../src/buffers";
 import type { FirstRound, RoundOwner } from "../src/round_kernels";
 import type { Library } from "../src/library";
 import type { Native } from "../src/native";
@@ -31,6 +32,8 @@ export const device = {
   /** A row of keys and values, of a token. */
   write: (_position: number, _token: number): void => undefined,
   rounds: [] as DoneRound[],
+  /** Of the latest kernels: hears that a buffer of theirs goes. */
+  dependent: undefined as Dependent | undefined,
 };
 
 export class FakeRoundKernels {
@@ -43,7 +46,8 @@ export class FakeRoundKernels {
   private rows = 1;
   isDestroyed = false;
 
-  constructor(_owner?: RoundOwner) {
+  constructor(_owner?: RoundOwner, dependent?: Dependent) {
+    device.dependent = dependent;
     if (device.fails) throw new Error("not such a library");
     const native = {
       createBuffer: () => ({ destroy: () => undefined }),

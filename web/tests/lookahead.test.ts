@@ -1,5 +1,4 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { draftOptions } from "../src/drafter";
 import { Lookahead, type RecordedStep } from "../src/lookahead";
 import type { RoundOwner } from "../src/round_kernels";
 import { counts } from "../src/stats";
@@ -22,7 +21,7 @@ let length: number;
 let ring: number[];
 let sizes: number[]; // steps of submissions without guesses
 let released: number;
-let library: { drafter: number };
+let library: { drafter: number; drafts?: number };
 let lookahead: Lookahead;
 
 /** Copies arrive in their order, each after the time that it takes. */
@@ -53,7 +52,7 @@ beforeEach(() => {
   vi.spyOn(performance, "now").mockImplementation(() => clock);
   [clock, version, length, ring, sizes, released] = [1000, 0, 20, Array(SLOTS).fill(0) as number[], [], 0];
   Object.assign(device, { right: () => 9, draw: next, ms: STEP_MS, fails: false, capacity: 4096, rounds: [] });
-  [draftOptions.fixed, counts.reasons.length, counts.guessedSteps] = [undefined, 0, 0];
+  [counts.reasons.length, counts.guessedSteps] = [0, 0];
   const tables = {
     slots: Array.from({ length: SLOTS }, () => ({})),
     tokens: { size: SLOTS * STRIDE },
@@ -167,8 +166,35 @@ describe("tokens ahead of the client", () => {
     expect(counts.reasons).toHaveLength(1);
   });
 
+  it("go on one by one where another conversation has given the drafter up", async () => {
+    const at = { token: 5, position: 20 };
+    await say(30, at);
+    [version, length] = [version + 1, at.position];
+    const entry = lookahead.take(at.position, at.token)!;
+    lookahead.refill(at.position);
+    const rounds = device.rounds.length;
+    library.drafter = 0;
+    device.dependent!.bufferGone(); // its weights, in the middle of a step
+    await entry.read.arrival;
+    expect(entry.read.value()).toBe(next(at.token, at.position));
+    await say(30, { token: entry.read.value(), position: at.position + 1 });
+    expect(device.rounds.length).toBe(rounds);
+    expect([counts.reasons, released]).toEqual([[], 0]);
+  });
+
+  it("are as many in a round as was asked for last, from the next reply on", async () => {
+    const at = { token: 5, position: 20 };
+    for (const drafts of [2, 5]) {
+      library.drafts = drafts;
+      device.rounds = [];
+      await say(30, at);
+      at.token += 1; // another reply
+      expect(new Set(device.rounds.map(({ rows }) => rows))).toEqual(new Set([1, drafts + 1]));
+    }
+  });
+
   it("are never guessed where that was asked for", async () => {
-    draftOptions.fixed = 0;
+    library.drafts = 0;
     await say(40);
     expect(device.rounds).toEqual([]);
     expect(counts.guessedSteps).toBe(0);

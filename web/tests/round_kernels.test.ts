@@ -50,8 +50,7 @@ function kernel(name: string, reads: readonly BufferState[], writes: readonly Bu
 
 function make(): RoundKernels {
   const owner = { library: fake.library, device, state: fake.object(), params: fake.object(), stateBuffers };
-  const more = { dependent: { bufferGone: () => undefined } };
-  return new RoundKernels({ ...owner, ...more } as unknown as RoundOwner);
+  return new RoundKernels(owner as unknown as RoundOwner, { bufferGone: () => undefined });
 }
 
 beforeEach(() => {
@@ -230,6 +229,24 @@ describe("the launches of a round", () => {
 });
 
 describe("a library that cannot be recorded", () => {
+  it("leaves no buffers, and nothing that depends on its own", () => {
+    const scratch = fake.tensor([4]);
+    const weights = new BufferState(fakeBuffer());
+    fake.define("draw_rows", () => {
+      throw new Error("no room");
+    });
+    fake.define("embed", ([ids]) => {
+      kernel("gather", [fake.buffers.get(ids as number)!, weights], [fake.buffers.get(scratch)!]);
+      const made = fake.tensor([1, WIDTH]);
+      kernel("embed", [fake.buffers.get(scratch)!], [fake.buffers.get(made)!]);
+      return made;
+    });
+    expect(make).toThrow("the library's function `draw_rows` failed");
+    expect(created.length).toBeGreaterThan(0);
+    expect(new Set(destroyed)).toEqual(new Set(created));
+    expect(weights.dependents.size).toBe(0);
+  });
+
   it("is one that does more than launch kernels", () => {
     isClean = false;
     expect(make).toThrow("do more than launch kernels");

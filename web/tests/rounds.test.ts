@@ -252,6 +252,17 @@ describe("rounds on their way", () => {
     }
   });
 
+  it("are the last when the client copies the state", async () => {
+    begin();
+    await held[0]!.arrive();
+    take(21, device.rounds[0]!.drawn[0]!);
+    const [before, noted] = [device.rounds.length, wrote];
+    rounds.pause();
+    for (const { arrive } of held.slice(1)) await arrive();
+    expect([device.rounds.length, wrote]).toEqual([before, noted]);
+    expect(take(22, device.rounds[1]!.drawn[0]!)).toBeDefined(); // what came of them counts
+  });
+
   it("are the last when the client stops", async () => {
     isHeld = false;
     device.right = () => 0;

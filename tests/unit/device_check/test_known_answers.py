@@ -22,6 +22,8 @@ from gemma4_compile.operators.attention import (
     QkNormRopeCache,
 )
 from gemma4_compile.operators.base import Operator, description_of
+from gemma4_compile.operators.few_row_attention import FewRowAttention, NormedFewRowAttention
+from gemma4_compile.operators.few_row_linear import FewRowLinear
 from gemma4_compile.operators.linear import Linear, WeightLayout
 from gemma4_compile.operators.norms import RmsNorm
 from gemma4_compile.operators.padded_rows import PADDING, KeptRows, ShiftedRotary
@@ -243,21 +245,48 @@ def test_rounded_values_may_move_by_one_now_and_then() -> None:
     assert scales["absolute"] > 0
 
 
-def test_the_drawn_token_is_the_one_that_passes_its_share() -> None:
-    answers = answers_of(histogram=TopPHistogram(VOCAB), draw=SampleTopP(VOCAB))
+@pytest.mark.parametrize(("rows", "drawn"), [(1, 1), (None, 3)])
+def test_the_drawn_token_is_the_one_that_passes_its_share(rows: int | None, drawn: int) -> None:
+    answers = answers_of(histogram=TopPHistogram(VOCAB, rows), draw=SampleTopP(VOCAB, rows))
     (case,) = answers["cases"]
     assert [launch["kernel"] for launch in case["launches"]] == ["histogram_kernel", "draw_kernel"]
     named = {result["name"]: result for result in case["results"]}
     assert list(named) == ["ordered", "sums", "counts", "masses", "token"]
-    probs = buffer_of(case["buffers"][0]).astype(np.float64)
-    assert 0.5 < probs.sum() < 1.5
-    uniform, top_p = (float(buffer_of(case["buffers"][index])[0]) for index in (5, 6))
-    order = np.argsort(-probs, kind="stable")
-    last = int(np.searchsorted(np.cumsum(probs[order]), top_p))
-    kept = np.sort(order[: last + 1])
-    passed = np.cumsum(probs[kept])
-    expected = kept[np.searchsorted(passed, uniform * passed[-1], side="right")]
-    assert samples_of(named["token"], "int32") == [expected]
+    probs = buffer_of(case["buffers"][0]).astype(np.float64).reshape(drawn, VOCAB)
+    uniforms, (top_p,) = (buffer_of(case["buffers"][index]) for index in (5, 6))
+    assert uniforms.shape == (drawn,)
+    expected = []
+    for row, uniform in zip(probs, uniforms, strict=True):
+        assert 0.5 < row.sum() < 1.5
+        order = np.argsort(-row, kind="stable")
+        last = int(np.searchsorted(np.cumsum(row[order]), float(top_p)))
+        kept = np.sort(order[: last + 1])
+        passed = np.cumsum(row[kept])
+        expected.append(kept[np.searchsorted(passed, float(uniform) * passed[-1], side="right")])
+    assert samples_of(named["token"], "int32").tolist() == expected
+
+
+def test_steps_of_guesses_are_tested_beside_those_of_one_token() -> None:
+    """With more rows than a block of a matmul takes, and fewer than the step may have."""
+    layout = WeightLayout(4, "float32", 32, 96, (40,))
+    common: dict[str, Any] = {
+        "rows": None, "heads": 2, "kv_heads": 1, "head_dim": 32, "window": 40,
+        "cache_dtype": "float32", "cache_rows": 64, "splits": 2, "grain": 8, "most_rows": 9,
+    }  # fmt: skip
+    rotation: dict[str, Any] = {"pairs": 16, "rotary_total": 16, "eps": 1e-6}
+    made: dict[str, Any] = {
+        "one": linear(1, 4, 96),
+        "few": FewRowLinear(None, layout, "float32", most_rows=9),
+        "attention": FewRowAttention(**common),
+        "normed": NormedFewRowAttention(**common, **rotation),
+    }
+    answers = answers_of(**made)
+    found = {case["launches"][0]["kernel"]: case for case in answers["cases"]}
+    assert set(found) == {f"{name}_kernel" for name in made}
+    for name in ("few", "attention", "normed"):
+        case = found[f"{name}_kernel"]
+        assert case["launches"][0]["scalars"] == [7], name
+        assert case["title"].endswith("of guesses")
 
 
 def test_the_digest_names_inputs_answers_and_kernels() -> None:
