@@ -7,7 +7,7 @@ import hmac
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -95,7 +95,7 @@ class _Api:
         note = service.note_about(parsed.model)
         service.check_biases(parsed)
         with service.worker.reserve() as place:
-            parsed = await service.resolve(parsed)
+            parsed = await _unless_gone(request, service.resolve(parsed))
             prompt = await service.build(service.chat_prompt, parsed)
             constrain = await run_in_threadpool(service.constraint, parsed, prompt)
             replies = service.submit(place, prompt, parsed, constrain=constrain)
@@ -164,21 +164,28 @@ async def _while_connected(http: HttpRequest, replies: Sequence[Reply]) -> None:
             async for _ in reply.ticket.events():
                 pass
 
+    try:
+        await _unless_gone(http, finish())
+    finally:
+        _cancel(replies)
+
+
+async def _unless_gone(http: HttpRequest, work: Coroutine[object, None, _Result]) -> _Result:
+    """What `work` returns; if the client goes away first, cancel it and raise ClientDisconnect."""
+
     async def disconnect() -> None:
         while (await http.receive())["type"] != "http.disconnect":
             pass
 
-    finishing = asyncio.ensure_future(finish())
+    working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnect())
     try:
-        await asyncio.wait({finishing, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not finishing.done():
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
             raise ClientDisconnect
-        if (error := finishing.exception()) is not None:
-            raise error
+        return working.result()
     finally:
-        _cancel(replies)
-        finishing.cancel()
+        working.cancel()
         gone.cancel()
 
 

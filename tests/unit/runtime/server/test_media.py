@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from gemma4_compile.media.inputs import Sound
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.runtime.server import media as server_media
 from gemma4_compile.runtime.server.body import Limits
 from gemma4_compile.tiny.checkpoint import shipped_file
 from tests.live_server import LOCAL, Live, serving_script
-from tests.media_files import SETTINGS, picture_file, sound_file, tone, wav_header
+from tests.media_files import SETTINGS, picture_file, sound, sound_file, tone, wav_header
 from tests.scripted_engine import ScriptedEngine, encode
 
 TEMPLATE = shipped_file("chat_template.jinja").decode()
@@ -248,6 +250,31 @@ def test_other_requests_are_answered_while_a_picture_is_decoded(
     finally:
         go_on.set()
         thread.join()
+
+
+def test_nothing_more_is_decoded_for_a_client_that_has_gone(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, decoded = threading.Event(), threading.Event(), []
+
+    def slow(kind: str, source: bytes, *arguments: object, **options: object) -> Sound:
+        decoded.append(source)
+        begun.set()
+        go_on.wait(10)
+        return sound(1)
+
+    monkeypatch.setattr(server_media, "load", slow)
+    parts = [audio(b"first"), audio(b"second"), audio(b"third")]
+    body = json.dumps({"messages": [{"role": "user", "content": parts}]}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((LOCAL, live.port)) as client:
+        client.sendall(head.encode() + body)
+        assert begun.wait(10)
+    time.sleep(0.3)  # until the server knows
+    go_on.set()
+    assert ask(live, audio(b"of another client"))[0] == 200
+    assert decoded == [b"first", b"of another client"]
 
 
 def test_pictures_are_fetched_from_named_hosts(live: Live) -> None:
