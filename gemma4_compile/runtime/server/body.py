@@ -13,6 +13,7 @@ from gemma4_compile.runtime.server.api_error import ApiError
 
 _SMALL_BYTES = 1 << 16  # a body up to here is read at once, a longer one when its turn comes
 _LARGE_AT_A_TIME = 4
+_HEARD = 4  # times the longest body are read, so that who writes all of it first hears why not
 _ESCAPED = 6  # bytes of JSON for one of text, as in \u0041
 _OTHER_BYTES = 1 << 20  # of a body besides its prompt
 _OTHER_VALUES = 200_000
@@ -50,9 +51,10 @@ class BodyReader:
         media : there may be pictures and sounds in them, which are as long as they like
         """
         self._limits = limits
-        self._useful_bytes = _OTHER_BYTES + _ESCAPED * max_prompt_bytes
-        if media:
-            self._useful_bytes = max(self._useful_bytes, limits.body_bytes)
+        self._useful_bytes = limits.body_bytes
+        if not media:
+            text_bytes = _OTHER_BYTES + _ESCAPED * max_prompt_bytes
+            self._useful_bytes = min(text_bytes, limits.body_bytes)
         self._most_values = _OTHER_VALUES + _VALUES_OF_A_TOKEN * context_length
         self._context_length = context_length
         self._large = asyncio.Semaphore(_LARGE_AT_A_TIME)
@@ -104,12 +106,8 @@ class BodyReader:
         """Read on, to the end or until there is more than so much; return how much came so far."""
         async for piece in pieces:
             count += len(piece)
-            if count > self._limits.body_bytes:
-                raise ApiError(
-                    413,
-                    f"the body is longer than {self._limits.body_bytes} bytes",
-                    code="body_too_large",
-                )
+            if count > _HEARD * self._limits.body_bytes:
+                raise self._too_large()
             if count <= self._useful_bytes:  # the rest is read to its end, so that all hear why
                 body += piece
             if until is not None and count > until:
@@ -117,6 +115,8 @@ class BodyReader:
         return count
 
     def _finish(self, body: bytearray, count: int) -> object:
+        if count > self._limits.body_bytes:
+            raise self._too_large()
         if count > self._useful_bytes:
             raise self._too_long(f"this request has {count} bytes")
         return self._parse(bytes(body))
@@ -128,6 +128,10 @@ class BodyReader:
         if values > self._most_values:
             raise self._too_long(f"this request has more than {self._most_values} values")
         return parse_json(body)
+
+    def _too_large(self) -> ApiError:
+        most = self._limits.body_bytes
+        return ApiError(413, f"the body is longer than {most} bytes", code="body_too_large")
 
     def _too_long(self, what: str) -> ApiError:
         return ApiError(

@@ -228,6 +228,13 @@ def test_a_long_body_is_taken_where_there_may_be_pictures(live: Live) -> None:
     assert status == 200, answer
 
 
+def test_a_client_that_writes_a_long_body_to_its_end_hears_that_it_is_too_long(live: Live) -> None:
+    """As http.client does: a connection that is closed meanwhile would be reset."""
+    status, answer = ask(live, image(bytes(18 << 20)))  # 24 MiB of base64, where 8 are taken
+    assert (status, answer["error"]["code"]) == (413, "body_too_large")
+    assert "longer than 8388608 bytes" in answer["error"]["message"]
+
+
 def test_other_requests_are_answered_while_a_picture_is_decoded(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
