@@ -51,6 +51,7 @@ class BodyReader:
         media : there may be pictures and sounds in them, which are as long as they like
         """
         self._limits = limits
+        self._media = media
         self._useful_bytes = limits.body_bytes
         if not media:
             text_bytes = _OTHER_BYTES + _ESCAPED * max_prompt_bytes
@@ -136,7 +137,8 @@ class BodyReader:
     def _too_long(self, what: str) -> ApiError:
         return ApiError(
             400,
-            f"{what}: no prompt can be so long, the context holds {self._context_length} tokens",
+            f"{what}: no prompt can be so long, the context holds {self._context_length} tokens"
+            + ("" if self._media else ", and this package takes no pictures and no sounds"),
             code="context_length_exceeded",
         )
 

@@ -228,6 +228,14 @@ def test_a_long_body_is_taken_where_there_may_be_pictures(live: Live) -> None:
     assert status == 200, answer
 
 
+def test_a_picture_for_a_package_of_text_is_no_long_prompt() -> None:
+    """Its body is not parsed, so that nothing else tells what a package of text does not take."""
+    with serving_script(ScriptedEngine([]), TEMPLATE) as live:
+        status, answer = ask(live, image(bytes(3 << 20)))
+    assert status == 400
+    assert "takes no pictures and no sounds" in answer["error"]["message"]
+
+
 def test_a_client_that_writes_a_long_body_to_its_end_hears_that_it_is_too_long(live: Live) -> None:
     """As http.client does: a connection that is closed meanwhile would be reset."""
     status, answer = ask(live, image(bytes(18 << 20)))  # 24 MiB of base64, where 8 are taken
