@@ -18,6 +18,8 @@ MAX_DRAFTS = 8
 DIAGNOSIS_FILE = Path("gemma4-diagnosis.txt")
 _SAMPLING = ("temperature", "top_p", "top_k")
 _OF_A_CONVERSATION = ("system", "thinking", "literal_specials", "json_schema")
+_OF_A_QUESTION = ("prompt", "prompt_file", "raw")
+_INSTEAD = ("bench", "diagnose")
 
 
 def make_parser() -> Parser:
@@ -186,9 +188,16 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"--seed: expected 0 or more, found {arguments.seed}", hint="leave it out for any"
         )
-    set_to = {name: getattr(arguments, name) for name in _OF_A_CONVERSATION}
-    given = [option(name) for name, value in set_to.items() if value not in (None, False)]
+    given = _given(arguments, _OF_A_CONVERSATION)
     given += [f"--{kind}" for kind, _ in arguments.attachments]
+    instead = _given(arguments, _INSTEAD)
+    ignored = instead[1:] + _given(arguments, _OF_A_QUESTION) + given
+    if instead and ignored:
+        raise UsageError(
+            f"{instead[0]} stands instead of a conversation: {', '.join(ignored)} cannot be with "
+            "it",
+            hint=f"leave out {instead[0]}, or {ignored[0]}",
+        )
     if arguments.raw and given:
         raise UsageError(
             f"--raw goes on with a text and has no messages: {', '.join(given)} cannot be with it",
@@ -196,6 +205,11 @@ def check(arguments: argparse.Namespace) -> None:
         )
     if arguments.prompt is not None and not arguments.prompt.strip():
         raise empty_question()
+
+
+def _given(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Those of some options that are given, as they are written."""
+    return [option(name) for name in names if getattr(arguments, name) not in (None, False)]
 
 
 def empty_question() -> UsageError:
