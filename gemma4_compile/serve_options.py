@@ -123,7 +123,8 @@ def media_hosts(text: str) -> list[str]:
     """The hosts of an --allow-media-hosts list; UsageError for what is none."""
     hosts = [host.strip().lower() for host in text.split(",") if host.strip()]
     for host in hosts:
-        if not _HOST.fullmatch(host):
+        port = host.partition(":")[2]
+        if not _HOST.fullmatch(host) or (port and not 1 <= int(port) <= 65_535):
             raise UsageError(
                 f"--allow-media-hosts: expected host names, found `{host}`",
                 hint="names with commas between them, without scheme and path: "

@@ -31,7 +31,7 @@ def test_hosts_of_media_are_names_without_a_path() -> None:
     hosts = serve_options.media_hosts("Example.org, a.b:8443,,127.0.0.1")
     assert hosts == ["example.org", "a.b:8443", "127.0.0.1"]
     assert serve_options.media_hosts("") == []
-    for wrong in ("https://example.org", "example.org/a", "*", "a b", "a:b"):
+    for wrong in ("https://example.org", "example.org/a", "*", "a b", "a:b", "a:0", "a:65536"):
         with pytest.raises(UsageError, match="--allow-media-hosts: expected host names"):
             serve_options.media_hosts(wrong)
     assert serve_options.main(["DIR", "--allow-media-hosts", "http://a"]) == 2

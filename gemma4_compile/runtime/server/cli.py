@@ -12,6 +12,7 @@ from dataclasses import replace
 import uvicorn
 from starlette.routing import BaseRoute
 
+from gemma4_compile.media.inputs import check_modality
 from gemma4_compile.media.settings import MediaSettings
 from gemma4_compile.process import run_command, warn
 from gemma4_compile.runtime.console import Console
@@ -82,6 +83,9 @@ def _load(arguments: argparse.Namespace) -> Service:
     console = Console()
     with console.checking(arguments.package) as progress:
         package = Package.open(arguments.package, check=Check(arguments.check), progress=progress)
+    hosts = media_hosts(arguments.allow_media_hosts)
+    if hosts:
+        check_modality("image", package.modalities)
     name = arguments.model_name or arguments.package.resolve().name
     model = Model.of(package, name, arguments.context_length)
 
@@ -105,7 +109,7 @@ def _load(arguments: argparse.Namespace) -> Service:
         thinking=arguments.thinking,
         literal_specials=arguments.literal_specials,
         strict_model=arguments.strict_model,
-        media_hosts=media_hosts(arguments.allow_media_hosts),
+        media_hosts=hosts,
     )
 
 

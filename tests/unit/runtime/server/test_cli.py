@@ -147,6 +147,7 @@ def test_a_package_for_browsers_is_served_as_files(tmp_path: Path) -> None:
         (["--allow-origin", "https://example.org/chat"], 2, "--allow-origin: expected an origin"),
         (["--page", "nowhere"], 2, "--page: `nowhere` has no `index.html`"),
         (["--context-length", "0", "--port", "0"], 2, "--context-length: expected at least 1"),
+        (["--allow-media-hosts", "a.example", "--port", "0"], 2, "this package takes no pictures"),
         (["--host", "256.1.1.1", "--port", "0"], 2, "cannot listen on 256.1.1.1"),
     ],
 )
