@@ -151,10 +151,12 @@ class PatchAttentionTuning:
     keys : of a tile, 32 or 64, at most 32 for heads of no multiple of 32 channels; 0 is the
         prefill attention's kernel, by its own tuning
     unroll : channels, or keys, that are in the kernel's text, 1 or 4
+    subgroup_rows : queries of a subgroup, 16 or 32, where there are subgroup matrices
     """
 
     keys: int = 0
     unroll: int = 4
+    subgroup_rows: int = 32
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ PREFIX = "gemma4_matrix_"
 _CALL = re.compile(rf"^( *)({PREFIX}\w+)\((.*)\);$", re.MULTILINE)
 _PLACE = re.compile(r"^&(\w+)\[(.*)\]$")
 _ENTRY = re.compile(r"^@compute.*?\) \{\n", re.MULTILINE | re.DOTALL)
+_BARRIER = re.compile(rf"^ *workgroupBarrier\(\);\n(?=.*\b{calls.UNIFORM_LOAD}\()", re.MULTILINE)
 _POINTER = re.compile(r"\(&\(\(\([\w<>]+\*\)(\w+)\)\[")  # C's cast and address of an element
 
 Write = Callable[..., str]
@@ -98,7 +99,7 @@ def write_matrices(text: str, dialect: Dialect = WGSL) -> str:
             used[matrix] = None
         return indent + line.replace("\n", "\n" + indent)
 
-    body = _CALL.sub(write, _wgsl_pointers(text))
+    body = _BARRIER.sub("", _CALL.sub(write, _wgsl_pointers(text)))
     names = sorted(used, key=lambda name: (name.rstrip("0123456789"), len(name), name))
     declared = "".join(
         f"  var {name}: {dialect.kinds[name.rstrip('0123456789')]};\n" for name in names

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from gemma4_compile.operators.types import Buffer, Expr, Index
-from gemma4_compile.targets.kernels.common.blocks import shared
+from gemma4_compile.targets.kernels.common.blocks import barrier, shared
 from gemma4_compile.targets.kernels.common.tile_loaders import (
     VECTOR,
     joined,
@@ -93,8 +93,9 @@ def load_sums(total: int, memory: Buffer, first: Index, pitch: int) -> None:
     _call(LOAD, total, T.address_of(memory[first]), pitch)
 
 
-def same_for_all(memory: Buffer, index: int = 0) -> Expr:
-    """An int32 of shared memory as a value that the whole block branches on; also a barrier."""
+def after_barrier(memory: Buffer, index: int = 0) -> Expr:
+    """An int32 of shared memory after a barrier, as a value that the whole block branches on."""
+    barrier()  # TVM must see it; the load is one itself, and so the text has no other
     return tirx.call_extern("int32", UNIFORM_LOAD, T.address_of(memory[index]))
 
 
