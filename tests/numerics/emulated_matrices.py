@@ -6,6 +6,10 @@ meet: row lane / 2, columns from lane % 2 * 8 on. Loads copy, as the device's do
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from gemma4_compile.targets import TargetSpec, target_spec
 from gemma4_compile.targets.kernels.common import subgroup_matrices as calls
 from gemma4_compile.targets.wgsl_matrices import Dialect, Write, write_matrices
 
@@ -79,3 +83,9 @@ def emulated(text: str) -> str:
     """The text of a kernel for a device without subgroup matrices."""
     # Sums are stored as floats, or as the bits of words where they follow operands.
     return write_matrices(text, _dialect(bits="array<vec4<f32>, " not in text.split("@compute")[0]))
+
+
+def emulated_spec(**tuning: Any) -> TargetSpec:
+    """The limits with matrices for subgroups as small as software drivers' are, tuned anew."""
+    spec = target_spec("webgpu", "h200-matrices")
+    return replace(spec, simd_width=4, tuning=replace(spec.tuning, **tuning))
