@@ -26,13 +26,14 @@ TILES = {
     "64x64": TensorCoreTuning(64, 64, 32, 32, 32),
     "128x128": TensorCoreTuning(),
     "64x128": TensorCoreTuning(64, 128, 64, 32, 64),
+    "two stages": TensorCoreTuning(64, 64, 32, 32, 32, stages=2),
 }
 
 
 @pytest.mark.dawn
 @pytest.mark.parametrize(
     "name",
-    ["64x64", *(pytest.param(name, marks=pytest.mark.slow) for name in ("128x128", "64x128"))],
+    ["64x64", *(pytest.param(name, marks=pytest.mark.slow) for name in list(TILES)[1:])],
 )
 @pytest.mark.parametrize("share", shares(OPERATORS, 3))
 def test_tiles_compute_the_definition(
