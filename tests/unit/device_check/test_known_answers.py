@@ -144,9 +144,10 @@ def test_a_ring_has_wrapped_and_all_of_its_buffers_are_bound() -> None:
 def test_towers_are_tested_where_they_use_an_experiment() -> None:
     layout = WeightLayout(8, "float16", 32, 64, (64,))
     matmul = BoundedLinear(None, layout, "float16", clipped=True)
-    tower = {"matmul": matmul, "attention": PatchAttention(2, 16, 3, "float16", "float16")}
-    assert answers_of(**tower)["cases"] == []
-    cases = answers_of(spec=webgpu.H200_MATRICES, **tower)["cases"]
+    attention = PatchAttention(2, 16, 3, "float16", "float16")
+    assert answers_of(matmul=matmul, attention=attention)["cases"] == []
+    found = answers_of(spec=webgpu.H200_MATRICES, matmul=matmul, attention=attention)
+    cases = found["cases"]
     assert [case["title"] for case in cases] == ["matmul of a tower", "attention of patches"]
     given = buffers_of(matmul, cases[0])
     x = np.clip(given["x"].astype(np.float64).reshape(19, 64), *given["bounds"][:2])
