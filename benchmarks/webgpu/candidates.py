@@ -164,13 +164,17 @@ CANDIDATES: dict[str, Family] = {
         ],
         blocks=PICTURE,
     ),
-    "tensor_cores": Family(  # with limits `h200-matrices`
+    "subgroup_matrices": Family(  # with limits `h200-matrices`
         ("bounded_linear",),
         True,
         [
             {
-                **{"rows": m, "columns": n, "depth": k},
-                **{"warp_rows": i, "warp_columns": j, "stages": stages},
+                "narrow_to": 0,
+                "medium_to": 0,
+                "wide": {
+                    **{"rows": m, "columns": n, "depth": k},
+                    **{"warp_rows": i, "warp_columns": j, "stages": stages},
+                },
             }
             for m, n, k, i, j, stages in (
                 *((128, 128, 32, 64, 64, 1), (128, 128, 32, 64, 32, 1), (128, 128, 32, 32, 64, 1)),
@@ -179,7 +183,7 @@ CANDIDATES: dict[str, Family] = {
                 *((64, 128, 64, 32, 64, 1), (128, 64, 64, 32, 32, 1), (64, 96, 64, 32, 48, 1)),
                 *((128, 256, 32, 64, 64, 1), (96, 128, 32, 48, 64, 1), (128, 128, 16, 64, 64, 2)),
                 *((64, 128, 32, 32, 64, 2), (64, 128, 32, 32, 32, 2), (64, 64, 32, 32, 32, 2)),
-                *((128, 64, 32, 64, 32, 2), (128, 128, 16, 64, 32, 2)),
+                *((128, 64, 32, 64, 32, 2), (96, 64, 32, 48, 32, 2), (96, 96, 32, 48, 48, 1)),
             )
         ],
         blocks=PICTURE,

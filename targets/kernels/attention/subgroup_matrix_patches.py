@@ -5,8 +5,10 @@ keys a step. Matrices have no rows that a thread could see, so scores go through
 the threads that share a query, which write the softmax's weights back as halves.
 
 Sums of results stay in matrices, which cannot be scaled by row. So a query's weights are relative
-to the highest score of some earlier step, as long as no later score is above it by `SLACK`: weights
-of up to e^8 fit into float16. Where one is, all sums go through shared memory to be rescaled.
+to a reference, `HEADROOM` above the highest score of some earlier step, as long as no later score
+is above it by `SLACK`: weights of up to e^10 fit into float16, and those of e^-4 and less, whose
+bits it loses, are small next to the largest. Where one is, all sums go through shared memory to be
+rescaled.
 
 A step: products of the step before and scores of this one; a barrier; weights, and the tiles that
 were read meanwhile; a barrier.
@@ -59,7 +61,8 @@ from gemma4_compile.targets.spec import TargetSpec
 HALF, FLOAT, FLOATS = "float16", "float32", f"float32x{VECTOR}"
 ROWS = 64  # queries of a block
 KEYS = 32  # of a step
-SLACK = 8.0  # a score may be above its query's reference by this, before sums are rescaled
+SLACK = 10.0  # a score may be above its query's reference by this, before sums are rescaled
+HEADROOM = 4.0  # of a new reference above the highest score
 AT_ONCE = KEYS // SIDE  # matrices of sums in a row of the memory of scores
 SCORE_PITCH = KEYS // SUM_PIECE + 2  # pieces: rows begin in different banks
 WEIGHT_PITCH = KEYS // PIECE + 1
@@ -177,11 +180,11 @@ class _Block:
                 put(to, iteration * 2 + half, four)
 
     def read_seen(self, positions: Buffer, first: Expr, patches: int) -> None:
-        """Read which four of a tile's keys are no padding; neighbouring threads read others."""
-        lane = tirx.floormod(self.thread, HIDDEN_PIECES) * VECTOR
-        for i in range(VECTOR):
-            key = tirx.min(first + lane + i, self.end - 1)
-            store(self.next_seen, positions[bind(tirx.truncdiv(key, patches)), 0], i)
+        """Read which four of a tile's keys are no padding, in the threads that write it."""
+        with when(self.thread < HIDDEN_PIECES):
+            for i in range(VECTOR):
+                key = tirx.min(first + self.thread * VECTOR + i, self.end - 1)
+                store(self.next_seen, positions[bind(tirx.truncdiv(key, patches)), 0], i)
 
     def write(self, registers: Buffer, first: int) -> None:
         """Write the tile that was read, from piece `first` on."""
@@ -256,8 +259,9 @@ class _Block:
         self._over_row(highest, tirx.max)
         self.keep.set(f32(1.0))
         with when((step == 0) | (highest.value > self.reference.value + f32(SLACK))):
-            self.keep.set(tirx.exp(self.reference.value - highest.value))
-            self.reference.set(highest.value)
+            raised = LocalVar(FLOAT, highest.value + f32(HEADROOM))
+            self.keep.set(tirx.exp(self.reference.value - raised.value))
+            self.reference.set(raised.value)
             self.weight_sum.set(self.weight_sum.value * self.keep.value)
             with when(step > 0):
                 store(self.rescaled_in, step, 0)  # whoever stores, stores the same

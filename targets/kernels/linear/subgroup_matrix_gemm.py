@@ -382,7 +382,8 @@ def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx
 
     Grid: W's rows / tile x rows / tile. Shared: both tiles. Reference: `BoundedLinear.definition`.
     """
-    rows, cols, size = operator.layout.rows, operator.cols, spec.tuning.tensor_cores
+    rows, cols = operator.layout.rows, operator.cols
+    size = spec.tuning.subgroup_matrices.tile(rows)
     with function(scheduled=True) as build:
         args = BoundedOperands.declare(build, operator)
         n, x, weights = args.rows, args.x, args.weights

@@ -11,6 +11,7 @@ import pytest
 from gemma4_compile.operators.vision_attention import PatchAttention
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.attention.subgroup_matrix_patches import (
+    HEADROOM,
     KEYS,
     ROWS,
     SLACK,
@@ -69,7 +70,7 @@ def test_sums_are_rescaled_where_scores_rise(
     _, q, key, *_ = case.arrays
     highest = np.maximum.accumulate(q.reshape(-1, 16) @ key[:, 0].astype(F32).T, axis=1)
     rises = highest[:, -1] - highest[:, KEYS - 1]
-    assert (rises[:ROWS] > SLACK).any(), "or nothing is shown"
+    assert (rises[:ROWS] > HEADROOM + SLACK).any(), "or nothing is shown"
     check([case], rows, lavapipe, tmp_path)
 
 

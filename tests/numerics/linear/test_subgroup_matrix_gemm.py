@@ -10,7 +10,7 @@ import pytest
 from gemma4_compile.operators.base import Operator
 from gemma4_compile.targets import target_spec
 from gemma4_compile.targets.kernels.linear.subgroup_matrix_gemm import fits_subgroup_matrices
-from gemma4_compile.targets.tuning import TensorCoreTuning
+from gemma4_compile.targets.tuning import SubgroupMatrixTuning, TensorCoreTuning
 from tests.marks import shares
 from tests.numerics.dawn_kernels import run_on_dawn
 from tests.numerics.emulated_matrices import emulated_spec
@@ -30,6 +30,10 @@ TILES = {
 }
 
 
+def one_tile(tile: TensorCoreTuning) -> SubgroupMatrixTuning:
+    return SubgroupMatrixTuning(wide=tile, narrow_to=0, medium_to=0)
+
+
 @pytest.mark.dawn
 @pytest.mark.parametrize(
     "name",
@@ -39,7 +43,7 @@ TILES = {
 def test_tiles_compute_the_definition(
     share: list[tuple[int, Operator]], name: str, lavapipe: VulkanDriver, tmp_path: Path
 ) -> None:
-    spec = emulated_spec(tensor_cores=TILES[name])
+    spec = emulated_spec(subgroup_matrices=one_tile(TILES[name]))
     cases = [make_case(operator, seed) for seed, operator in share]
     results = run_on_dawn(cases, spec, lavapipe, tmp_path)
     assert not (wrong := differences(cases, results)), "\n".join(wrong)
