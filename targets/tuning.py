@@ -167,7 +167,6 @@ class TensorCoreTuning:
     ----------
     rows, columns, depth : rows of x, rows of W and channels of a block's step
     warp_rows, warp_columns : of them, one warp's; multiples of 16
-    stages : tiles of so many steps lie in shared memory, 1 or 2, where there are subgroup matrices
     """
 
     rows: int = 128
@@ -175,7 +174,6 @@ class TensorCoreTuning:
     depth: int = 32
     warp_rows: int = 64
     warp_columns: int = 64
-    stages: int = 1
 
     @property
     def threads(self) -> int:

@@ -69,7 +69,7 @@ class _Loader:
 
     Parameters
     ----------
-    first : piece of the tiles' memory that this one begins in
+    memory, first : the tile begins in this piece
     rows : of the tile
     row_of : from a row of the tile to one of the matrix; clamped, so that it exists
     """
@@ -79,12 +79,13 @@ class _Loader:
         size: TensorCoreTuning,
         unit: int,
         cols: int,
+        memory: Buffer,
         first: int,
         rows: int,
         thread: Expr,
         row_of: RowOf,
     ) -> None:
-        self.size, self.unit, self.cols = size, unit, cols
+        self.size, self.unit, self.cols, self._memory = size, unit, cols, memory
         self._units = size.depth // unit
         self.count = rows * self._units // size.threads
         assert self.count * size.threads == rows * self._units, "every thread has as many units"
@@ -106,9 +107,9 @@ class _Loader:
         """Return whether the row has the thread's unit in a step."""
         return bind(step * self._units + self._unit) < self.cols // self.unit
 
-    def put(self, memory: Buffer, index: int, piece: int, value: Expr) -> None:
+    def put(self, index: int, piece: int, value: Expr) -> None:
         """Write a piece of a unit into the tile."""
-        store(memory, value, self._places[index] + piece)
+        store(self._memory, value, self._places[index] + piece)
 
 
 class _RowsLoader(_Loader):
@@ -118,11 +119,12 @@ class _RowsLoader(_Loader):
         self,
         size: TensorCoreTuning,
         x: Buffer,
+        memory: Buffer,
         thread: Expr,
         row_of: RowOf,
         bounds: Sequence[Expr],
     ) -> None:
-        super().__init__(size, PIECE, int(x.shape[1]), 0, size.rows, thread, row_of)
+        super().__init__(size, PIECE, int(x.shape[1]), memory, 0, size.rows, thread, row_of)
         self._x, self._bounds = x, bounds[:2]
         self._raw = local((self.count * PIECE,), HALF)
 
@@ -132,7 +134,7 @@ class _RowsLoader(_Loader):
         for index, row in enumerate(self.rows):
             _copy_halves(self._raw, index * 2, self._x, row, at, 2)
 
-    def write(self, memory: Buffer, step: Expr) -> None:
+    def write(self, step: Expr) -> None:
         """Write the units that were read for a step."""
         inside = self.inside(step) if self.cols % self.size.depth else None
         for index in range(self.count):
@@ -145,7 +147,7 @@ class _RowsLoader(_Loader):
                 if inside is not None:
                     zero = splat(tirx.const(0, HALF))
                     put(self._raw, at, tirx.Select(inside, vector(self._raw, at), zero))
-            self.put(memory, index, 0, halves_piece(self._raw, index * 2))
+            self.put(index, 0, halves_piece(self._raw, index * 2))
 
 
 class _WeightsLoader(_Loader):
@@ -155,11 +157,14 @@ class _WeightsLoader(_Loader):
         self,
         size: TensorCoreTuning,
         weights: WeightReader,
+        memory: Buffer,
         thread: Expr,
         row_of: RowOf,
     ) -> None:
         first = size.rows * size.row_pieces
-        super().__init__(size, WEIGHTS, weights.layout.cols, first, size.columns, thread, row_of)
+        super().__init__(
+            size, WEIGHTS, weights.layout.cols, memory, first, size.columns, thread, row_of
+        )
         self._weights = weights
         self._is_integers = weights.layout.form == INTEGERS
         if self._is_integers:
@@ -186,7 +191,7 @@ class _WeightsLoader(_Loader):
 
             self._weights.in_split(row, read)
 
-    def write(self, memory: Buffer) -> None:
+    def write(self) -> None:
         """Write the units that were read for a step."""
         for index in range(self.count):
             for piece in range(WEIGHTS // PIECE):
@@ -194,7 +199,7 @@ class _WeightsLoader(_Loader):
                     value = self._decoded(index, piece)
                 else:
                     value = halves_piece(self._raw, (index * 2 + piece) * 2)
-                self.put(memory, index, piece, value)
+                self.put(index, piece, value)
 
     def _decoded(self, index: int, piece: int) -> Expr:
         """Eight scaled bytes of two words as the halves of a piece."""
@@ -330,53 +335,6 @@ def _matrices_at_once(size: TensorCoreTuning) -> int:
     return max(fitting)
 
 
-class _Product:
-    """The steps of a tile's product, with one stage of tiles in shared memory or two."""
-
-    def __init__(
-        self,
-        size: TensorCoreTuning,
-        left: _RowsLoader,
-        right: _WeightsLoader,
-        sums: _SubgroupSums,
-        steps: int,
-    ) -> None:
-        self.left, self.right, self.sums, self.steps = left, right, sums, steps
-        self.memory = [pieces(_tile_pieces(size)) for _ in range(size.stages)]
-
-    def _read(self, step: Expr) -> None:
-        following = bind(tirx.min(step, self.steps - 1))
-        self.left.read(following)
-        self.right.read(following)
-
-    def _write(self, stage: int, step: Expr) -> None:
-        self.left.write(self.memory[stage], step)
-        self.right.write(self.memory[stage])
-
-    def run(self) -> None:
-        """Multiply all steps."""
-        self._read(i32(0))
-        if len(self.memory) == 1:
-            with T.serial(0, self.steps) as step:
-                barrier()  # the tiles of the step before may still be being read
-                self._write(0, step)
-                barrier()
-                self._read(step + 1)
-                self.sums.multiply(self.memory[0])
-            return
-        self._write(0, i32(0))
-        barrier()
-        with T.serial(0, self.steps // 2) as pair:
-            for stage in range(2):
-                following = bind(pair * 2 + (stage + 1))
-                self._read(following)
-                self.sums.multiply(self.memory[stage])
-                self._write(1 - stage, following)
-                barrier()
-        if self.steps % 2:
-            self.sums.multiply(self.memory[0])
-
-
 def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx.PrimFunc:
     """Clip x on its way to shared memory, sums before the epilogue.
 
@@ -392,11 +350,24 @@ def make_subgroup_matrix_gemm(operator: BoundedLinear, spec: TargetSpec) -> tirx
             block_m = bind(i32(tile))
             limits, last = args.limits(), bind(i32(n) - 1)
             first_m, first_n = bind(block_m * size.rows), bind(block_n * size.columns)
-            left = _RowsLoader(size, x, thread, lambda i: tirx.min(first_m + i, last), limits)
-            right = _WeightsLoader(size, weights, thread, lambda i: tirx.min(first_n + i, rows - 1))
-            product = _Product(
-                size, left, right, _SubgroupSums(size, thread), -(-cols // size.depth)
+            memory = pieces(_tile_pieces(size))
+            left = _RowsLoader(
+                size, x, memory, thread, lambda i: tirx.min(first_m + i, last), limits
             )
-            product.run()
-            product.sums.finish(product.memory[0], args, (first_m, first_n), limits, last)
+            right = _WeightsLoader(
+                size, weights, memory, thread, lambda i: tirx.min(first_n + i, rows - 1)
+            )
+            sums, steps = _SubgroupSums(size, thread), -(-cols // size.depth)
+            left.read(i32(0))
+            right.read(i32(0))
+            with T.serial(0, steps) as step:
+                barrier()  # the tiles of the step before may still be being read
+                left.write(step)
+                right.write()
+                barrier()
+                following = bind(tirx.min(step + 1, steps - 1))
+                left.read(following)
+                right.read(following)
+                sums.multiply(memory)
+            sums.finish(memory, args, (first_m, first_n), limits, last)
     return build.result

@@ -26,7 +26,7 @@ TILES = {
     "64x64": TensorCoreTuning(64, 64, 32, 32, 32),
     "128x128": TensorCoreTuning(),
     "64x128": TensorCoreTuning(64, 128, 64, 32, 64),
-    "two stages": TensorCoreTuning(64, 64, 32, 32, 32, stages=2),
+    "96x128": TensorCoreTuning(96, 128, 32, 48, 64),
 }
 
 
