@@ -17,6 +17,12 @@ const files = process.argv.slice(2);
 const trial = [...SHAPES.map((shape) => code(shape, size)), "fn wrong() { return 1; }"];
 for (const text of files.length ? files.map((file) => fs.readFileSync(file, "utf8")) : trial) {
   const { messages } = await device.createShaderModule({ code: text }).getCompilationInfo();
-  process.stdout.write(`found: ${messages.map(({ type, message }) => `${type}: ${message}`).join("; ").split("\n").join(" ")}\n`);
+  process.stdout.write(
+    `found: ${messages
+      .map(({ type, message }) => `${type}: ${message}`)
+      .join("; ")
+      .split("\n")
+      .join(" ")}\n`,
+  );
 }
 process.exit(0);
