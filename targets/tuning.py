@@ -312,6 +312,8 @@ def changed(base: T, values: Mapping[str, object]) -> T:
     made: dict[str, Any] = {}
     for name, value in values.items():
         before = getattr(base, name)
-        nested = is_dataclass(before) and isinstance(value, Mapping)
-        made[name] = changed(before, value) if nested else value
+        if is_dataclass(before) and isinstance(value, Mapping):
+            made[name] = changed(before, value)
+        else:
+            made[name] = value
     return replace(base, **made)
