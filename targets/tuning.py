@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -151,10 +151,12 @@ class PatchAttentionTuning:
     keys : of a tile, 32 or 64, at most 32 for heads of no multiple of 32 channels; 0 is the
         prefill attention's kernel, by its own tuning
     unroll : channels, or keys, that are in the kernel's text, 1 or 4
+    subgroup_rows : queries of a subgroup, 16 or 32, where there are subgroup matrices
     """
 
     keys: int = 0
     unroll: int = 4
+    subgroup_rows: int = 16
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,31 @@ class TensorCoreTuning:
         One more than there are, so that no two of 8 neighbouring rows share banks.
         """
         return self.depth // 8 + 1
+
+
+@dataclass(frozen=True)
+class SubgroupMatrixTuning:
+    """Matrix times many rows in subgroup matrices, by the rows of W.
+
+    Attributes
+    ----------
+    narrow, medium, wide : tiles of a matrix
+    narrow_to, medium_to : rows of W up to which a matrix is narrow, or medium
+    """
+
+    narrow: TensorCoreTuning = field(default_factory=lambda: TensorCoreTuning(warp_columns=32))
+    medium: TensorCoreTuning = field(
+        default_factory=lambda: TensorCoreTuning(rows=96, warp_rows=48)
+    )
+    wide: TensorCoreTuning = field(default_factory=TensorCoreTuning)
+    narrow_to: int = 1024
+    medium_to: int = 2048
+
+    def tile(self, rows: int) -> TensorCoreTuning:
+        """Tile of a matrix of so many rows."""
+        if rows <= self.narrow_to:
+            return self.narrow
+        return self.medium if rows <= self.medium_to else self.wide
 
 
 @dataclass(frozen=True)
@@ -261,6 +288,7 @@ class Tuning:
     bounded_gemm: GemmTuning = field(default_factory=GemmTuning)
     patch_attention: PatchAttentionTuning = field(default_factory=PatchAttentionTuning)
     tensor_cores: TensorCoreTuning = field(default_factory=TensorCoreTuning)
+    subgroup_matrices: SubgroupMatrixTuning = field(default_factory=SubgroupMatrixTuning)
     decode_attention: DecodeAttentionTuning = field(default_factory=DecodeAttentionTuning)
     prefill_attention: PrefillAttentionTuning = field(default_factory=PrefillAttentionTuning)
     fusion: FusionTuning = field(default_factory=FusionTuning)
@@ -274,11 +302,18 @@ def read_tuning(name: str) -> Tuning:
 
 def from_fields(kind: type[T], values: Mapping[str, object]) -> T:
     """A dataclass of dataclasses from nested dictionaries; ValueError names an unknown field."""
-    known = {item.name: item for item in fields(kind)}
-    if unknown := sorted(set(values) - set(known)):
-        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}")
-    made = {}
+    return changed(kind(), values)
+
+
+def changed(base: T, values: Mapping[str, object]) -> T:
+    """A dataclass of dataclasses with some fields changed; ValueError names an unknown field."""
+    if unknown := sorted(set(values) - {item.name for item in fields(base)}):
+        raise ValueError(f"{type(base).__name__} has no field {', '.join(unknown)}")
+    made: dict[str, Any] = {}
     for name, value in values.items():
-        inner = known[name].default_factory
-        made[name] = from_fields(inner, value) if is_dataclass(inner) else value
-    return kind(**made)
+        before = getattr(base, name)
+        if is_dataclass(before) and isinstance(value, Mapping):
+            made[name] = changed(before, value)
+        else:
+            made[name] = value
+    return replace(base, **made)
